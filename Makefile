@@ -205,7 +205,7 @@ mutants: $(VENV)/.mutants ## Measure how many of 200 small defects in the produc
 	PYTHONPATH=tests/tools$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m mutants $(MUTANTS_OPTIONS)
 
 .PHONY: bench
-bench: throughput fleet turnaround resume checkpoint ## Measure all of the product against its peers
+bench: throughput many-files fleet turnaround resume checkpoint ## Measure all of the product against its peers
 
 .PHONY: turnaround
 turnaround: $(VENV)/.test $(CHART)/charts ## Measure kubectl apply to Complete against a RayJob by hand, on the cluster of KUBECONFIG
@@ -218,6 +218,10 @@ fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of j
 .PHONY: throughput
 throughput: $(VENV)/.test ## Measure rows a second against hand-written Ray Data, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
+
+.PHONY: many-files
+many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files against hand-written Ray Data
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/many_files.py
 
 .PHONY: checkpoint
 checkpoint: $(VENV)/.test ## Measure the checkpoint against Ray's own, and both under four faults

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import typer
 
 from batchinference.cli.main import app
+from batchinference.spec.addresses import SCHEMES
 from batchinference.spec.reference import reference
 from batchinference.spec.report import Report
-from batchinference.spec.uris import SCHEMES
 from support.documents.pages import ROOT
 
 PAGE = ROOT / "docs/coverage.md"

@@ -6,6 +6,7 @@ import functools
 import string
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -147,8 +148,6 @@ def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry HTTP requests without backoff, unless the server asks for a wait."""
-    from batchinference.pipeline.runtimes.http import client
-    from batchinference.pipeline.storage import http_retry
+    from batchinference.pipeline.storage import retry
 
-    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.0)
-    monkeypatch.setattr(client, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.0))

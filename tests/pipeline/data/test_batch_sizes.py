@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.error_attribution import is_out_of_memory
+from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
@@ -145,9 +145,19 @@ def test_out_of_memory_with_one_row_fails_the_job() -> None:
 
 
 def test_out_of_memory_errors_are_recognized() -> None:
-    for error in (OutOfMemoryError("x"), MemoryError(), RuntimeError("CUDA error: out of memory")):
+    class Fail(Exception):
+        """As ONNX Runtime raises, which has no other type for it."""
+
+    Fail.__module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
+    for error in (
+        *(OutOfMemoryError("x"), MemoryError(), RuntimeError("CUDA error: out of memory")),
+        Fail("Failed to allocate memory for requested buffer of size 4096"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes"),  # JAX
+        RuntimeError("OOM when allocating tensor with shape[1000000]"),  # TensorFlow
+    ):
         assert is_out_of_memory(error)
-    for error in (RuntimeError("shapes do not match"), ValueError("out of memory")):
+        assert not is_about_the_row(error)
+    for error in (RuntimeError("shapes do not match"), ValueError("out of memory"), Fail("no")):
         assert not is_out_of_memory(error)
 
 

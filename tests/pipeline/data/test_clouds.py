@@ -152,8 +152,7 @@ class TestAzureAccount:
     def test_error_messages_hide_the_signature(
         self, monkeypatch: pytest.MonkeyPatch, clouds: dict[str, Cloud]
     ) -> None:
-        monkeypatch.setattr(retry, "FIRST_WAIT", 0)
-        monkeypatch.setattr(retry, "ATTEMPTS", 1)
+        monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
         monkeypatch.delenv("AZURE_STORAGE_KEY")
         monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", f"?sv=2026&sig={SIGNATURE}&se=2099")
         address = Location("az://bucket/a", Storage(endpoint=clouds["az"].endpoint))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ class UnreliableReader:
 def test_reading_resumes_at_the_row_where_storage_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int
 ) -> None:
-    monkeypatch.setattr(retry, "FIRST_WAIT", 0)
+    monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, first_wait=0))
     opened = open_input("text", write(tmp_path / "in", "txt", [5]))
     reader = UnreliableReader(opened, row, times=3)
     object.__setattr__(opened.file_rows, "reader", reader)

@@ -17,7 +17,7 @@ from aiohttp import web
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http import RequestFailed
-from batchinference.pipeline.storage import http_retry
+from batchinference.pipeline.storage import retry
 from support.documents.http_models import ask, chat
 from support.servers.api_server import free_port
 from support.servers.scripted_http import Answer, served
@@ -151,7 +151,7 @@ async def test_refused_connection_fails_the_attempt() -> None:
 async def test_retry_after_delays_all_rows(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[float] = []
     now = 1_800_000_000
-    monkeypatch.setattr(http_retry, "time", SimpleNamespace(time=lambda: now - 0.3))
+    monkeypatch.setattr(retry, "time", SimpleNamespace(time=lambda: now - 0.3))
     date = email.utils.formatdate(now, usegmt=True)
 
     def fail(text: str, count: int) -> web.Response | None:

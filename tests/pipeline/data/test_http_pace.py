@@ -7,11 +7,13 @@ import email.utils
 import itertools
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import tenacity
 from aiohttp import web
 
+from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.runtimes.http.retry_policy import (
     DOWN_AFTER,
     BadAnswer,
@@ -21,14 +23,11 @@ from batchinference.pipeline.runtimes.http.retry_policy import (
     RequestFailed,
     Retries,
 )
-from batchinference.pipeline.storage.http_retry import (
-    FIRST_WAIT,
+from batchinference.pipeline.storage.retry import (
+    HTTP,
     LONGEST_PAUSE,
-    LONGEST_WAIT,
     TryAgain,
     asked_wait,
-    is_transient_status,
-    policy,
 )
 from support.documents.http_models import ask, chat
 from support.operator.virtual_time import clock, in_virtual_time
@@ -95,7 +94,7 @@ async def test_backoff_doubles_up_to_a_minute() -> None:
     request, began = scripted(*[NoResponse("no answer")] * 12, "at last")
     assert await Retries(20, RateLimiter(None)).ask(request) == "at last"
     for number, gap in enumerate(gaps(began)):
-        longest = min(FIRST_WAIT * 2**number, LONGEST_WAIT)
+        longest = min(HTTP.first_wait * 2**number, HTTP.max_wait)
         assert longest / 2 - 0.01 <= gap <= longest + 0.01
 
 
@@ -234,7 +233,7 @@ def tried(*errors: Exception) -> tuple[int, list[float]]:
         if error := next(coming, None):
             raise error
 
-    retrying = tenacity.Retrying(**policy(4), sleep=waits.append)
+    retrying = tenacity.Retrying(**replace(HTTP, attempts=4).arguments(), sleep=waits.append)
     try:
         retrying(call)
     except (TryAgain, ValueError):
@@ -246,13 +245,13 @@ def test_backoff_doubles() -> None:
     tries, waits = tried(*[TryAgain("later")] * 9)
     assert tries == 4
     for number, wait in enumerate(waits):
-        assert FIRST_WAIT * 2**number / 2 <= wait <= FIRST_WAIT * 2**number
+        assert 1 / 2 <= wait / (HTTP.first_wait * 2**number) <= 1
 
 
 def test_retry_after_sets_the_wait_up_to_a_limit() -> None:
     assert tried(TryAgain("later", 300)) == (2, [300])
     _, (wait,) = tried(TryAgain("later", 0.01))
-    assert wait >= FIRST_WAIT / 2, "Retry-After is a minimum"
+    assert wait >= HTTP.first_wait / 2, "Retry-After is a minimum"
     assert tried(TryAgain("later", LONGEST_PAUSE))[0] == 2
     assert tried(TryAgain("tomorrow", LONGEST_PAUSE + 1)) == (1, [])
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input.planning import count_rows
-from batchinference.pipeline.storage import allowed_addresses, http, http_retry
+from batchinference.pipeline.storage import allowed_addresses, retry
 from support.inputs.formats import pictures, png
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.servers.loopback import handled_by
@@ -76,7 +75,7 @@ def web_server() -> Iterator[Web]:
 @pytest.fixture
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     """Yield a web server whose address counts as public. Retries wait for milliseconds."""
-    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     monkeypatch.setattr(allowed_addresses, "is_public", lambda _: True)
     with web_server() as web:
         yield web
@@ -210,7 +209,7 @@ def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
         manifest(tmp_path, f"{web.url}/a", uri)
         with pytest.raises(JobFailure, match=reason):
             read_files("manifest", tmp_path)
-    assert (web.asked["/b"], web.asked["/c"]) == (http.ATTEMPTS, 1)
+    assert (web.asked["/b"], web.asked["/c"]) == (retry.HTTP.attempts, 1)
 
 
 def test_on_unreachable_error_fails_rows_only(tmp_path: Path, web: Web) -> None:
@@ -291,6 +290,6 @@ class TestParts:
 
     def test_rows_are_counted(self, directory: Path) -> None:
         opened = open_input("manifest", directory)
-        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        count = opened.given.count()
         assert count is not None
         assert (count.rows, count.estimated) == (130, False)

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 
 from batchinference.pipeline.input.readers import url_list as manifest
 from batchinference.pipeline.input.readers.url_list import ManifestReader
-from batchinference.pipeline.storage import allowed_addresses, http, http_retry
+from batchinference.pipeline.storage import allowed_addresses, http, retry
 from batchinference.pipeline.storage.allowed_addresses import Allowed, Forbidden, is_public
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
@@ -186,7 +187,7 @@ def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
 
 
 def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     monkeypatch.setattr(http, "MAX_SECONDS", -1.0)
     with server_that_redirects() as url:
         (error,) = errors(tmp_path, f"{url}/large", allow=[url], on_unreachable="error")
@@ -205,7 +206,7 @@ def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_gzip_stream_that_breaks_off_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_retry, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     with server_that_redirects() as url:
         uris = [f"{url}{path}" for path in ENCODED]
         whole, cut, strange = errors(tmp_path, *uris, allow=[url], on_unreachable="error")
@@ -219,7 +220,7 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def overloaded(_: Fetcher, url: str) -> bytes:
         asked.append(url)
-        raise http.Away("busy", http_retry.LONGEST_PAUSE)
+        raise http.Away("busy", retry.LONGEST_PAUSE)
 
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
     monkeypatch.setattr(Fetcher, "_get", overloaded)

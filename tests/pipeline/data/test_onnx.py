@@ -18,7 +18,6 @@ from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.oom import memory_errors
 from support.models.replicas import loaded, model_of
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -209,15 +208,3 @@ def test_unusable_gpu_is_rejected(save: Save, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(runtime, "torch_device", lambda device: torch.device(device.name))
     with pytest.raises(ModelLoad, match="no CUDAExecutionProvider for the replica's cuda device"):
         load_runtime(model_of("onnx", ("x",), source=linear(save)), Device("cuda"))
-
-
-def test_out_of_memory_errors_become_torchs() -> None:
-    for reason in (
-        "Failed to allocate memory for requested buffer of size 4096",  # ONNX Runtime
-        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12 bytes",  # JAX
-        "OOM when allocating tensor with shape[1000000]",  # TensorFlow
-    ):
-        with pytest.raises(torch.OutOfMemoryError, match="llocat"), memory_errors():
-            raise RuntimeError(reason)
-    with pytest.raises(ValueError, match="another"), memory_errors():
-        raise ValueError("another")

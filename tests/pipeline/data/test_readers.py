@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.planning import count_rows
 from batchinference.pipeline.input.readers import records
 from support.inputs.formats import add_member
 from support.inputs.read_files import Input, open_input, read_files
@@ -21,7 +20,7 @@ from support.inputs.tfrecords import write_examples
 
 
 def counted(opened: Input) -> int | None:
-    count = count_rows(opened.frozen, opened.file_rows.reader, {})
+    count = opened.given.count()
     return None if count is None else count.rows
 
 
@@ -91,7 +90,7 @@ def test_rows_of_records_are_estimated_from_the_beginning(
     for format_, sample, rows in (("tfrecords", 1 << 17, 1500), ("webdataset", 1 << 18, 2000)):
         monkeypatch.setattr(records, "SAMPLE_BYTES", sample)
         opened = open_input(format_, tmp_path)
-        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        count = opened.given.count()
         assert count is not None
         assert count.estimated
         assert abs(count.rows - rows) < rows * 0.14, format_

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import soundfile
 
-from batchinference.pipeline.input.planning import count_rows
 from batchinference.pipeline.input.readers import video as reader
 from support.inputs.read_files import Outcome, open_input, read_files
 
@@ -66,7 +65,7 @@ def test_frames_equal_pyav(tmp_path: Path, ending: str) -> None:
     assert (indexes(outcome), outcome.ends) == (list(range(30)), {0: 30})
     for fps, rows in ((None, 30), (2, 6), (100, 30)):
         opened = open_input("video", tmp_path, fps=fps)
-        count = count_rows(opened.frozen, opened.file_rows.reader, {})
+        count = opened.given.count()
         assert count is not None
         assert count.estimated, fps
         assert abs(count.rows - rows) <= 1, fps

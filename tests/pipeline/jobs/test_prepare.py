@@ -65,6 +65,19 @@ def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) ->
     assert (found.complete is not None, found.remark) == (True, "")
 
 
+def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")
+    job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
+    prepared = prepare_job(job)
+    assert isinstance(prepared, AttemptRun)
+    assert prepared.count == RowCount(2, estimated=False)
+    prepared.attempt.lease.complete(prepared.attempt.layout)
+    found = prepare_job(job)
+    assert isinstance(found, NothingToDo)
+    assert found.remark == ""
+
+
 def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
     prepared = prepare_job(job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ import yaml
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.input.files import open_files
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec import parse
+from batchinference.spec.read import ReadParquet
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
@@ -29,6 +33,7 @@ from support.jobs.without_ray import invoke_without_ray
 from support.outputs.batches import end, failed, good
 from support.outputs.made import committing, succeeded_report
 from support.outputs.rows import Row
+from support.servers.byte_counting_proxy import counted
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
 TEXTS = {"a.txt": ["one", "two", "bad row"], "deep/b.txt": ["three"], "c.txt": []}
@@ -126,6 +131,23 @@ def no_keys(*texts: str) -> None:
     for text in texts:
         assert SECRET_KEY not in text
         assert ACCESS_KEY not in text
+
+
+def test_statistics_of_a_file_take_one_request(
+    s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+) -> None:
+    content = io.BytesIO()
+    pq.write_table(pa.table({"n": range(9)}), content, row_group_size=3)
+    s3.put(bucket, {f"tables/{number}.parquet": content.getvalue() for number in range(10)})
+    read = ReadParquet(format="parquet", paths=[f"s3://{bucket}/tables/"])
+    with counted(s3.endpoint) as relay:
+        here.setenv("AWS_ENDPOINT_URL", relay.endpoint)
+        given = open_files(read)
+        assert given.count() == RowCount(90, estimated=False)
+        assert len(given.read_tasks(30)) == 30
+        of_files = [request for request in relay.requests if ".parquet" in request]
+    paths = [f"GET /{bucket}/tables/{number}.parquet" for number in range(10)]
+    assert sorted(of_files) == paths
 
 
 class TestOutputStates:
@@ -276,7 +298,7 @@ class TestTrouble:
     def test_server_that_does_not_answer(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
-        here.setattr(retry, "FIRST_WAIT", 0)
+        here.setattr(retry, "STORAGE", replace(retry.STORAGE, first_wait=0))
         here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         message = self.message("StorageAway", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message

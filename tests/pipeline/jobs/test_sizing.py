@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
 from batchinference.pipeline.input.planning import (
     FILE_BYTES,
@@ -37,6 +38,7 @@ from batchinference.spec.read import (
     ManifestOptions,
     Read,
     ReadAudio,
+    ReadFiles,
     ReadImages,
     ReadManifest,
     ReadParquet,
@@ -193,8 +195,8 @@ class TestCounting:
     def count(
         self, directory: Path, read: Read, ends: Mapping[int, int] = MappingProxyType({})
     ) -> RowCount | None:
-        reader = reader_for(read)
-        return count_rows(snapshot_input([str(directory)], list(reader.extensions)), reader, ends)
+        assert isinstance(read, ReadFiles)
+        return open_files(read.model_copy(update={"paths": [str(directory)]})).count(ends)
 
     def test_files_are_counted_where_each_is_a_row(self, tmp_path: Path) -> None:
         for number in range(12):

@@ -17,6 +17,7 @@ from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.planning import SAMPLED_FILES
 from batchinference.pipeline.input.readers.base import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.statistics import with_row_counts
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec.read import Read, ReadFiles
 
@@ -107,7 +108,8 @@ def cut_up(opened: Input, parts: int) -> list[InputFile]:
     """Divide the files of an input into about `parts` parts."""
     reader = opened.file_rows.reader
     assert isinstance(reader, DivisibleReader)
-    return parts_of(opened.frozen.files(), reader, opened.file_rows.root, parts)
+    files = opened.frozen.files()
+    return parts_of(files, with_row_counts(opened.frozen, reader, files).stats, parts)
 
 
 def open_input(

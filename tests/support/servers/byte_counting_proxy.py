@@ -1,37 +1,47 @@
-"""A relay to a server that counts the bytes of its answers."""
+"""A relay to an HTTP server that counts requests and the bytes of responses, and may delay them."""
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 CHUNK = 1 << 18
+REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE) (\S+) HTTP/1\.1\r\n")
+"""The first line of a request. Clients wait for a response before the next request."""
 
 
 @dataclass
 class Relay:
-    """The address of the relay, and the bytes sent to clients, including headers."""
+    """The address of the relay, the bytes sent to clients, including headers, and the requests as
+    `METHOD path`."""
 
     endpoint: str = ""
     bytes: int = 0
+    requests: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def counted(endpoint: str) -> Iterator[Relay]:
-    """Relay to http://HOST:PORT while the block runs."""
+def counted(endpoint: str, latency: float = 0.0) -> Iterator[Relay]:
+    """Relay to http://HOST:PORT while the block runs. Each request is delayed by `latency`
+    seconds."""
     host, port = endpoint.removeprefix("http://").split(":")
     relay, lock = Relay(), threading.Lock()
 
     def carry(source: socket.socket, target: socket.socket, *, count: bool) -> None:
         with suppress(OSError):
             while chunk := source.recv(CHUNK):
-                target.sendall(chunk)
                 if count:
                     with lock:
                         relay.bytes += len(chunk)
+                elif request := REQUEST.match(chunk):
+                    relay.requests.append(b" ".join(request.groups()).decode())
+                    time.sleep(latency)
+                target.sendall(chunk)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

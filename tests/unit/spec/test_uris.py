@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.spec.uris import is_local, local_path, scheme_of
+from batchinference.spec.addresses import is_local, local_path, scheme_of
 from support.documents.refusals import accepted_at, refused_at
 
 LOCAL = {

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from batchinference.spec import BatchInference, Problem, SpecError
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
-from batchinference.spec.uris import is_local, local_path
 
 
 def read_text(file: str) -> str:

@@ -19,8 +19,9 @@ from ray.data.extensions import (
 )
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_compat.arrow import ArrowPythonObjectType, unify_schemas
+from batchinference.pipeline.ray_compat.arrow import ArrowPythonObjectType
 from batchinference.pipeline.ray_compat.arrow import concat as _ray_concat
+from batchinference.pipeline.schema import unify_types
 
 Batch = dict[str, np.ndarray]
 """Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
@@ -51,29 +52,13 @@ def _refuse_clash(name: str, tables: Sequence[pa.Table], error: Exception) -> No
     kinds = (table.schema.field(name).type for table in tables if name in table.column_names)
     joined = pa.null()
     for kind in dict.fromkeys(kinds):
-        wider = joined_type(joined, kind)
+        wider = unify_types(joined, kind)
         if wider is None:
             raise JobFailure(
                 f"column '{name}' is {joined} in some rows and {kind} in others, and no type holds "
                 "both: give it one type in the step that makes it, or in a step behind the read"
             ) from error
         joined = wider
-
-
-def joined_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type of a column that holds values of both types; None if there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    tensors = get_arrow_extension_tensor_types()
-    if isinstance(one, tensors) != isinstance(other, tensors):
-        return None  # Ray does not detect this
-    try:
-        schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
-        return unify_schemas(schemas, promote_types=True).field(0).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return None
 
 
 def _without_untyped(tables: Sequence[pa.Table]) -> list[pa.Table]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import re
+from http import HTTPStatus
+from typing import TypeGuard
 
 from batchinference.pipeline.errors import (
     BadOutput,
@@ -18,7 +20,8 @@ from batchinference.pipeline.errors import (
 
 _TROUBLE = frozenset(
     {"APIConnectionError", "ClientConnectionError", "ConnectionError", "Timeout", "TimeoutError",
-     "TransportError", "URLError", "gaierror"}
+     "TransportError", "URLError", "gaierror",
+     "ChunkedEncodingError", "ProtocolError"}  # while a response is read
 )  # fmt: skip
 _TRIED_ENOUGH = "EndpointDown"
 _BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
@@ -28,13 +31,21 @@ _TROUBLE_NUMBERS = frozenset(
      errno.ESTALE}
 )  # fmt: skip
 _MEMORY_ERRORS = frozenset({"OutOfMemoryError", "MemoryError", "ResourceExhaustedError"})
-_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "alloc_failed", "resource_exhausted")
+_MEMORY_MESSAGES = (
+    *("out of memory", "can't allocate memory", "alloc_failed", "resource_exhausted"),
+    *("failed to allocate memory", "oom when allocating", "bad allocation"),
+)
+_NATIVE_LIBRARIES = frozenset({"onnxruntime", "tensorflow", "jax", "jaxlib"})
+"""Libraries whose errors are no RuntimeErrors, and report memory only in their messages."""
 _TRANSIENT = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
     r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
     r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
     r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
 )
+_STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
+"""Distinguishes errors of object stores from those of pyarrow's decoders."""
+_TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _TRANSIENT_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
 _DEATHS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
@@ -49,8 +60,13 @@ def may_pass(error: BaseException) -> bool:
     """Return whether an error that is not about a row may be transient."""
     if type(error).__name__ == _TRIED_ENOUGH:
         return False
-    named = _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__)
-    return bool(named) or isinstance(error, OSError)
+    return is_network_error(error) or isinstance(error, OSError)
+
+
+def is_network_error(error: BaseException) -> bool:
+    """Return whether a server did not respond, or the connection to it broke."""
+    # compare names, so that torch, requests and other libraries need not be imported
+    return not _TROUBLE.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def is_about_the_row(error: BaseException) -> bool:
@@ -58,10 +74,7 @@ def is_about_the_row(error: BaseException) -> bool:
 
     A JobFailure may not. Neither may errors of storage, network, memory or a device, after which
     the same row may succeed in a retry."""
-    # compare names, so that torch, requests and other libraries need not be imported
-    if _TROUBLE.intersection(kind.__name__ for kind in type(error).__mro__):
-        return False
-    if is_out_of_memory(error):
+    if is_network_error(error) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and (error.errno in _TROUBLE_NUMBERS or is_transient(error)):
         return False
@@ -84,13 +97,38 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the device or the process ran out of memory, so that fewer rows may fit."""
     if _MEMORY_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
+    native = type(error).__module__.partition(".")[0] in _NATIVE_LIBRARIES
+    if not native and not isinstance(error, RuntimeError):
+        return False
     words = str(error).lower()
-    return isinstance(error, RuntimeError) and any(part in words for part in _MEMORY_MESSAGES)
+    return any(part in words for part in _MEMORY_MESSAGES)
 
 
-def is_transient(error: OSError) -> bool:
-    """Return whether a storage error is transient."""
+def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
+    """Return whether an error is about storage, and not about the bytes read from it.
+
+    Arrow's decoders also raise OSError, but without an errno."""
+    if not isinstance(error, OSError):
+        return False
+    return error.errno is not None or bool(_STORES.search(str(error)))
+
+
+def raise_storage_error(error: Exception) -> None:
+    """Raise the error if it is about storage, and not about the content of the file."""
+    if is_storage_error(error):
+        raise error
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error is a transient storage error."""
+    if not isinstance(error, OSError):
+        return False
     return error.errno in _TRANSIENT_NUMBERS or bool(_TRANSIENT.search(str(error)))
+
+
+def is_transient_status(status: int) -> bool:
+    """Return whether an HTTP status reports a transient error."""
+    return status in _TRANSIENT_STATUS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def root_cause(error: BaseException) -> JobFailure:
@@ -100,12 +138,8 @@ def root_cause(error: BaseException) -> JobFailure:
     from another process have lost their cause."""
     chain = _chain(error)
     failure = _failure_in(chain)
-    away = is_transient(OSError(failure.message)) or _has_transient_number(chain[-1])
+    away = is_transient(OSError(failure.message)) or is_transient(chain[-1])
     return StorageAway(failure.message) if away else failure
-
-
-def _has_transient_number(error: BaseException) -> bool:
-    return isinstance(error, OSError) and is_transient(error)
 
 
 def _failure_in(chain: list[BaseException]) -> JobFailure:

@@ -33,6 +33,7 @@ from batchinference.pipeline.commit.state import (
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
+from batchinference.pipeline.input.listing import STATS
 from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
@@ -194,7 +195,9 @@ def _changed(source: JobInput, complete: Sequence[Layout]) -> str:
 
 
 def _parts(content: bytes) -> list[tuple[object, ...]]:
+    """Return what identifies each part of an input."""
     table = read_table(pa.BufferReader(content))
+    table = table.drop_columns([name for name in STATS.names if name in table.column_names])
     return list(zip(*table.to_pydict().values(), strict=True))
 
 

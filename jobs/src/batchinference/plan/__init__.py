@@ -1,14 +1,21 @@
-"""Plans the stages, actor pools and worker groups for a specification."""
+"""Plans the stages, actor pools and worker groups for a specification.
 
-from batchinference.plan.groups import CPU_GROUP, WorkerGroup
-from batchinference.plan.plan import (
-    Plan,
-    cpus_needed,
-    plan_for_cluster,
-    plan_for_machine,
-    ray_cpus,
-)
-from batchinference.plan.stages import Stage
+Names are imported when they are used first. A worker process needs only the module `stages`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchinference.plan.groups import CPU_GROUP, WorkerGroup
+    from batchinference.plan.plan import (
+        Plan,
+        cpus_needed,
+        plan_for_cluster,
+        plan_for_machine,
+        ray_cpus,
+    )
+    from batchinference.plan.stages import Stage
 
 __all__ = [
     "CPU_GROUP",
@@ -20,3 +27,10 @@ __all__ = [
     "plan_for_machine",
     "ray_cpus",
 ]
+_MODULES = {"CPU_GROUP": "groups", "WorkerGroup": "groups", "Stage": "stages"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'plan')}"), name)

@@ -12,11 +12,10 @@ from batchinference.spec.read import (
     ParquetOptions,
     VideoOptions,
 )
+from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
 
-OWN_PREFIX = "_bi_"
-"""Prefix of columns that are reserved for BatchInference."""
 _FORMAT_COLUMNS = {
     "images": ["image"],
     "text": ["text"],

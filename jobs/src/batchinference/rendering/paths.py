@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from posixpath import normpath
 
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.problems import Problem
-from batchinference.spec.uris import is_local, local_path
 
 _WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 

@@ -1,16 +1,23 @@
-"""The specification: pydantic models, what is wrong with a document, and what is made of them."""
+"""The specification: pydantic models, what is wrong with a document, and what is made of them.
 
-from batchinference.spec.job import (
-    API_VERSION,
-    GROUP,
-    KIND,
-    PLURAL,
-    VERSION,
-    BatchInference,
-    BatchInferenceSpec,
-)
-from batchinference.spec.parse import load_documents, parse, parse_cluster, parse_one
-from batchinference.spec.problems import Problem, SpecError
+Names are imported when they are used first. A worker process needs only a few of the modules.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchinference.spec.documents import load_documents, parse, parse_cluster, parse_one
+    from batchinference.spec.job import (
+        API_VERSION,
+        GROUP,
+        KIND,
+        PLURAL,
+        VERSION,
+        BatchInference,
+        BatchInferenceSpec,
+    )
+    from batchinference.spec.problems import Problem, SpecError
 
 __all__ = [
     "API_VERSION",
@@ -27,3 +34,13 @@ __all__ = [
     "parse_cluster",
     "parse_one",
 ]
+_MODULES = {
+    **dict.fromkeys(("load_documents", "parse", "parse_cluster", "parse_one"), "documents"),
+    **dict.fromkeys(("Problem", "SpecError"), "problems"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'job')}"), name)

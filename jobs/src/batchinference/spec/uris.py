@@ -9,27 +9,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-SCHEMES = ("file", "s3", "gs", "az")
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
+
 _HALF_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
 HIDDEN = "uri_hidden"
 """The type of an error about a value that may hold a password."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-
-def scheme_of(uri: str) -> str:
-    """The scheme of a URI; a plain path counts as `file`."""
-    match = _SCHEME.match(uri)
-    return match.group(1).lower() if match else "file"
-
-
-def is_local(uri: str) -> bool:
-    return scheme_of(uri) == "file"
-
-
-def local_path(uri: str) -> str:
-    """The path behind a local URI, without its scheme."""
-    return _SCHEME.sub("", uri)
 
 
 def _supported(uri: str) -> str:
@@ -38,7 +23,7 @@ def _supported(uri: str) -> str:
             "uri_scheme", "an address begins with '{scheme}://'", {"scheme": half.group(1)}
         )
     scheme = scheme_of(uri)
-    rest = _SCHEME.sub("", uri)
+    rest = local_path(uri)
     bucket = rest.split("/")[0]
     if scheme != "file" and "@" in bucket:
         raise PydanticCustomError(HIDDEN, "an address holds no credentials", {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout, part_prefix
@@ -13,7 +14,6 @@ from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_nam
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts, total
 from batchinference.pipeline.commit.missing_files import without_missing_files
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.stored_report import finished_report
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -27,8 +27,10 @@ from batchinference.pipeline.storage.location import (
     delete_all,
     remnant_of,
 )
-from batchinference.spec.report import Report
-from batchinference.spec.write import WriteTable
+
+if TYPE_CHECKING:
+    from batchinference.spec.report import Report
+    from batchinference.spec.write import WriteTable
 
 FETCH_THREADS = 16
 
@@ -217,6 +219,8 @@ class Attempt:
         were written before the commit.
 
         Raises BadOutput if the snapshot is missing or damaged."""
+        from batchinference.pipeline.commit.stored_report import finished_report  # only drivers
+
         end = Snapshot.read(self.layout.end, self.layout.key)
         self.complete(end, finished_report(self.layout, end))
 

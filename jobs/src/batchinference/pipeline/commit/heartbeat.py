@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.process_id import is_dead, this_process
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.job import BatchInference
+
+if TYPE_CHECKING:
+    from batchinference.spec.job import BatchInference
 
 HEARTBEAT_SECONDS = 10.0
 LEASE_TIMEOUT_SECONDS = 25.0

@@ -26,23 +26,27 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.spec.job import MUTABLE, BatchInferenceSpec
-from batchinference.spec.write import WriteTable
+
+if TYPE_CHECKING:
+    from batchinference.spec.job import BatchInferenceSpec
 
 STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
 _HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
 """Fields of a step that change the speed of the work but not its result."""
-_NOT_WORK = {"cluster", *MUTABLE}
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
     """Return a hash of everything that defines the work. Two job files that request the same output
     have the same key."""
+    from batchinference.spec.job import MUTABLE  # only drivers need the specification
+
     # an option added in a later version must not change the key of jobs that do not set it
-    work = spec.model_dump(mode="json", by_alias=True, exclude=_NOT_WORK, exclude_defaults=True)
+    exclude = {"cluster", *MUTABLE}
+    work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
         for field in _HOW_IT_RUNS:
             step.pop(field, None)
@@ -82,6 +86,8 @@ class Layout:
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
+        from batchinference.spec.write import WriteTable
+
         storage = spec.write.storage
         key, output = work_key(spec), Location(spec.write.path, storage)
         state = output / STATE_DIRECTORY

@@ -6,20 +6,21 @@ delayed drivers from committing the same rows again."""
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from batchinference.pipeline.errors import MAX_MESSAGE, BadOutput, JobFailure
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.write import WriteTable
+from batchinference.pipeline.storage.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from batchinference.spec.write import WriteTable
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
-CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Backoff in seconds. Each wait is multiplied by a random factor from 0.5 to 1."""
+ATTEMPTS, FIRST_WAIT = 6, 0.1
+"""Attempts of a commit that conflicts with other writers, and the first backoff in seconds."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,7 @@ class Fence:
     def put(self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]) -> None:
         """Call `commit`, which must begin by reading the table. Retry it after each conflict with a
         commit of another writer."""
-        for wait in (*CONFLICT_WAITS, None):
-            try:
-                commit()
-                return
-            except conflicts:
-                if wait is None:
-                    raise
-                time.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        RetryPolicy(ATTEMPTS, FIRST_WAIT, lambda error: isinstance(error, conflicts)).call(commit)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, NO_IDS, NO_ROWS, RowBatch
 from batchinference.pipeline.storage.arrow_files import read_stream
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.spec.reserved import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"
 SHARE = OWN_PREFIX + "share"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -22,7 +22,6 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.control import ExecutionControl
 from batchinference.pipeline.execution.memory import peak_memory
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import ReadRows
@@ -34,6 +33,9 @@ from batchinference.pipeline.ray_compat.cluster import (
 )
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.plan import Stage
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.execution.control import ExecutionControl
 
 BATCH_BYTES = 16 << 20
 """The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""

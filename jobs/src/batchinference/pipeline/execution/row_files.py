@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,11 +19,15 @@ from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.write import Write, WriteTable
+
+if TYPE_CHECKING:
+    from batchinference.spec.write import Write
 
 
 def committer_for(write: Write, attempt: Attempt) -> Committer:
     """Return what commits the rows of an attempt in the format of the output."""
+    from batchinference.spec.write import WriteTable  # only drivers need the specification
+
     writer = table_for(write) if isinstance(write, WriteTable) else writer_for(write)
     return Committer(attempt, OutputFiles(writer, FileLayout.of(write), attempt.layout.input))
 

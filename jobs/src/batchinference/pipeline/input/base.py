@@ -12,7 +12,7 @@ from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.spec.reserved import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]

@@ -18,18 +18,18 @@ from batchinference.pipeline.input.planning import (
     SAMPLED_FILES,
     RowCount,
     count_rows,
-    rows_in,
+    counted_files,
     sample,
 )
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import DivisibleReader, Reader
+from batchinference.pipeline.input.readers.base import DivisibleReader, FileStats, Reader
 from batchinference.pipeline.input.readers.chunks import first, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import ProcessedFiles, ResumedInput
+from batchinference.pipeline.input.statistics import prepare_reader, with_row_counts
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.read import FileOptions, ReadFiles
 
 REREAD_BYTES = 4 << 20
@@ -60,24 +60,27 @@ def open_files(
     elif earlier is not None:
         frozen = earlier.without(frozen)
     there = [file for file in frozen.files() if file.number not in gone]
-    samples = [frozen.address(file) for file in sample(there, sampled)]
-    with_retries(lambda: reader.prepare(samples))
+    counted = bool(frozen.stats)
+    frozen = prepare_reader(frozen, reader, sample(there, sampled))
     path_columns = PathColumns.of(options, frozen.uris)
     path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns)
     if options.limit is not None and not resumes:
         frozen = limited(frozen, rows, options.limit)
-    return FileInput(frozen, rows, options)
+    return FileInput(frozen, rows, options, counted=counted)
 
 
-@dataclass(frozen=True)
+@dataclass
 class FileInput:
-    """An input of files, as listed in the input snapshot. Each file is a part."""
+    """An input of files, as listed in the input snapshot. Each file is a part.
+
+    `counted` says whether the snapshot has the statistics of all files that `count` needs."""
 
     frozen: InputSnapshot
     rows: FileRows
     options: FileOptions
     repeatable: bool = True
+    counted: bool = False
 
     def __len__(self) -> int:
         return len(self.frozen)
@@ -97,7 +100,11 @@ class FileInput:
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:
             return RowCount(self.frozen.rows, estimated=False)
-        return with_retries(lambda: count_rows(self.frozen, self.rows.reader, ends))
+        reader = self.rows.reader
+        if _has_stats(reader) and not self.counted:
+            files = [file for file in counted_files(self.frozen) if file.number not in ends]
+            self.frozen, self.counted = with_row_counts(self.frozen, reader, files), True
+        return count_rows(self.frozen, reader, ends)
 
     def share(self, gaps: MissingRows | None) -> float:
         if gaps is None:
@@ -134,21 +141,21 @@ class FileInput:
         """Return the files, divided into about `tasks` parts if that is cheap."""
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader):
-            return parts_of(files, reader, self.rows.root, tasks)
+            return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
         small = sum(file.size for file in files) <= REREAD_BYTES
         if not small or isinstance(reader, WholeFileReader):
             return files
-        counts = [self._counted(file) for file in files]
-        most = max(1, math.ceil(sum(counts) / tasks))
-        return [
-            part
-            for file, count in zip(files, counts, strict=True)
-            for part in _cut(file, count, list(range(0, max(1, count), most)))
-        ]
+        stats = {file.number: FileStats(self._counted(file)) for file in files}
+        return parts_of(files, stats, tasks)
 
     def _counted(self, file: InputFile) -> int:
-        """Return the number of rows of a file, which is read for this."""
+        """Return the number of rows of a file, which is read for this: the header of a damaged file
+        may announce rows that are not there."""
         return sum(size_of(chunk) for chunk in self.rows.chunks(file))
+
+
+def _has_stats(reader: Reader) -> bool:
+    return reader.rows_exact and not isinstance(reader, WholeFileReader)
 
 
 def _rows_each(reader: Reader) -> int | None:
@@ -178,9 +185,10 @@ def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
     """Return the input snapshot limited to the first `most` rows.
 
     Files are read to count their rows, unless the reader counts rows exactly without that."""
-    left, counts, size = most, [], 0
+    frozen = _with_first_rows(frozen, rows.reader, most)
+    known, left, counts, size = frozen.stats, most, [], 0
     for file in frozen.files():
-        there = _rows_up_to(left, file, rows)
+        there = _rows_up_to(left, file, rows, known)
         counts.append(min(left, there))
         size = round(file.size * counts[-1] / max(1, there))
         left -= counts[-1]
@@ -189,37 +197,41 @@ def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
     return frozen.limited(counts, size)
 
 
-def _rows_up_to(most: int, file: InputFile, rows: FileRows) -> int:
-    """Return the rows of a file. The result exceeds `most` only if the reader counts exactly."""
-    if rows.reader.rows_exact:
-        return _counted(rows.reader, file, rows.root)
+def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputSnapshot:
+    """Return the snapshot with the statistics of the first files that have at least `most` rows."""
+    files = frozen.files() if _has_stats(reader) else []
+    rows = start = 0
+    while rows < most and start < len(files):
+        chosen = files[start : start + max(1, start)]  # twice as many in each round
+        frozen = with_row_counts(frozen, reader, chosen)
+        rows += sum(frozen.stats[file.number].rows for file in chosen)
+        start += len(chosen)
+    return frozen
+
+
+def _rows_up_to(most: int, file: InputFile, rows: FileRows, known: Mapping[int, FileStats]) -> int:
+    """Return the rows of a file. The result exceeds `most` only if its rows are known."""
+    if file.number in known:
+        return known[file.number].rows
     return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
 
 
-def _counted(reader: Reader, file: InputFile, root: Location) -> int:
-    address = root.at(file.path)
-    return with_retries(lambda: rows_in(reader, address, file.size)) or 0
-
-
-def parts_of(
-    files: list[InputFile], reader: DivisibleReader, root: Location, parts: int
-) -> list[InputFile]:
+def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:
     """Return files split into about `parts` parts with about the same number of rows."""
-    counts = [_counted(reader, file, root) if file.rows is None else file.rows for file in files]
+    counts = [stats[file.number].rows if file.rows is None else file.rows for file in files]
     most = max(1, math.ceil(sum(counts) / parts))
     return [
         part
         for file, count in zip(files, counts, strict=True)
-        for part in _cut(file, count, _starts(reader, root.at(file.path), count, most))
+        for part in _cut(file, count, _starts(stats[file.number].starts, count, most))
     ]
 
 
-def _starts(reader: DivisibleReader, file: Location, count: int, most: int) -> list[int]:
+def _starts(allowed: list[int] | None, count: int, most: int) -> list[int]:
     """Return the first row of each part of a file: every `most` rows.
 
     Each is moved back to the nearest row at which the reader can start without extra reading."""
     wanted = range(0, max(1, count), most)
-    allowed = with_retries(lambda: reader.starts(file)) if len(wanted) > 1 else None
     if allowed is None:
         return list(wanted)
     return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})

@@ -7,25 +7,33 @@ created once per job, stored next to the output, and reused when the job resumes
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from fsspec.implementations.arrow import ArrowFSWrapper
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.readers.base import FileStats
 from batchinference.pipeline.row_ids import MAX_FILES, RowRange
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import read_table, schema_of
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.addresses import scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import scheme_of
 
 _GLOB = frozenset("*?[")
 _HIDDEN = frozenset("._")
 """First characters in the names of hidden files and of marker files such as _SUCCESS."""
+
+STATS = pa.schema(
+    {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
+)
+"""The columns of an input snapshot with the statistics of files. They do not identify the input."""
+MIN_STARTS, MAX_STARTS = 64, 1 << 20
+"""Limits for the stored starts of row groups: per file, and about that many for all files."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,8 @@ class InputSnapshot:
     """All files of the input. `root` identifies the file system.
 
     `table` has the columns path, size (bytes) and modified (nanoseconds, or null). If the input is
-    limited, it also has the columns rows and bytes: how much of each file is read."""
+    limited, it also has the columns rows and bytes: how much of each file is read. The columns of
+    STATS hold the statistics of files, or null."""
 
     root: Location
     table: pa.Table
@@ -73,6 +82,37 @@ class InputSnapshot:
     def _read_bytes(self) -> list[int]:
         column = "bytes" if "bytes" in self.table.column_names else "size"
         return list(self.table.column(column).to_pylist())
+
+    @property
+    def file_sizes(self) -> list[int]:
+        """The number of bytes of each file, by file number."""
+        return list(self.table.column("size").to_pylist())
+
+    @property
+    def stats(self) -> dict[int, FileStats]:
+        """The known statistics, by file number."""
+        if "file_rows" not in self.table.column_names:
+            return {}
+        columns = (self.table.column(name).to_pylist() for name in STATS.names)
+        return {
+            number: FileStats(rows, starts, schema and schema_of(schema))
+            for number, (rows, starts, schema) in enumerate(zip(*columns, strict=True))
+            if rows is not None
+        }
+
+    def with_stats(self, stats: Mapping[int, FileStats]) -> InputSnapshot:
+        """Return the snapshot with these statistics, by file number, instead of those it has."""
+        most = max(MIN_STARTS, MAX_STARTS // len(self))
+        each = [stats.get(number) for number in range(len(self))]
+        columns = (
+            [one and one.rows for one in each],
+            [one and _thinned(one.starts, most) for one in each],
+            [one and _serialized(one.schema) for one in each],
+        )
+        table = self.table.drop_columns([n for n in STATS.names if n in self.table.column_names])
+        for field, values in zip(STATS, columns, strict=True):
+            table = table.append_column(field, pa.array(values, field.type))
+        return InputSnapshot(self.root, table)
 
     @property
     def rows(self) -> int | None:
@@ -153,6 +193,15 @@ def _table(infos: list[pafs.FileInfo]) -> pa.Table:
     return pa.table(columns)
 
 
+def _thinned(starts: list[int] | None, most: int) -> list[int] | None:
+    """Return at most `most` of the starts, evenly spread."""
+    return starts and starts[:: -(-len(starts) // most)]
+
+
+def _serialized(schema: pa.Schema | None) -> bytes | None:
+    return None if schema is None else schema.serialize().to_pybytes()
+
+
 def as_parquet(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
@@ -188,6 +237,8 @@ def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.
 
 
 def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+    from fsspec.implementations.arrow import ArrowFSWrapper  # workers expand no globs
+
     found = with_retries(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
     matches = [path for path in found if not _is_hidden(path, address.path)]
     infos = address.filesystem.get_file_info(matches) if matches else []

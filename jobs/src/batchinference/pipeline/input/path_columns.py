@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.spec.read import FileOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import FileOptions
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 """The value that Hive writes in a path for null."""

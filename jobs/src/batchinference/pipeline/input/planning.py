@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.readers.base import Reader, blamed
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import PictureOptions, Read, ReadImages, ReadManifest, ReadVideo
+from batchinference.pipeline.storage.retry import with_retries
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import PictureOptions, Read
 
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
@@ -89,11 +92,11 @@ def _tasks(files: int, size: int, rows: int, read: Read) -> int:
 
 def row_bytes(size: int, rows: int, read: Read) -> int:
     """Return the approximate number of bytes of a row in memory."""
-    if isinstance(read, ReadImages):
+    if read.format == "images":
         return _picture_bytes(read.options)
-    if isinstance(read, ReadManifest):
+    if read.format == "manifest":
         return _picture_bytes(read.options) if read.options.decode == "image" else USUAL_OBJECT
-    if isinstance(read, ReadVideo):
+    if read.format == "video":
         return math.prod(read.options.size or USUAL_FRAME) * 3
     return max(64, INFLATION.get(read.format, 4) * size // max(1, rows))
 
@@ -102,25 +105,55 @@ def _picture_bytes(options: PictureOptions) -> int:
     return math.prod(options.size or USUAL_PICTURE) * len(options.mode)
 
 
+def counted_files(frozen: InputSnapshot) -> list[InputFile]:
+    """Return the files whose rows are counted before the first row is read.
+
+    These are all files if they are few, or if they must be split into more read tasks than files.
+    Otherwise they are a sample: counting 5,000 files takes several seconds, and the read tasks only
+    need the number of rows."""
+    files = frozen.files()
+    split = math.ceil(frozen.size / TASK_BYTES) > len(files)
+    return files if split or len(files) <= COUNTED_FILES else sample(files)
+
+
 def count_rows(frozen: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
-    """Return the number of rows, counted if that is cheap, else estimated from a few files.
+    """Return the number of rows: counted if the snapshot has the statistics of all files, else
+    estimated from a few files.
 
     `ends` maps file numbers to numbers of rows, for the files where this is known. The result is
     None if the reader cannot count or estimate the rows of a file."""
     if isinstance(reader, WholeFileReader):
         return RowCount(len(frozen), estimated=False)
     files = [file for file in frozen.files() if file.number not in ends]
-    known = sum(ends.values())
-    chosen = files if reader.rows_exact and len(files) <= COUNTED_FILES else sample(files)
-    with ThreadPoolExecutor(COUNT_THREADS) as pool:
-        counts = list(pool.map(lambda f: rows_in(reader, frozen.address(f), f.size), chosen))
-    if None in counts:
+    if reader.rows_exact:
+        known = frozen.stats
+        counts: dict[int, int | None] = {number: stats.rows for number, stats in known.items()}
+    else:
+        counts = _estimates(frozen, reader, sample(files))
+    if None in counts.values():
         return None
-    rows = sum(count for count in counts if count is not None)
-    if len(chosen) == len(files):
-        return RowCount(known + rows, estimated=bool(files) and not reader.rows_exact)
-    size, sampled = (sum(file.size for file in some) for some in (files, chosen))
-    return RowCount(known + round(rows * size / max(1, sampled)), estimated=True)
+    exact = {number: rows for number, rows in counts.items() if rows is not None}
+    left = [exact[file.number] for file in files if file.number in exact]
+    if len(left) == len(files):
+        estimated = bool(files) and not reader.rows_exact
+        return RowCount(sum(ends.values()) + sum(left), estimated)
+    sizes = frozen.file_sizes
+    size, sampled = (sum(sizes[file.number] for file in files), sum(sizes[n] for n in exact))
+    rows = round(sum(exact.values()) * size / max(1, sampled))
+    return RowCount(sum(ends.values()) + rows, estimated=True)
+
+
+def _estimates(
+    frozen: InputSnapshot, reader: Reader, files: list[InputFile]
+) -> dict[int, int | None]:
+    """Return the estimated number of rows of files, by file number. A damaged file has one row."""
+
+    def estimate(file: InputFile) -> int | None:
+        return with_retries(lambda: rows_in(reader, frozen.address(file), file.size))
+
+    with ThreadPoolExecutor(COUNT_THREADS) as pool:
+        counts = pool.map(estimate, files)
+        return {file.number: rows for file, rows in zip(files, counts, strict=True)}
 
 
 def rows_in(reader: Reader, file: Location, size: int) -> int | None:

@@ -6,13 +6,16 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.spec.write import Write, WritePartitioned, WriteSized, WriteTable
+
+if TYPE_CHECKING:
+    from batchinference.spec.write import Write
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 MAX_VALUE = 200
@@ -40,6 +43,8 @@ class FileLayout:
 
     @classmethod
     def of(cls, write: Write) -> FileLayout:
+        from batchinference.spec.write import WritePartitioned, WriteSized, WriteTable
+
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
         most = write.rows_per_file if isinstance(write, WriteSized) else None

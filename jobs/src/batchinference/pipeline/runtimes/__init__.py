@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import PIPELINE_EXTRA, RUNTIMES_EXTRA, VISION_EXTRA, need
 from batchinference.pipeline.runtimes.base import Runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.spec.models import Model
+
+if TYPE_CHECKING:
+    from batchinference.spec.models import Model
 
 
 @dataclass(frozen=True)

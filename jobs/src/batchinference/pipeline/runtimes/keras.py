@@ -14,7 +14,6 @@ from batchinference.pipeline.runtimes.arrays import chosen, numbers
 from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve_place
-from batchinference.pipeline.runtimes.oom import memory_errors
 from batchinference.spec.models import KerasModel
 
 
@@ -40,7 +39,7 @@ class KerasRuntime:
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         arrays = {name: numbers(name, values) for name, values in inputs.items()}
         given = arrays if len(arrays) > 1 else next(iter(arrays.values()))
-        with self._device(self._place), memory_errors():
+        with self._device(self._place):
             output = self._model.predict_on_batch(given)
         if isinstance(output, list | tuple) and hasattr(self._model, "output_names"):
             output = dict(zip(self._model.output_names, output, strict=True))

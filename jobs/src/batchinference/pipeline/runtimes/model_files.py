@@ -1,4 +1,6 @@
-"""Locates model files: a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
+"""Locates model files, and downloads those of an object store to the machine that needs them.
+
+A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -22,9 +25,17 @@ from huggingface_hub.errors import (
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.models import VllmModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import is_local, local_path
+
+DOWNLOAD_THREADS = 8
+"""Files of a model that are downloaded concurrently."""
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
+"""Name patterns of weight files. The stages that prepare prompts do not need these files."""
+ADAPTER_FILE = "adapter_config.json"
+_STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
+"""Load formats with which vLLM reads the weights directly from the object store."""
 
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 """Name patterns of weight files. The stages that prepare prompts do not need these files."""
@@ -143,20 +154,31 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
     """Download to a temporary folder first, so that a partial download is never used as a model."""
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    for path in paths:
-        relative = path[len(source.path) :].lstrip("/") or Path(path).name
-        if not is_inside(relative):
-            raise ModelLoad(
-                f"model '{source.uri}': the object key '{path}' leads out of the model's folder. "
-                "Rename the object"
-            )
-        file = partial / relative
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with_retries(functools.partial(_copy, source, path, file))
+    files = [partial / _relative(source, path) for path in paths]
+    with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
+        # the first error cancels the files that are not downloaded yet
+        for _ in pool.map(functools.partial(_copy, source), paths, files):
+            pass
     partial.rename(target)
 
 
+def _relative(source: Location, path: str) -> str:
+    """Return the path of a file in the folder of its model. Raises ModelLoad if it is outside."""
+    relative = path[len(source.path) :].lstrip("/") or Path(path).name
+    if not is_inside(relative):
+        raise ModelLoad(
+            f"model '{source.uri}': the object key '{path}' leads out of the model's folder. "
+            "Rename the object"
+        )
+    return relative
+
+
 def _copy(source: Location, path: str, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with_retries(lambda: _copy_once(source, path, file))
+
+
+def _copy_once(source: Location, path: str, file: Path) -> None:
     opened = source.filesystem.open_input_stream(path, compression=None)
     with opened as stream, file.open("wb") as out:
         shutil.copyfileobj(stream, out, 8 << 20)

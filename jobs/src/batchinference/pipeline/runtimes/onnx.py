@@ -13,7 +13,6 @@ from batchinference.pipeline.runtimes.arrays import in_parts, numbers
 from batchinference.pipeline.runtimes.base import torch_device
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import resolve_place
-from batchinference.pipeline.runtimes.oom import memory_errors
 from batchinference.spec.models import OnnxModel
 
 _CPU = "CPUExecutionProvider"
@@ -39,8 +38,7 @@ class OnnxRuntime:
         return in_parts(self._run, fed, self._rows)
 
     def _run(self, fed: dict[str, np.ndarray]) -> np.ndarray:
-        with memory_errors():
-            (output,) = self._session.run([self._output], fed)
+        (output,) = self._session.run([self._output], fed)
         return np.asarray(output)
 
 

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, cast
 
-from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps.base import Transform, TransformResult
-from batchinference.pipeline.steps.columns import (
-    AddLabel,
-    DropColumns,
-    RenameColumns,
-    SelectColumns,
-)
-from batchinference.pipeline.steps.explode import ExplodeList
-from batchinference.pipeline.steps.filter import Filter
-from batchinference.pipeline.steps.nearest import NearestRows
-from batchinference.pipeline.steps.user_code import python_transform
-from batchinference.spec.steps import Step
 
-_LOADERS: dict[str, Callable[[str, Any], Transform]] = {
-    "python": python_transform,
-    "filter": Filter,
-    "label_from_path": AddLabel,
-    "select_columns": SelectColumns,
-    "drop_columns": DropColumns,
-    "rename_columns": RenameColumns,
-    "explode": ExplodeList,
-    "nearest": NearestRows,
+if TYPE_CHECKING:
+    from batchinference.pipeline.runtimes.device import Device
+    from batchinference.spec.steps import Step
+
+_LOADERS = {
+    "python": ("user_code", "python_transform"),
+    "filter": ("filter", "Filter"),
+    "label_from_path": ("columns", "AddLabel"),
+    "select_columns": ("columns", "SelectColumns"),
+    "drop_columns": ("columns", "DropColumns"),
+    "rename_columns": ("columns", "RenameColumns"),
+    "explode": ("explode", "ExplodeList"),
+    "nearest": ("nearest", "NearestRows"),
 }
-"""The loader for each kind of step. Arguments: the step's name and its settings for that kind."""
+"""The loader for each kind of step: a module of this package, which is imported when it is needed,
+and a callable. Its arguments are the step's name and its settings for that kind."""
 
 
 def load_step(step: Step, device: Device) -> Transform:
@@ -38,7 +31,9 @@ def load_step(step: Step, device: Device) -> Transform:
         from batchinference.pipeline.steps.model import ModelTransform  # imports torch
 
         return ModelTransform(step, device)
-    return _LOADERS[step.kind](step.name, getattr(step, step.kind))
+    module, name = _LOADERS[step.kind]
+    load = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return cast(Transform, load(step.name, getattr(step, step.kind)))
 
 
 __all__ = ["Transform", "TransformResult", "load_step"]

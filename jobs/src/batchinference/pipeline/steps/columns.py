@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.spec.steps import LabelFromPath
+
+if TYPE_CHECKING:
+    from batchinference.spec.steps import LabelFromPath
 
 
 @dataclass(frozen=True)

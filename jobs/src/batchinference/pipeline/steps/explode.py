@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +12,9 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.base import TransformResult
-from batchinference.spec.steps import Explode
+
+if TYPE_CHECKING:
+    from batchinference.spec.steps import Explode
 
 
 class ExplodeList:

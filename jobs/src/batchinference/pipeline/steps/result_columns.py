@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat, joined_type, to_column, with_column
+from batchinference.pipeline.arrow import concat, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.steps.base import TransformResult
-from batchinference.plan.columns import OWN_PREFIX
+from batchinference.spec.reserved import OWN_PREFIX
 
 Misfits = dict[int, Exception]
 """The error of each row that does not fit, by row index."""
@@ -84,7 +85,7 @@ class ResultColumns:
             if not _has_rows(values):
                 raise no_column(self._step, name, values, error) from error
             return self._row_by_row(name, values)
-        kind = joined_type(self._types.get(name, pa.null()), column.type)
+        kind = unify_types(self._types.get(name, pa.null()), column.type)
         if kind is None:
             return self._row_by_row(name, values)
         self._types[name] = kind
@@ -100,7 +101,7 @@ class ResultColumns:
                 misfits[row] = TypeError(f"column '{name}': {_no_value(values[row])}")
         kind = self._types.get(name) or _most_common(column.type for column in alone.values())
         for row, column in list(alone.items()):
-            wider = joined_type(kind, column.type)
+            wider = unify_types(kind, column.type)
             if wider is None:
                 words = f"column '{name}' is {kind}, and this row has {alone.pop(row).type}"
                 misfits[row] = TypeError(words)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch
 from batchinference.pipeline.error_attribution import is_about_the_row
@@ -22,7 +21,9 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.steps.base import Transform, TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
-from batchinference.spec.python_step import PredictBatch, PythonStep
+
+if TYPE_CHECKING:
+    from batchinference.spec.python_step import PredictBatch, PythonStep
 
 Row = dict[str, Any]
 
@@ -178,6 +179,8 @@ def _legacy(value: Any) -> Any:
     image, and any other value unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return value
+    from PIL import Image  # other steps do not need it
+
     is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
     return Image.fromarray(value) if is_image else value
 

@@ -8,10 +8,13 @@ module, which rejects these columns. A test finds reads that bypass it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.storage.location import Location
 
 PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
@@ -77,6 +80,17 @@ def open_parquet(source: Any) -> pq.ParquetFile:
 def parquet_metadata(source: Any) -> pq.FileMetaData:
     """Return the footer of a Parquet file. It gives no access to rows."""
     return pq.read_metadata(source)
+
+
+def parquet_footer(file: Location, size: int) -> pq.FileMetaData:
+    """Return the footer of a Parquet file of `size` bytes with one request to the object store.
+
+    It gives no access to rows."""
+    import pyarrow.dataset as pads  # worker processes need not import it
+
+    # only fragments can be opened without another request for the size
+    parquet = pads.ParquetFileFormat()
+    return parquet.make_fragment(file.path, file.filesystem, file_size=size).metadata
 
 
 def parquet_schema(source: Any) -> pa.Schema:

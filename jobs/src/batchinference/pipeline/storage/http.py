@@ -11,6 +11,7 @@ import math
 import posixpath
 import time
 import zlib
+from dataclasses import replace
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any
@@ -18,12 +19,15 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 import requests.utils
-from requests.exceptions import ChunkedEncodingError
-from tenacity import Retrying, stop_before_delay
-from urllib3.exceptions import HTTPError, ProtocolError
-from urllib3.exceptions import TimeoutError as TimeoutError_
+from urllib3.exceptions import HTTPError
 from urllib3.util import parse_url
 
+from batchinference.pipeline.error_attribution import (
+    is_network_error,
+    is_storage_error,
+    is_transient_status,
+)
+from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.allowed_addresses import (
     Allowed,
     Forbidden,
@@ -31,27 +35,20 @@ from batchinference.pipeline.storage.allowed_addresses import (
     check_public,
 )
 from batchinference.pipeline.storage.http_deadline import TimedAdapter, until
-from batchinference.pipeline.storage.http_retry import (
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     TryAgain,
     asked_wait,
-    is_transient_status,
-    policy,
 )
-from batchinference.pipeline.storage.location import Location, is_storage_error
-from batchinference.spec.uris import SCHEMES, scheme_of
+from batchinference.spec.addresses import SCHEMES, scheme_of
 
 THREADS = 16
-ATTEMPTS = 5
 TIMEOUTS = (10.0, 60.0)
 """Timeouts in seconds to connect, and between two chunks of a response."""
 MAX_SECONDS = 300.0
 """Deadline in seconds for one whole response, including headers and redirects."""
 MAX_REDIRECTS = 5
-TRANSIENT = (
-    *(requests.ConnectionError, requests.Timeout, ChunkedEncodingError),
-    *(ProtocolError, TimeoutError_),  # while a response is read
-)
 NO_GZIP = (gzip.BadGzipFile, zlib.error)
 CHUNK_BYTES = 1 << 16
 
@@ -104,10 +101,9 @@ class Fetcher:
 
     def fetch_url(self, url: str) -> bytes:
         """Return the bytes at an http(s) URL. Raises the same errors as `fetch`."""
-        tries = policy(ATTEMPTS)
-        tries["stop"] |= stop_before_delay(LONGEST_PAUSE)
+        policy = replace(retry.HTTP, max_seconds=LONGEST_PAUSE)
         try:
-            return Retrying(**tries)(self._get, url)
+            return policy.call(self._get, url)
         except Forbidden as error:
             raise self._with_fix(error) from None
 
@@ -120,15 +116,15 @@ class Fetcher:
         try:
             with until(deadline):
                 return self._follow(url)
-        except TRANSIENT as error:
+        except EOFError:
+            raise Away(f"{shown(url)} breaks off within its gzip stream") from None
+        except (*(requests.RequestException, HTTPError, ValueError), *NO_GZIP) as error:
+            if not is_network_error(error):
+                raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
             if time.monotonic() < deadline:
                 raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
             slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
             raise Away(slow, math.inf) from None  # no retry: it would take as long
-        except EOFError:
-            raise Away(f"{shown(url)} breaks off within its gzip stream") from None
-        except (*(requests.RequestException, HTTPError, ValueError), *NO_GZIP) as error:
-            raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
 
     def _follow(self, url: str) -> bytes:
         """Return the content after redirects. Each redirect is checked like the first address."""

@@ -16,21 +16,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeGuard
+from typing import Any
 
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.error_attribution import NO_SPACE
+from batchinference.pipeline.error_attribution import (
+    is_storage_error as is_storage_error,  # noqa: PLC0414 - the scan of files imports it from here
+)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.pipeline.storage.retry import with_retries
+from batchinference.spec.addresses import is_local, local_path, scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import is_local, local_path, scheme_of
 
 DELETE_THREADS = 16
 _REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
-_STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
-"""Distinguishes errors of object stores from those of pyarrow's decoders."""
 
 
 @dataclass(frozen=True)
@@ -253,18 +254,3 @@ def remnant_of(name: str) -> str | None:
     A process that dies while it writes leaves such a temporary file on the disk."""
     found = _REMNANT.match(name)
     return found.group(1) if found else None
-
-
-def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether an error is about storage, and not about the bytes read from it.
-
-    Arrow's decoders also raise OSError, but without an errno."""
-    if not isinstance(error, OSError):
-        return False
-    return error.errno is not None or bool(_STORES.search(str(error)))
-
-
-def raise_trouble(error: Exception) -> None:
-    """Raise the error if it is about storage, and not about the content of the file."""
-    if is_storage_error(error):
-        raise error

@@ -1,46 +1,117 @@
-"""Retries storage operations that fail with a transient error.
+"""Retry policies: which errors are retried, how often, and after which waits.
 
-The libraries of the object stores retry for a few seconds. This module adds longer retries, so that
-a job survives the restart of an object store.
+The backoff doubles with each retry, and half of it is random, so that operations that failed at the
+same time are not retried at the same time. The libraries of the object stores retry for a few
+seconds. The policy for storage adds longer waits, so that a job survives the restart of an object
+store.
 """
 
 from __future__ import annotations
 
+import email.utils
 import random
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tenacity
 
 from batchinference.pipeline.error_attribution import is_transient
 
 Result = TypeVar("Result")
 
 ATTEMPTS = 4
-FIRST_WAIT = 1.0
-"""Approximate seconds before the second attempt. Each further wait is twice as long."""
+"""Attempts of a storage operation."""
+LONGEST_PAUSE = 900.0
+"""The longest wait in seconds that a server may ask for. The job holds its resources meanwhile."""
 
 
-class RetryBudget:
-    """The number of transient errors that one operation may have."""
+class TryAgain(Exception):
+    """A transient error of a request. `wait` is the wait in seconds that the server asks for."""
 
-    def __init__(self, attempts: int = ATTEMPTS) -> None:
-        self._left = attempts - 1
-        self._wait = FIRST_WAIT
+    def __init__(self, message: str, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait = wait
 
-    def wait_or_raise(self, error: OSError) -> None:
-        """Wait before a retry. Raises the error if it is not transient or no retries are left."""
-        if self._left <= 0 or not is_transient(error):
-            raise error
-        time.sleep(self._wait * random.uniform(0.5, 1))  # noqa: S311 - not a secret
-        self._left -= 1
-        self._wait *= 2
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often an operation is attempted, and after which waits.
+
+    `first_wait` and `max_wait` are the first and the longest backoff in seconds. No retry begins
+    after `max_seconds`. `transient` returns whether an error is retried."""
+
+    attempts: int
+    first_wait: float
+    transient: Callable[[BaseException], bool]
+    max_wait: float = 60.0
+    max_seconds: float = float("inf")
+
+    def call(self, function: Callable[..., Result], *args: Any) -> Result:
+        """Return the result of a call that can be repeated. The last error is raised."""
+        return tenacity.Retrying(**self.arguments())(function, *args)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments for tenacity's Retrying and AsyncRetrying."""
+        return {
+            "stop": tenacity.stop_after_attempt(self.attempts)
+            | tenacity.stop_before_delay(self.max_seconds),
+            "wait": self._wait,
+            "retry": tenacity.retry_if_exception(self.transient),
+            "reraise": True,
+        }
+
+    def backoff(self, failed: int) -> float:
+        """Return the seconds to wait after `failed` attempts."""
+        longest: float = min(self.max_wait, self.first_wait * 2.0 ** min(failed - 1, 32))
+        return longest * random.uniform(0.5, 1)  # noqa: S311 - not a secret
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.wait if isinstance(error, TryAgain) else 0.0
+        return max(asked, self.backoff(state.attempt_number))
+
+
+def _asks_for_a_retry(error: BaseException) -> bool:
+    return isinstance(error, TryAgain) and error.wait <= LONGEST_PAUSE
+
+
+STORAGE = RetryPolicy(ATTEMPTS, 1.0, is_transient)
+HTTP = RetryPolicy(5, 0.5, _asks_for_a_retry)
+"""The policy for HTTP requests. It retries TryAgain, unless the server asks for more than
+LONGEST_PAUSE."""
 
 
 def with_retries(call: Callable[[], Result]) -> Result:
-    """Return the result of a call that can be repeated. Retries transient errors."""
-    patience = RetryBudget()
-    while True:
-        try:
-            return call()
-        except OSError as error:
-            patience.wait_or_raise(error)
+    """Return the result of a storage operation that can be repeated. Retries transient errors."""
+    return STORAGE.call(call)
+
+
+class RetryBudget:
+    """The number of transient errors that one operation may have in all its parts."""
+
+    def __init__(self, attempts: int = ATTEMPTS) -> None:
+        self._attempts, self._failed = attempts, 0
+
+    def wait_or_raise(self, error: OSError) -> None:
+        """Wait before a retry. Raises the error if it is not transient or no retries are left."""
+        self._failed += 1
+        if self._failed >= self._attempts or not STORAGE.transient(error):
+            raise error
+        time.sleep(STORAGE.backoff(self._failed))
+
+
+def asked_wait(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a Retry-After header (a number or a date); None if there is none."""
+    asked = headers.get("Retry-After")
+    if asked is None:
+        return None
+    try:
+        return max(0.0, float(asked))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+    except ValueError:
+        return None

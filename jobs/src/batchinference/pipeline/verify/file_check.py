@@ -20,10 +20,11 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import DataFile
+from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.numpy import NumpyReader
 from batchinference.pipeline.input.readers.tar import samples_of
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.spec.read import NumpyOptions
@@ -80,7 +81,7 @@ class StoredFiles:
         except FileNotFoundError:
             return _gone(address)
         except DAMAGE as error:
-            raise_trouble(error)
+            raise_storage_error(error)
             return _damaged(address, f"its rows cannot be counted: {type(error).__name__}")
 
     def _read(self, address: Location, crc32: int) -> Checked:
@@ -123,7 +124,7 @@ def _summed(file: Location, counted: Streamed | None) -> tuple[int, int | None]:
         try:
             rows = counted(source) if counted else None
         except DAMAGE as error:
-            raise_trouble(error)
+            raise_storage_error(error)
             rows = 0
         while source.read(CHUNK_BYTES):
             pass

@@ -14,14 +14,14 @@ from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snap
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import SAMPLED_FILES, sample
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import Reader
+from batchinference.pipeline.input.readers.base import FileStats, Reader
 from batchinference.pipeline.input.readers.chunks import size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
+from batchinference.pipeline.input.statistics import prepare_reader, with_row_counts
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work
 from batchinference.pipeline.verify.row_check import Sizes
@@ -119,19 +119,20 @@ def _counted(
     if not files or (quick and not reader.rows_exact):
         return
     options: FileOptions = read.options  # type: ignore[attr-defined]
-    samples = [frozen.address(file) for file in sample(files, SAMPLED_FILES)]
-    with_retries(lambda: reader.prepare(samples))
+    # the statistics in the snapshot are what the job found
+    frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, SAMPLED_FILES))
+    stored = with_row_counts(frozen, reader, files).stats if reader.rows_exact else {}
     rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
     with ThreadPoolExecutor(THREADS) as pool:
-        counts = pool.map(lambda file: _rows_of(file, rows, ends.get(file.number)), files)
+        counts = pool.map(
+            lambda file: _rows_of(file, rows, stored.get(file.number), ends.get(file.number)), files
+        )
         yield from zip((file.number for file in files), counts, strict=True)
 
 
-def _rows_of(file: InputFile, rows: FileRows, found: int | None) -> int:
-    if rows.reader.rows_exact:
-        address = rows.root.at(file.path)
-        there = with_retries(lambda: rows.reader.rows_in(address, file.size)) or 0
-        told = there if file.rows is None else min(there, file.rows)
+def _rows_of(file: InputFile, rows: FileRows, stored: FileStats | None, found: int | None) -> int:
+    if stored is not None:
+        told = stored.rows if file.rows is None else min(stored.rows, file.rows)
         if told == found or found is None:
             return told
     if isinstance(rows.reader, ManifestReader):  # others must not choose what verify fetches

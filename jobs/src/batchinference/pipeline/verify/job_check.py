@@ -12,9 +12,10 @@ from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
+from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
-from batchinference.pipeline.storage.location import Location, base_name, raise_trouble
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
@@ -112,7 +113,7 @@ class Commits:
         try:
             wrong = with_retries(lambda: wrong_errors(entry, file))
         except DAMAGE as error:
-            raise_trouble(error)
+            raise_storage_error(error)
             return [(Kind.DAMAGED, Spot(file.uri, detail="it is not a list of failed rows"), 1)]
         return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
 

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.addresses import is_local
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
-from batchinference.spec.uris import is_local
 
 Source = Annotated[str, Field(min_length=1, max_length=1024)]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]

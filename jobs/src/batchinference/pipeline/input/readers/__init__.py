@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.imports import FORMATS_EXTRA, need
 from batchinference.pipeline.input.readers.base import Reader
-from batchinference.spec.read import Read
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import Read
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
+from batchinference.pipeline.storage.location import Location
 
 CHUNK_ROWS = 16384
 """Rows per table that a reader yields, if it can choose the number."""
@@ -30,6 +30,18 @@ class BadRow:
 
 
 Chunk: TypeAlias = pa.Table | BadRow
+
+
+@dataclass(frozen=True)
+class FileStats:
+    """The statistics of a file.
+
+    `starts` are the rows at which reading can start without reading earlier rows; None for any row.
+    `schema` is known for the files that were inspected for their column types."""
+
+    rows: int
+    starts: list[int] | None = None
+    schema: pa.Schema | None = None
 
 
 class Reader(Protocol):
@@ -63,13 +75,21 @@ class Reader(Protocol):
 
 
 @runtime_checkable
+class StatsReader(Reader, Protocol):
+    """A reader of files that store their number of rows and their column types."""
+
+    def stats(self, file: Location, size: int) -> FileStats:
+        """Return the statistics of a file of `size` bytes, from its footer or header.
+
+        Raises an error if the file is damaged."""
+
+    def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Do the same as `prepare`, with the schemas of the samples by URI."""
+
+
+@runtime_checkable
 class DivisibleReader(Reader, Protocol):
     """A reader of files that several read tasks can share. `rows_in` is exact."""
-
-    def starts(self, file: Location) -> list[int] | None:
-        """Return the rows at which reading can start without reading earlier rows.
-
-        None if reading can start at any row."""
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         """Yield rows `start` up to, not including, `stop`. None stands for the end of the file."""
@@ -92,7 +112,7 @@ def inspected(
 
 def blamed(error: Exception) -> Exception:
     """Return the error if the file caused it. Raises any other error, such as a storage error."""
-    raise_trouble(error)
+    raise_storage_error(error)
     if not is_about_the_file(error):
         raise error
     return error

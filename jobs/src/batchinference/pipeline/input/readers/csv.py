@@ -15,6 +15,7 @@ import io
 import re
 from collections import deque
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,9 @@ from batchinference.pipeline.input.readers.chunks import after, size_of
 from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import CsvOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import CsvOptions
 
 BLOCK_BYTES = 1 << 20
 _MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())

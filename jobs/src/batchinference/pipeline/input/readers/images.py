@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.media import decoding
-from batchinference.spec.read import ImageOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import ImageOptions
 
 
 class ImageReader(WholeFileReader):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import joined_type
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.schema import unify_types
 
 Clash = Callable[[pa.DataType, pa.DataType], pa.DataType]
 """Returns the type of a column that has two types, neither of which can be widened to the other."""
@@ -21,20 +21,9 @@ def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.Dat
     for schema in schemas:
         for field in schema:
             known = agreed.get(field.name, field.type)
-            agreed[field.name] = _wider(known, field.type, clash)
+            wider = unify_types(known, field.type)
+            agreed[field.name] = clash(known, field.type) if wider is None else wider
     return agreed
-
-
-def _wider(known: pa.DataType, other: pa.DataType, clash: Clash) -> pa.DataType:
-    if known == other:
-        return known
-    if {known, other} == {pa.int64(), pa.uint64()}:
-        return pa.uint64()  # pyarrow would unify them to int64
-    schemas = [pa.schema([("column", kind)]) for kind in (known, other)]
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return clash(known, other)
 
 
 def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
@@ -47,7 +36,7 @@ def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
     for file, schema in schemas.items():
         for field in schema:
             known = shared.get(field.name, pa.null())
-            wider = _shared(known, field.type)
+            wider = unify_types(known, field.type)
             if wider is None:
                 raise BadInput(
                     f"column '{field.name}' is {known} in {where[field.name]} and {field.type} in "
@@ -59,13 +48,6 @@ def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
     return shared
 
 
-def _shared(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if one == other or pa.types.is_null(one):
-        return other
-    plain = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other))
-    return joined_type(*plain)
-
-
 def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
     """Return the table with its columns cast to the shared types of all files.
 
@@ -75,7 +57,7 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
         shared = types.get(field.name, field.type)
         if field.type == shared or isinstance(shared, pa.ExtensionType):
             continue
-        wider = _shared(shared, field.type)
+        wider = unify_types(shared, field.type)
         if wider is None:
             raise TypeError(f"column '{field.name}' is {field.type}, and {shared} in other files")
         if wider == shared:

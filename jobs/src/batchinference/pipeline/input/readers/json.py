@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +34,9 @@ from batchinference.pipeline.input.readers.records import (
     whole,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import JsonOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import JsonOptions
 
 NO_SCHEMA = pa.schema([])
 ARRAY = "a file that is one array is read with read.options.lines: false"

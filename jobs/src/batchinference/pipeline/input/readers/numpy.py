@@ -6,9 +6,9 @@ from __future__ import annotations
 import io
 import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +20,15 @@ from batchinference.pipeline.input.readers.base import (
     MAX_COLUMNS,
     BadRow,
     Chunk,
+    FileStats,
     inspected,
 )
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import NumpyOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import NumpyOptions
 
 COLUMN = "data"
 """The column name for a file that holds one unnamed array."""
@@ -52,9 +55,13 @@ class NumpyReader:
         self._most = options.row_bytes
 
     def prepare(self, samples: list[Location]) -> None:
-        headers = {sample.uri: found for sample, found in inspected(samples, self._headers)}
-        self._columns = list(dict.fromkeys(name for found in headers.values() for name in found))
-        self._types = shared_types({uri: _elements(found) for uri, found in headers.items()})
+        found = inspected(samples, lambda file: self.stats(file, 0))
+        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
+
+    def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
+        names = (name for schema in schemas.values() for name in schema.names)
+        self._columns = list(dict.fromkeys(names))
+        self._types = shared_types(schemas)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
@@ -66,6 +73,11 @@ class NumpyReader:
             yield BadRow(error)
         else:
             yield from _tables(arrays, self._types)
+
+    def stats(self, file: Location, size: int) -> FileStats:
+        headers = self._headers(file)
+        rows = next((array.rows for array in headers.values()), 1)
+        return FileStats(rows, schema=_elements(headers))
 
     def rows_in(self, file: Location, size: int) -> int:
         try:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import CHUNK_ROWS, BadRow, Chunk, blamed
+from batchinference.pipeline.input.readers.base import (
+    CHUNK_ROWS,
+    BadRow,
+    Chunk,
+    FileStats,
+    blamed,
+    inspected,
+)
 from batchinference.pipeline.input.readers.chunks import after as after_rows
 from batchinference.pipeline.input.readers.chunks import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
-from batchinference.pipeline.storage.arrow_files import checked, parquet_metadata
+from batchinference.pipeline.storage.arrow_files import checked, parquet_footer, parquet_metadata
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import ParquetOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
 """Bytes that are read from the end of a file first. Most footers fit into them."""
@@ -34,10 +44,10 @@ class ParquetReader:
         self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Location]) -> None:
-        footers = {sample.uri: self._footer(sample) for sample in samples}
-        schemas = {
-            uri: footer.schema.to_arrow_schema() for uri, footer in footers.items() if footer
-        }
+        found = inspected(samples, lambda file: self.stats(file, file.info().size))
+        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
+
+    def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         for uri, schema in list(schemas.items())[:1]:
             if missing := sorted(set(self._wanted or []) - set(schema.names)):
                 raise BadInput(
@@ -88,26 +98,21 @@ class ParquetReader:
         wanted = [place for place, name in enumerate(names) if name in (self._wanted or names)]
         return checked(table.select(wanted))
 
-    def starts(self, file: Location) -> list[int] | None:
-        """Return the first row of each row group; None if the file is damaged."""
-        footer = self._footer(file)
-        return None if footer is None else _edges(footer)[:-1] or [0]
+    def stats(self, file: Location, size: int) -> FileStats:
+        footer = parquet_footer(file, size)
+        _check_rows(footer, size)
+        schema = footer.schema.to_arrow_schema()
+        wanted = checked(self._chosen(schema)).names
+        # the types of other columns are not needed, and may be unsafe
+        types = (field.type if field.name in wanted else pa.null() for field in schema)
+        schema = pa.schema(list(zip(schema.names, types, strict=True)))
+        return FileStats(footer.num_rows, _edges(footer)[:-1] or [0], schema)
 
     def rows_in(self, file: Location, size: int) -> int | None:
-        footer = self._footer(file)
-        return 1 if footer is None else int(footer.num_rows)
+        return self.stats(file, size).rows
 
     def columns(self) -> list[str] | None:
         return self._columns
-
-    def _footer(self, file: Location) -> pq.FileMetaData | None:
-        """Return the footer of a file; None if the file becomes a failed row when it is read."""
-        try:
-            with file.filesystem.open_input_file(file.path) as source:
-                return self._metadata(source)
-        except Exception as error:  # noqa: BLE001 - see blamed
-            blamed(error)
-            return None
 
     def _metadata(self, source: pa.NativeFile) -> pq.FileMetaData:
         """Return the footer. Raises UnsafeColumn if a wanted column holds pickles."""

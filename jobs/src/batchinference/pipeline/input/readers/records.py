@@ -17,8 +17,9 @@ from typing import BinaryIO, TypeVar, cast
 
 import pyarrow as pa
 
+from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.base import BadRow
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.storage.location import Location
 
 BUFFER_BYTES = 4 << 20
 """Bytes per fetch. Each fetch from an object store is one request."""
@@ -61,7 +62,7 @@ def up_to_damage(
     except damage as error:
         yield error
     except OSError as error:  # a decoder raised it, unless it is a storage error
-        raise_trouble(error)
+        raise_storage_error(error)
         yield error
 
 
@@ -179,7 +180,7 @@ def _sample(file: Location) -> tuple[bytes, int]:
             head = unpacked.read(LINE_SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
             read = source.tell()
     except OSError as error:
-        raise_trouble(error)
+        raise_storage_error(error)
         return b"", 0  # the file becomes a failed row when it is read
     if len(head) < LINE_SAMPLE_BYTES:
         return head, read

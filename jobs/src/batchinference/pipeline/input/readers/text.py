@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -15,7 +16,9 @@ from batchinference.pipeline.input.readers.records import (
     whole,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import TextOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import TextOptions
 
 
 class TextReader:

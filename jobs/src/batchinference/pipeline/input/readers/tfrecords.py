@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import google_crc32c
 import pyarrow as pa
@@ -36,7 +36,9 @@ from batchinference.pipeline.input.readers.records import (
     up_to_damage,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import TfrecordsOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import TfrecordsOptions
 
 SAMPLE_RECORDS = 100
 CHUNK_RECORDS, CHUNK_BYTES = 1024, 8 << 20

@@ -87,9 +87,6 @@ class ManifestReader:
     def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
 
-    def starts(self, file: Location) -> None:
-        """Return None: reading may start at any row, because only fetching is slow."""
-
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         chunks = after(start, self._table(file).read(file))
         if stop is not None:

@@ -14,11 +14,12 @@ import pyarrow as pa
 from av.container import InputContainer
 from av.video.stream import VideoStream
 
+from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, up_to_damage
 from batchinference.pipeline.media import decoding
 from batchinference.pipeline.media.recordings import open_video
-from batchinference.pipeline.storage.location import Location, raise_trouble
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
@@ -101,7 +102,7 @@ class VideoReader:
         except av.FFmpegError:
             return 1
         except OSError as error:
-            raise_trouble(error)
+            raise_storage_error(error)
             return 1
 
     def columns(self) -> list[str]:

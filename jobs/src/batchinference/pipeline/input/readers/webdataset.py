@@ -14,7 +14,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,9 @@ from batchinference.pipeline.input.readers.records import (
 from batchinference.pipeline.input.readers.tar import Sample, samples_of
 from batchinference.pipeline.media import decoding
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import WebdatasetOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import WebdatasetOptions
 
 KEY = "__key__"
 SAMPLE_ROWS = 100

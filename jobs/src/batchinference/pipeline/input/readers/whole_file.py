@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read.base import RowOptions
+
+if TYPE_CHECKING:
+    from batchinference.spec.read.base import RowOptions
 
 
 class WholeFileReader:

@@ -17,8 +17,8 @@ from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.ray_compat.huggingface_datasource import HuggingFaceDatasource
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.addresses import local_path
 from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
-from batchinference.spec.uris import local_path
 
 PART_ROWS, MOST_PARTS = 1000, 64
 """Rows per part, and the maximum number of parts, of a dataset that can be split at any row."""

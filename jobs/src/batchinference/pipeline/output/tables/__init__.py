@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.imports import FORMATS_EXTRA, need
 from batchinference.pipeline.output.tables.base import Table
-from batchinference.spec.write import (
-    Write,
-    WriteDelta,
-    WriteIceberg,
-    WriteLance,
-    WriteSql,
-    WriteTable,
-)
+
+if TYPE_CHECKING:
+    from batchinference.spec.write import Write, WriteTable
 
 _LIBRARIES = {"lance": "lance", "delta": "deltalake", "iceberg": "pyiceberg", "sql": "sqlalchemy"}
 
@@ -22,6 +19,8 @@ def table_for(write: WriteTable) -> Table:
 
     Raises BadOutput, which states what to install, if the format's library is missing.
     """
+    from batchinference.spec.write import WriteDelta, WriteIceberg, WriteLance, WriteSql
+
     need(f"the format '{write.format}'", _LIBRARIES[write.format], FORMATS_EXTRA, BadOutput)
     match write:
         case WriteLance():
@@ -44,6 +43,8 @@ def table_for(write: WriteTable) -> Table:
 
 def table_of(write: Write) -> Table | None:
     """Return the table that a job writes, or None if it writes files."""
+    from batchinference.spec.write import WriteTable
+
     return table_for(write) if isinstance(write, WriteTable) else None
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.schema import TypeMismatch, cast_to, unify_schemas
 from batchinference.pipeline.storage.arrow_files import schema_of
 from batchinference.pipeline.storage.checksummed_json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
@@ -84,8 +85,8 @@ def _read_receipt(address: Location, paths: Callable[[Receipt], Iterable[str]]) 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Return the unified schema of all rows. Raises BadOutput if a column has several types."""
     try:
-        return pa.unify_schemas([schema.remove_metadata() for schema in schemas])
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        return unify_schemas((schema.remove_metadata() for schema in schemas), widen=False)
+    except TypeMismatch as error:
         raise BadOutput(
             f"write: a table takes one type a column, and the rows differ: {error}. Give the "
             "column one type in a step"
@@ -99,22 +100,12 @@ def aligned(table: pa.Table, expected: pa.Schema | None) -> pa.Table:
     Raises BadOutput if values do not fit the types."""
     if expected is None:
         return table
-    columns = {field.name: _fitted(table, field) for field in expected}
-    others = {name: table.column(name) for name in table.column_names if name not in columns}
-    fields = [*expected, *(table.schema.field(name) for name in others)]
-    return pa.table([*columns.values(), *others.values()], schema=pa.schema(fields))
-
-
-def _fitted(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    if field.name not in table.column_names:
-        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-    column = table.column(field.name)
     try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return cast_to(table, expected)
+    except TypeMismatch as error:
         raise BadOutput(
-            f"write: column '{field.name}' is {field.type} in the table or its first rows, and "
-            f"{column.type} in others, which does not fit: {error}"
+            f"write: column '{error.column}' is {error.other} in the table or its first rows, and "
+            f"{error.one} in others, which does not fit: {error.error}"
         ) from None
 
 

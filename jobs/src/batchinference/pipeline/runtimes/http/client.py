@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.http.api import ApiAdapter
 from batchinference.pipeline.runtimes.http.retry_policy import (
@@ -21,11 +22,10 @@ from batchinference.pipeline.runtimes.http.retry_policy import (
     RequestFailed,
     Retries,
 )
-from batchinference.pipeline.storage.http_retry import (
-    FIRST_WAIT,
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     asked_wait,
-    is_transient_status,
 )
 from batchinference.spec.models import HttpModel
 
@@ -125,7 +125,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytearray:
 
 def _bearable(wait: float | None) -> float:
     if wait is None:
-        return FIRST_WAIT
+        return retry.HTTP.first_wait
     if wait > LONGEST_PAUSE:
         raise JobFailure(
             f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the job again "

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import tenacity
 
-from batchinference.pipeline.storage.http_retry import TryAgain, policy
+from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import TryAgain
 
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""
@@ -103,7 +105,7 @@ class Retries:
     endpoint."""
 
     def __init__(self, retries: int, pace: RateLimiter) -> None:
-        self._tries = retries + 1
+        self._policy = replace(retry.HTTP, attempts=retries + 1)
         self._pace = pace
         self._health = FailureClassifier()
 
@@ -114,7 +116,7 @@ class Retries:
         is down.
         """
         began = _now()
-        retrying = tenacity.AsyncRetrying(**policy(self._tries))
+        retrying = tenacity.AsyncRetrying(**self._policy.arguments())
         try:
             return await retrying(self._try, request)
         except TryAgain as error:

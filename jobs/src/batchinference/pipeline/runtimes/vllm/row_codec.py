@@ -19,8 +19,8 @@ from batchinference.pipeline.arrow import concat, require_columns, to_batch, to_
 from batchinference.pipeline.errors import describe
 from batchinference.pipeline.runtimes.prompts import messages_of, plain, rows_of, text_of
 from batchinference.pipeline.storage.arrow_files import read_stream
-from batchinference.plan.columns import OWN_PREFIX
 from batchinference.spec.models import VllmModel
+from batchinference.spec.reserved import OWN_PREFIX
 
 Request = dict[str, Any]
 ADAPTER = "adapter"

@@ -1,0 +1,189 @@
+"""Widens column types, so that one type holds the values of several schemas.
+
+An integer and a float are widened to float64, and an integer and a decimal to a decimal with enough
+digits for any integer. Types are otherwise widened as by Arrow, and tensors as by Ray. The result
+does not depend on the order of the types, except for the order of fields in a struct. A cast to the
+result keeps every value or raises ArrowInvalid: no type holds all of int64 and uint64, or all
+integers of 64 bits and fractions. Only decimals are rounded, if they become floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pyarrow as pa
+from pyarrow import types as kinds
+from ray.data.extensions import get_arrow_extension_tensor_types
+
+from batchinference.pipeline.ray_compat.arrow import unify_schemas as unify_tensors
+
+INTEGER_DIGITS = 20
+"""Decimal digits of the longest integer, a uint64."""
+_DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
+"""Decimal types with their maximum number of digits."""
+
+
+class TypeMismatch(TypeError):
+    """A column has two types that no type can hold, or a value does not fit a type."""
+
+    def __init__(
+        self, column: str, one: pa.DataType, other: pa.DataType, error: object = ""
+    ) -> None:
+        super().__init__(
+            f"column '{column}' is {one} and {other}" + (f": {error}" if error else "")
+        )
+        self.column, self.one, self.other, self.error = column, one, other, error
+
+
+def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type of a column that holds values of both types; None if there is none."""
+    if one == other or kinds.is_null(other):
+        return one
+    if kinds.is_null(one):
+        return other
+    tensors = get_arrow_extension_tensor_types()
+    if isinstance(one, tensors) or isinstance(other, tensors):
+        both = isinstance(one, tensors) and isinstance(other, tensors)  # Ray does not check this
+        return _by_schema(unify_tensors, one, other, promote_types=True) if both else None
+    wider = _wider(_plain(one), _plain(other))
+    return (
+        wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
+    )
+
+
+def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
+    """Return the first field with a type that holds the values of all; None if there is none."""
+    wider: pa.DataType | None = pa.null()
+    for field in fields:
+        wider = None if wider is None else unify_types(wider, field.type)
+    if wider is None:
+        return None
+    return fields[0].with_type(wider).with_nullable(any(field.nullable for field in fields))
+
+
+def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = True) -> pa.Schema:
+    """Return a schema with all columns, whose types hold the values of all schemas.
+
+    Raises TypeMismatch if a column has no such type. Without `widen`, a column may only have one
+    type and null."""
+    columns: dict[str, pa.Field] = {}
+    for field in (field for schema in schemas for field in schema):
+        known = columns.get(field.name, field)
+        wider = unify_field([known, field])
+        if wider is None or (not widen and len({known.type, field.type, pa.null()}) > 2):
+            raise TypeMismatch(field.name, known.type, field.type)
+        columns[field.name] = wider
+    return pa.schema(list(columns.values()))
+
+
+def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the columns of `schema` first, in their order and with their types, and
+    then its other columns. Missing columns become null.
+
+    Raises TypeMismatch if values do not fit the types."""
+    columns = {field.name: _cast(table, field) for field in schema}
+    others = [field for field in table.schema if field.name not in columns]
+    arrays = [*columns.values(), *(table.column(field.name) for field in others)]
+    return pa.table(arrays, schema=pa.schema([*schema, *others]))
+
+
+def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+    if field.name not in table.column_names:
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+    column = table.column(field.name)
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeMismatch(field.name, column.type, field.type, error) from None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if kinds.is_dictionary(kind) else kind
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if _is_number(one) and _is_number(other):
+        return _wider_number(one, other)
+    if kinds.is_struct(one) and kinds.is_struct(other):
+        return _wider_struct(one, other)
+    if _is_list(one) and _is_list(other):
+        return _wider_list(one, other)
+    if kinds.is_map(one) and kinds.is_map(other):
+        key, item = (
+            unify_types(one.key_type, other.key_type),
+            unify_field([one.item_field, other.item_field]),
+        )
+        return None if key is None or item is None else pa.map_(key, item)
+    return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
+
+
+def _by_schema(
+    unify: Callable[..., pa.Schema], one: pa.DataType, other: pa.DataType, **options: object
+) -> pa.DataType | None:
+    schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
+    try:
+        return unify(schemas, **options).field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind))
+
+
+def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    given = (one, other)
+    if all(map(kinds.is_floating, given)):
+        return max(given, key=lambda kind: kind.bit_width)
+    if any(map(kinds.is_floating, given)):
+        return pa.float64()
+    if any(map(kinds.is_decimal, given)):
+        return _wider_decimal(one, other)
+    if pa.uint64() in given:
+        return pa.uint64()  # Arrow would choose int64 for signed integers
+    return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
+
+
+def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    scales = [kind.scale for kind in (one, other) if kinds.is_decimal(kind)]
+    digits = [
+        kind.precision - kind.scale if kinds.is_decimal(kind) else INTEGER_DIGITS
+        for kind in (one, other)
+    ]
+    scale, precision = max(scales), max(scales) + max(digits)
+    fitting = (make(precision, scale) for make, most in _DECIMALS if precision <= most)
+    return next(fitting, None)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
+
+
+def _wider_list(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    value = unify_field([one.value_field, other.value_field])
+    if value is None:
+        return None
+    if kinds.is_large_list(one) or kinds.is_large_list(other):
+        return pa.large_list(value)
+    sizes = {getattr(kind, "list_size", -1) for kind in (one, other)}
+    return pa.list_(value, sizes.pop() if len(sizes) == 1 else -1)
+
+
+def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    names = dict.fromkeys(field.name for kind in (one, other) for field in kind)
+    fields = []
+    for name in names:
+        given = [kind.field(name) for kind in (one, other) if kind.get_field_index(name) >= 0]
+        field = unify_field(given) if given else None  # a name may be ambiguous
+        if field is None:
+            return None
+        fields.append(field.with_nullable(len(given) == 1 or field.nullable))
+    return pa.struct(fields)
+
+
+def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
+    try:
+        pa.nulls(0, kind).cast(wider)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return False
+    return True

@@ -1,0 +1,24 @@
+"""Parts of an address: the schemes of storage, and paths."""
+
+from __future__ import annotations
+
+import re
+
+SCHEMES = ("file", "s3", "gs", "az")
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def scheme_of(uri: str) -> str:
+    """Return the scheme of a URI; a plain path counts as `file`."""
+    match = _SCHEME.match(uri)
+    return match.group(1).lower() if match else "file"
+
+
+def is_local(uri: str) -> bool:
+    """Return whether a URI is a path or has the scheme `file`."""
+    return scheme_of(uri) == "file"
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a local URI, without its scheme."""
+    return _SCHEME.sub("", uri)

@@ -1,0 +1,21 @@
+"""The job of many_files.py, hand-written with Ray Data: `peer_many_files.py SOURCE OUTPUT`."""
+
+import os
+import sys
+
+import pyarrow.fs
+import ray
+from many_files_step import distance
+
+
+def main(source: str, output: str) -> None:
+    ray.init(log_to_driver=False, include_dashboard=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    store = pyarrow.fs.S3FileSystem(endpoint_override=endpoint, region="us-east-1")
+    dataset = ray.data.read_parquet(source.removeprefix("s3://"), filesystem=store)
+    dataset = dataset.map_batches(distance, batch_size=None)
+    dataset.write_parquet(output.removeprefix("s3://"), filesystem=store)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,235 @@
+"""The statistics of input files: read once, concurrently, and kept in the input snapshot."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.input import files, listing, planning
+from batchinference.pipeline.input.files import FileInput, open_files
+from batchinference.pipeline.input.listing import STATS, InputSnapshot
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.readers import numpy as numpy_reader
+from batchinference.pipeline.input.readers import parquet as parquet_reader
+from batchinference.pipeline.input.readers.base import FileStats
+from batchinference.pipeline.input.snapshot import ResumedInput
+from batchinference.pipeline.row_ids import MissingRows
+from batchinference.spec.read import ParquetOptions, ReadFiles, ReadNumpy, ReadParquet
+from batchinference.spec.storage import FROM_ENVIRONMENT
+from support.inputs.read_files import Outcome
+
+FILES, ROWS, GROUP = 12, 10, 4
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Write Parquet files of ten rows in groups of four."""
+    for number in range(FILES):
+        rows = pa.table({"n": range(number * ROWS, (number + 1) * ROWS)})
+        pq.write_table(rows, tmp_path / f"{number:02}.parquet", row_group_size=GROUP)
+    return tmp_path
+
+
+@pytest.fixture
+def inspected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files whose footers or headers are read before the read tasks."""
+    names: list[str] = []
+    read_footer, read_header = parquet_reader.parquet_footer, numpy_reader.NumpyReader._headers
+
+    def footer(file: parquet_reader.Location, size: int) -> pq.FileMetaData:
+        names.append(Path(file.path).stem)
+        return read_footer(file, size)
+
+    def headers(self: object, file: parquet_reader.Location) -> object:
+        names.append(Path(file.path).stem)
+        return read_header(self, file)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(parquet_reader, "parquet_footer", footer)
+    monkeypatch.setattr(numpy_reader.NumpyReader, "_headers", headers)
+    return names
+
+
+def parquet(source: Path, limit: int | None = None) -> ReadParquet:
+    options = ParquetOptions(limit=limit)
+    return ReadParquet(format="parquet", paths=[str(source)], options=options)
+
+
+def resumed(read: ReadFiles, given: FileInput) -> FileInput:
+    """Open the input as another run does that resumes the job."""
+    stored = InputSnapshot.parse(given.serialized(), FROM_ENVIRONMENT)
+    return open_files(read, earlier=ResumedInput(stored, lambda rows_each: range(FILES)))
+
+
+def rows_of(given: FileInput, tasks: int, gaps: MissingRows | None = None) -> list[int]:
+    batches = [batch for task in given.read_tasks(tasks, gaps) for batch in task()]
+    return sorted(row["n"] for row in Outcome(batches).good)
+
+
+def test_each_footer_is_read_once(source: Path, inspected: list[str]) -> None:
+    given = open_files(parquet(source))
+    assert given.count() == given.count() == RowCount(FILES * ROWS, estimated=False)
+    tasks = given.read_tasks(3 * FILES)
+    assert len(tasks) == 3 * FILES, "each row group is a task"
+    assert sorted(inspected) == [f"{number:02}" for number in range(FILES)]
+
+
+def test_footers_are_read_concurrently(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, read_footer = threading.Barrier(4), parquet_reader.parquet_footer
+
+    def footer(file: parquet_reader.Location, size: int) -> pq.FileMetaData:
+        together.wait(timeout=60)
+        return read_footer(file, size)
+
+    monkeypatch.setattr(parquet_reader, "parquet_footer", footer)
+    given = open_files(parquet(source), sampled=4)
+    assert given.count() == RowCount(FILES * ROWS, estimated=False)
+
+
+def test_resumed_job_reads_no_footer_before_its_read_tasks(
+    source: Path, inspected: list[str]
+) -> None:
+    read = parquet(source)
+    given = open_files(read)
+    given.count()
+    inspected.clear()
+    again = resumed(read, given)
+    assert again.columns() == ["n"]
+    assert again.count({0: ROWS}) == RowCount(FILES * ROWS, estimated=False)
+    gaps: MissingRows = {3: [(5, None)], 7: [(0, None)]}
+    assert len(again.read_tasks(6, gaps)) > 2, "both files are split"
+    assert inspected == []
+    assert rows_of(again, 6, gaps) == [*range(35, 40), *range(70, 80)]
+
+
+def test_resumed_job_has_the_column_types_of_its_first_run(tmp_path: Path) -> None:
+    """They come from the first run's samples even if one of them is no longer there."""
+    for name, kind in (("a", pa.float64()), ("b", pa.int64())):
+        pq.write_table(pa.table({"n": pa.array([1], kind)}), tmp_path / f"{name}.parquet")
+    read = parquet(tmp_path)
+    given = open_files(read)
+    stored = InputSnapshot.parse(given.serialized(), FROM_ENVIRONMENT)
+    (tmp_path / "a.parquet").unlink()
+    again = open_files(read, earlier=ResumedInput(stored, lambda rows_each: [1]))
+    (task,) = again.read_tasks(1, {1: [(0, None)]})
+    assert Outcome(list(task())).schema.field("n").type == pa.float64()
+
+
+def test_input_snapshot_of_an_earlier_version_has_no_statistics(source: Path) -> None:
+    read = parquet(source)
+    given = open_files(read)
+    given.frozen = InputSnapshot(given.frozen.root, given.frozen.table.drop_columns(STATS.names))
+    again = resumed(read, given)
+    assert again.count() == RowCount(FILES * ROWS, estimated=False)
+
+
+class TestManyFiles:
+    """The first read task does not wait for the statistics of very many files."""
+
+    @pytest.fixture(autouse=True)
+    def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(planning, "COUNTED_FILES", FILES - 1)
+
+    def test_only_a_sample_is_read(self, source: Path, inspected: list[str]) -> None:
+        read = parquet(source)
+        given = open_files(read)
+        assert given.count() == RowCount(FILES * ROWS, estimated=True)
+        assert rows_of(given, 4) == list(range(FILES * ROWS))
+        sampled = len(inspected)
+        assert sampled <= planning.SAMPLED_FILES
+        again = resumed(read, given)
+        assert again.count({0: ROWS}) == RowCount(FILES * ROWS, estimated=True)
+        assert len(inspected) == sampled
+
+    def test_all_are_read_if_they_must_be_split(
+        self, source: Path, inspected: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(planning, "TASK_BYTES", 100)
+        given = open_files(parquet(source))
+        assert given.count() == RowCount(FILES * ROWS, estimated=False)
+        assert len(inspected) == len(set(inspected)) == FILES
+
+    def test_file_without_statistics_is_read_when_it_must_be_split(
+        self, source: Path, inspected: list[str]
+    ) -> None:
+        given = open_files(parquet(source), sampled=1)
+        given.count()
+        inspected.clear()
+        assert len(given.read_tasks(3, {5: [(0, None)]})) == 3
+        assert inspected == ["05"]
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [(5, 1, 1), (25, 3, 4), (1000, FILES, FILES)])
+def test_limit_reads_the_footers_that_it_needs(
+    source: Path, inspected: list[str], limit: int, least: int, most: int
+) -> None:
+    given = open_files(parquet(source, limit), sampled=1)
+    assert given.count() == RowCount(min(limit, FILES * ROWS), estimated=False)
+    assert least <= len(inspected) <= most
+    assert rows_of(given, 30) == list(range(min(limit, FILES * ROWS)))
+
+
+def test_headers_of_arrays_are_read_once(tmp_path: Path, inspected: list[str]) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", np.zeros((number, 2)))
+    read = ReadNumpy(format="numpy", paths=[str(tmp_path)])
+    given = open_files(read)
+    assert given.count() == RowCount(3, estimated=False)
+    again = resumed(read, given)
+    assert (again.count(), again.columns()) == (given.count(), ["data"])
+    assert sorted(inspected) == ["0", "1", "2"]
+
+
+def test_damaged_file_is_one_row(source: Path) -> None:
+    (source / "00.parquet").write_bytes(b"nothing")
+    read = parquet(source)
+    given = open_files(read)
+    assert given.count() == RowCount((FILES - 1) * ROWS + 1, estimated=False)
+    assert resumed(read, given).count() == given.count()
+
+
+def test_missing_file_is_an_error_of_storage(source: Path) -> None:
+    given = open_files(parquet(source), sampled=1)
+    (source / "05.parquet").unlink()
+    with pytest.raises(FileNotFoundError):
+        given.count()
+
+
+def test_transient_error_repeats_only_its_file(
+    source: Path, inspected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_footer: Callable[..., pq.FileMetaData] = parquet_reader.parquet_footer
+    failed: list[str] = []
+
+    def footer(file: parquet_reader.Location, size: int) -> pq.FileMetaData:
+        found = read_footer(file, size)
+        if file.path.endswith("03.parquet") and not failed:
+            failed.append(file.path)
+            raise OSError("AWS Error SLOW_DOWN during GetObject")
+        return found
+
+    monkeypatch.setattr(parquet_reader, "parquet_footer", footer)
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+    assert open_files(parquet(source)).count() == RowCount(FILES * ROWS, estimated=False)
+    assert sorted(inspected) == sorted([*(f"{number:02}" for number in range(FILES)), "03"])
+
+
+def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "MIN_STARTS", 2)
+    monkeypatch.setattr(listing, "MAX_STARTS", 2)
+    frozen = open_files(parquet(source)).frozen
+    stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
+    assert stats == {0: FileStats(100, [0, 60])}
+    assert files.parts_of(frozen.files()[:1], stats, 5)[1].start == 60
+
+
+def test_only_the_types_of_wanted_columns_are_stored(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "a.parquet")
+    options = ParquetOptions(columns=["a"])
+    given = open_files(ReadParquet(format="parquet", paths=[str(tmp_path)], options=options))
+    assert given.frozen.stats[0].schema == pa.schema({"a": pa.int64(), "b": pa.null()})

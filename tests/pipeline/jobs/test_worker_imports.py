@@ -1,0 +1,81 @@
+"""What a worker process imports: nothing that only the driver or other jobs need.
+
+Every import costs time in each worker of each job."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.fused import FusedTask, Steps, StopRequest
+from batchinference.pipeline.execution.row_files import committer_for
+from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.prepare import prepare
+from batchinference.plan import plan_for_machine
+from batchinference.spec import parse
+from support.jobs.on_ray import job_document
+
+WORKER = """
+import json, pickle, sys
+import ray.data, pyarrow.parquet
+
+before = set(sys.modules)
+pickle.load(sys.stdin.buffer)(retried=False)
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+"""Runs a fused task, as a worker does."""
+NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.plan.pruning"}
+UNUSED = (
+    *("PIL", "pyarrow.dataset", "fsspec", "torch"),
+    *("batchinference.plan", "batchinference.cli", "batchinference.pipeline.search"),
+    "batchinference.pipeline.ray_compat.execution",
+    *(f"batchinference.spec.{name}" for name in (
+        "cluster", "documents", "job", "problems", "read", "report", "schema", "status", "write")),
+)  # fmt: skip
+
+
+def imported(task: FusedTask) -> set[str]:
+    """Return the modules that a worker imports to run a task, except those of Ray Data."""
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER],
+        input=pickle.dumps(task),
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return set(json.loads(done.stdout))
+
+
+def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "in" / "a.parquet")
+    document = job_document(
+        "job",
+        tmp_path / "in",
+        tmp_path / "out",
+        read={"format": "parquet"},
+        steps=[{"name": "same", "python": {"callable": "copy:copy"}}],
+        write={"format": "parquet"},
+    )
+    spec = parse(document).spec
+    prepared = prepare(spec, next(plan_outputs(spec)))
+    assert isinstance(prepared, AttemptRun)
+    (read,) = prepared.input.read_tasks(1)
+    errors = ErrorHandling(True, prepared.attempt.layout.input)
+    steps = Steps.of(plan_for_machine(spec, gpus=0).stages, errors)
+    committer = committer_for(spec.write, prepared.attempt)
+    stop = StopRequest(prepared.attempt.lease.run)
+    modules = imported(FusedTask(0, read, steps, committer, 1, stop))
+    assert prepared.counts().written == 3
+    unused = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in UNUSED)}
+    assert sorted(unused - NEEDED) == []

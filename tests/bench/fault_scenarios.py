@@ -165,10 +165,14 @@ class Faulty:
         ]
         job = document(
             self.output,
-            # with this option, the job has write tasks, into which the faults are injected
-            read={"format": "parquet", "paths": [SOURCE], "options": {"overrideNumBlocks": FILES}},
+            read={
+                "format": "parquet",
+                "paths": [SOURCE],
+                "options": {"override_num_blocks": FILES},
+            },
             steps=steps if self.scenario.explodes else [],
-            write={"format": "parquet", "path": f"s3://output/{self.output}"},
+            # with rowsPerFile, the job has write tasks, into which the faults are injected
+            write={"format": "parquet", "path": f"s3://output/{self.output}", "rowsPerFile": ROWS},
         )
         file = self.faults.directory / f"{self.output}.yaml"
         file.write_text(yaml.safe_dump(job))

@@ -29,6 +29,7 @@ from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, load_steps
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.output.schema_rewrite import RewriteTask, rewrites
+from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan, Stage
 from batchinference.spec.job import BatchInferenceSpec
 
@@ -52,14 +53,15 @@ class Executor:
         tasks = prepared.input.read_tasks(wanted, prepared.gaps)
         # with fewer parts than blocks, the steps must run in other tasks than the reading
         enough = 2 * len(tasks) > sizing.blocks and not self._spec.read.options.override_num_blocks
-        if self._plan.fused and enough:
+        if self._plan.fused and (enough or prepared.input.divisible):
             self._fused(tasks).run()
         else:
             self._staged(tasks, len(tasks) if enough else sizing.blocks).run()
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
-        prepared = self._prepared
-        committer = committer_for(self._spec.write, prepared.attempt)
+        prepared, write = self._prepared, self._spec.write
+        writer = writer_for(write)  # type: ignore[arg-type] # writing to a table is never fused
+        committer = committer_for(write, prepared.attempt, writer)
         steps = Steps.of(self._plan.stages, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)

@@ -15,8 +15,7 @@ from batchinference.pipeline.commit.manifest_entry import Content
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import Writer, writer_for
+from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
 from batchinference.pipeline.storage.location import Location
 
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
 
-def committer_for(write: Write, attempt: Attempt) -> Committer:
-    """Return what commits the rows of an attempt in the format of the output."""
-    from batchinference.spec.write import WriteTable  # only drivers need the specification
-
-    writer = table_for(write) if isinstance(write, WriteTable) else writer_for(write)
+def committer_for(write: Write, attempt: Attempt, writer: Writer) -> Committer:
+    """Return what commits the rows of an attempt with this writer."""
     return Committer(attempt, OutputFiles(writer, FileLayout.of(write), attempt.layout.input))
 
 

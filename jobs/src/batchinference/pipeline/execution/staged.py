@@ -30,11 +30,12 @@ from batchinference.pipeline.execution.resources import (
     of_write_tasks,
     selector,
 )
-from batchinference.pipeline.execution.row_files import OutputFiles, committer_for
+from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.row_batch import RowBatch, resized
 from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.plan import Plan, Stage
@@ -160,11 +161,10 @@ def sink_for(write: Write, attempt: Attempt, rows_per_file: int) -> CommitSink:
     `rows_per_file` is the minimum number of rows of a write task, unless files must have more."""
     layout = FileLayout.of(write)
     rows = max(rows_per_file, layout.rows_per_file or 0)
-    if not isinstance(write, WriteTable):
-        return CommitSink(committer_for(write, attempt), rows)
-    table = table_for(write)
-    files = OutputFiles(table, layout, attempt.layout.input)  # write tasks need the begun table
-    return TableSink(Committer(attempt, files), rows, table, layout.columns)
+    if isinstance(write, WriteTable):
+        table = table_for(write)  # write tasks need the table that `on_write_start` has prepared
+        return TableSink(committer_for(write, attempt, table), rows, table, layout.columns)
+    return CommitSink(committer_for(write, attempt, writer_for(write)), rows)
 
 
 class TableSink(CommitSink):

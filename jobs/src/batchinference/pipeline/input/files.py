@@ -137,13 +137,17 @@ class FileInput:
             files = [part for file in files for part in _missing(file, gaps[file.number], reader)]
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
+    @property
+    def divisible(self) -> bool:
+        kinds = (DivisibleReader, WholeFileReader)
+        return isinstance(self.rows.reader, kinds) or self.size <= REREAD_BYTES
+
     def _divided(self, files: list[InputFile], tasks: int) -> list[InputFile]:
         """Return the files, divided into about `tasks` parts if that is cheap."""
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader):
             return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
-        small = sum(file.size for file in files) <= REREAD_BYTES
-        if not small or isinstance(reader, WholeFileReader):
+        if isinstance(reader, WholeFileReader) or self.size > REREAD_BYTES:
             return files
         stats = {file.number: FileStats(self._counted(file)) for file in files}
         return parts_of(files, stats, tasks)

@@ -48,6 +48,7 @@ class TableInput:
     version: str | None = None
     """Identifies the current state of the source, if the source has a version; else None."""
     rows_each: None = None
+    divisible: bool = False
     explain: Explain = describe
 
     def __len__(self) -> int:

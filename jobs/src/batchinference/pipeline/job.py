@@ -12,7 +12,6 @@ from batchinference.pipeline.commit.heartbeat import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.row_set import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.error_budget import check_errors
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
@@ -21,10 +20,11 @@ from batchinference.pipeline.execution.monitor import StopSignal, run_monitored
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.progress import Meter
 from batchinference.pipeline.report.builder import ReportBuilder
+from batchinference.pipeline.report.error_budget import check_errors
 from batchinference.pipeline.report.merge import merge_reports
 from batchinference.pipeline.report.notes import collect_notes
+from batchinference.pipeline.report.progress import Meter
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Report

@@ -1,1 +1,1 @@
-"""The report of a job: notes of tasks, and the merged reports of several outputs."""
+"""The report of a job: progress, error limits, notes of tasks, and merged reports."""

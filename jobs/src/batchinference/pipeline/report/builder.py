@@ -11,8 +11,8 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import RowCounts
 from batchinference.pipeline.commit.stored_report import load_report
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.progress import Meter
 from batchinference.pipeline.report.notes import RunNotes
+from batchinference.pipeline.report.progress import Meter
 from batchinference.spec.report import JobState, Memory, Report
 from batchinference.spec.status import Counts
 

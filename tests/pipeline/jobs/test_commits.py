@@ -31,6 +31,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, RowBatch, merged
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.checksummed_json import SEAL
+from batchinference.pipeline.storage.location import Location
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.made import (
@@ -491,3 +492,22 @@ def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
     theirs.write_text("not ours")
     attempt.remove_orphans([])
     assert theirs.exists()
+
+
+def test_commit_makes_three_control_requests(
+    commit: Committer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of the lease, a check that the attempt is open, and the manifest."""
+    requests: list[str] = []
+    for name in ("read", "exists", "write"):
+        original = getattr(Location, name)
+
+        def counted(self: Location, *arguments: Any, made: Any = original, kind: str = name) -> Any:
+            if "part-" not in self.path:
+                requests.append(f"{kind} {self.path.rpartition('/')[2]}")
+            return made(self, *arguments)
+
+        monkeypatch.setattr(Location, name, counted)
+    commit.put(good(0, 0, [10, 11]), task=0)
+    (manifest,) = manifest_files(commit.attempt)
+    assert requests == ["read job.json", "exists closed", f"write {manifest.name}"]

@@ -101,13 +101,13 @@ _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 def read_lease(layout: Layout) -> Lease | None:
     """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
-    if not layout.job.exists():
-        return None
     try:
-        stored = load_json(layout.job.read())
+        stored = load_json(layout.job.read())  # one request: each commit reads the lease
         fields = {name: stored[name] for name in _STORED}
         process = stored.get("process", "")  # earlier versions do not write it
         return _OWNER.validate_python({"key": stored["work"], **fields, "process": process})
+    except FileNotFoundError:
+        return None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise BadOutput(
             f"'{layout.job.uri}' is damaged, so the job of this output is unknown. Choose "

@@ -16,7 +16,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution.monitor import StopSignal, run_monitored
+from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report

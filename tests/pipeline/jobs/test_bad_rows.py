@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.execution.monitor import run_monitored
+from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines

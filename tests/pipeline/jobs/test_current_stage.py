@@ -12,7 +12,7 @@ import pytest
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.control import ExecutionControl
-from batchinference.pipeline.execution.monitor import run_monitored
+from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.spec.report import JobState, Report
 from support.jobs.on_ray import job_document, run_job, write_lines
 

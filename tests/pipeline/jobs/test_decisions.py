@@ -7,9 +7,7 @@ from itertools import product
 
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.commit.state import (
+from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
     FinishTableCommit,
     LeaveAlone,
@@ -22,6 +20,8 @@ from batchinference.pipeline.commit.state import (
     TableState,
     decide,
 )
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Lease
 from support.documents.parsed_write import write_of
 from support.outputs.made import THEIRS, layout_of
 

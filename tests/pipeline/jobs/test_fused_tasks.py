@@ -22,7 +22,7 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.commit_groups import counts_of_group
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
+from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import fused
 from batchinference.pipeline.execution.fused import (

@@ -14,10 +14,7 @@ import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import (
+from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
     Refuse,
     Request,
@@ -26,6 +23,9 @@ from batchinference.pipeline.commit.state import (
     decide,
     load_state,
 )
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import snapshot_input

@@ -14,7 +14,7 @@ import pytest
 from batchinference import __version__
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name
-from batchinference.pipeline.execution.monitor import run_monitored
+from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, python_step

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.schema_rewrite import RewriteTask, rewrites
+from batchinference.pipeline.output.schema_unification import RewriteTask, rewrites
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.jobs.on_ray import data_files, write_lines

@@ -19,7 +19,7 @@ IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
 RUN = """
 import sys, yaml, ray
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.execution.monitor import StopSignal
+from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 

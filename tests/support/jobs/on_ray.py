@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.execution.monitor import StopSignal
+from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.job import JobRun
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import BatchInference, parse

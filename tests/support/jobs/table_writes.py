@@ -13,10 +13,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
-from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import (
+from batchinference.pipeline.commit.decision import (
     FinishTableCommit,
     Refuse,
     Request,
@@ -24,6 +21,9 @@ from batchinference.pipeline.commit.state import (
     decide,
     load_state,
 )
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.staged import CommitSink, sink_for

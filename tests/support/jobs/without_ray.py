@@ -32,8 +32,8 @@ from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.execution import cluster, executor, fused
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.executor import Executor
-from batchinference.pipeline.execution.monitor import StopSignal
 from batchinference.pipeline.execution.staged import BlockStage, sink_for
+from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import Sizing

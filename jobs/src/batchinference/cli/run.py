@@ -118,7 +118,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         machine_cpus,
         ray_files,
     )
-    from batchinference.pipeline.execution.monitor import stop_on_signals
+    from batchinference.pipeline.execution.stop_signals import stop_on_signals
     from batchinference.pipeline.execution.user_modules import names_code
     from batchinference.pipeline.job import JobRun
     from batchinference.pipeline.preflight import check_nodes

@@ -11,11 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim
-from batchinference.pipeline.commit.heartbeat import ensure_not_running
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.retry_errors import without_failed
-from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.state import (
+from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
     FinishTableCommit,
@@ -30,6 +26,10 @@ from batchinference.pipeline.commit.state import (
     load_state,
     storage_errors_as_bad_output,
 )
+from batchinference.pipeline.commit.heartbeat import ensure_not_running
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.retry_errors import without_failed
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput

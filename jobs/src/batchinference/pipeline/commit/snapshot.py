@@ -21,7 +21,7 @@ from batchinference.pipeline.commit.manifest_entry import (
     RowCounts,
     counts_of,
 )
-from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
+from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.commit.state_fields import (
     STRICT,
     Digest,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.row_set import RowSet
+from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts

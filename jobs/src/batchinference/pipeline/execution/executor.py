@@ -28,7 +28,7 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, load_steps
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.output.schema_rewrite import RewriteTask, rewrites
+from batchinference.pipeline.output.schema_unification import RewriteTask, rewrites
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan, Stage
 from batchinference.spec.job import BatchInferenceSpec

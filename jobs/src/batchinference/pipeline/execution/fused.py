@@ -20,7 +20,7 @@ import ray
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.row_set import RowSet, resolve_overlaps
+from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.memory import peak_memory
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner

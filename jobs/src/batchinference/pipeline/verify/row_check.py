@@ -1,7 +1,7 @@
 """Determines which input rows the manifest entries hold, which they hold more than once, and which
 error records are not of their rows.
 
-A job uses only the entries that fit together (see `row_set`). This module uses all of them.
+A job uses only the entries that fit together (see `row_coverage`). This module uses all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range
 from batchinference.pipeline.commit.retry_errors import ids_of
-from batchinference.pipeline.commit.row_set import RowSet, edges
+from batchinference.pipeline.commit.row_coverage import RowSet, edges
 from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.arrow_files import read_table

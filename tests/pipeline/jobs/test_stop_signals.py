@@ -18,7 +18,11 @@ from batchinference.pipeline.errors import (
     TooManyErrors,
 )
 from batchinference.pipeline.execution import monitor
-from batchinference.pipeline.execution.monitor import StopSignal, run_monitored, stop_on_signals
+from batchinference.pipeline.execution.stop_signals import (
+    StopSignal,
+    run_monitored,
+    stop_on_signals,
+)
 
 QUICK = 0.01
 

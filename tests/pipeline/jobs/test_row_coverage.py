@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.manifest_entry import (
     RowCounts,
     Share,
 )
-from batchinference.pipeline.commit.row_set import (
+from batchinference.pipeline.commit.row_coverage import (
     SHOWN,
     RowSet,
     format_missing_rows,

@@ -10,7 +10,8 @@ import pytest
 
 from batchinference.pipeline import prepare
 from batchinference.pipeline.commit import heartbeat
-from batchinference.pipeline.execution import sink
+from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
@@ -72,15 +73,15 @@ def before(
 
 def fail_the_second_task(monkeypatch: pytest.MonkeyPatch, job: Document) -> Report:
     """Run a job that commits its first task and then fails. Return its report."""
-    put = sink.Commit.put
+    put = Committer.put
 
-    def broken(self: Any, table: Any, task: int) -> Any:
+    def broken(self: Committer, batch: RowBatch, task: int, number: int = 0) -> None:
         if task > 0:
             raise OSError("killed")
-        return put(self, table, task)
+        put(self, batch, task, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sink.Commit, "put", broken)
+        patch.setattr(Committer, "put", broken)
         return run_without_ray(job, rows_per_task=1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchinference.pipeline.commit import attempt
-from batchinference.pipeline.execution import sink
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, write_lines
@@ -104,7 +104,7 @@ def test_interrupted_retry_with_new_files_reads_each_night_once(
 ) -> None:
     (two_nights / "mended").touch()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sink.Commit, "put", away)
+        patched.setattr(Committer, "put", away)
         assert run_without_ray(night(two_nights, retry=True)).state == JobState.FAILED
     add(two_nights, "c", "1", "bad")
     run_without_ray(night(two_nights))

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import (
     JobFailure,
     TooManyErrors,
 )
-from batchinference.pipeline.execution import monitor
+from batchinference.pipeline.execution import stop_signals
 from batchinference.pipeline.execution.stop_signals import (
     StopSignal,
     run_monitored,
@@ -115,9 +115,9 @@ def test_slow_observer_takes_at_most_a_tenth_of_the_time(
         clock[0] += timeout
         return clock[0] > 100
 
-    monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(stop_signals, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     done: Any = SimpleNamespace(wait=wait)
-    monitor._watch(done, observe, StopSignal(), 2.0)
+    stop_signals._watch(done, observe, StopSignal(), 2.0)
     assert len(began) == pytest.approx(calls, abs=2)
     assert len(began) * seconds <= max(0.1 * clock[0], seconds)
 
@@ -150,7 +150,7 @@ def test_exception_of_the_observer_ends_the_work(long: Long) -> None:
 
 
 def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(monitor, "LAST_SECONDS", QUICK)
+    monkeypatch.setattr(stop_signals, "LAST_SECONDS", QUICK)
     monkeypatch.setattr(long, "give_up", nothing)
     with pytest.raises(TooManyErrors, match="enough"):
         run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
@@ -161,14 +161,14 @@ def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.Mon
 def test_signal_interrupts_work(
     long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "DRAIN_SECONDS", QUICK)
+    monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", QUICK)
     said: list[str] = []
     with stop_on_signals(said.append) as stop:
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
             run_monitored(long, nothing, stop)
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
-    assert said == [monitor.STOPPING]
+    assert said == [stop_signals.STOPPING]
 
 
 def test_work_that_ends_on_request_is_not_abandoned(

@@ -30,11 +30,12 @@ from batchinference.pipeline.arrow import (
 )
 from batchinference.pipeline.execution.block_codec import (
     NULLS,
+    ROWS_PER_EMPTY_ROW,
     SHARE,
     SIDECAR,
     decode,
     encode,
-    is_sidecar,
+    has_data,
 )
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
@@ -154,7 +155,7 @@ def test_only_divided_rows_have_shares() -> None:
     divided = batch.derived(batch.table.take([0, 0, 1]), np.array([0, 0, 1]), [])
     block = encode(divided)
     half = FULL_SHARE // 2
-    assert block.column(SHARE).to_pylist() == [half, half, FULL_SHARE, None]
+    assert block.column(SHARE).to_pylist() == [half, half, FULL_SHARE, None, None]
     assert decode(block).shares is None
     assert shares_of(decode(block.slice(1))) == {0: half, 1: FULL_SHARE, 2: FULL_SHARE,
                                                  row_ids.pack(0, 3): FULL_SHARE}  # fmt: skip
@@ -170,10 +171,21 @@ def test_share_is_divided_without_remainder() -> None:
 def test_sidecar_exists_only_if_a_row_or_file_has_ended() -> None:
     rows = good(0, 0, [1, 2])
     assert SIDECAR not in encode(rows).column_names
-    for other in (end(0, 2), failed(0, 2), filtered(0, 2), RowBatch(notes=(("own", "{}"),))):
-        assert is_sidecar(encode(merged([rows, other]))).tolist() == [False, False, True]
-        assert is_sidecar(encode(other)).tolist() == [True]
+    for other in (end(0, 2), filtered(0, 2), RowBatch(notes=(("own", "{}"),))):
+        assert has_data(encode(merged([rows, other]))).tolist() == [True, True, False]
+        assert has_data(encode(other)).tolist() == [False]
     assert plain(decode(encode(RowBatch()))) == plain(RowBatch())
+
+
+def test_rows_that_left_count_for_ray() -> None:
+    """Ray collects a number of rows for each write task."""
+    some = [failed(0, row) for row in range(5)]
+    many = filtered(0, *range(10, 10 + 3 * ROWS_PER_EMPTY_ROW))
+    for batch in (merged(some), merged([good(0, 100, [1, 2]), *some])):
+        assert encode(batch).num_rows == len(batch.source) + 1
+        assert plain(decode(encode(batch))) == plain(batch)
+    assert encode(many).num_rows == 3 + 1
+    assert plain(decode(encode(many))) == plain(many)
 
 
 def test_rows_without_columns_are_kept() -> None:

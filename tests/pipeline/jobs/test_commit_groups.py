@@ -128,3 +128,13 @@ def test_few_partial_rows_have_own_groups_many_share_one() -> None:
 
 def test_batch_with_only_an_end_of_file_has_no_group() -> None:
     assert list(commit_groups(end(0, 0))) == []
+
+
+def test_filtered_row_whose_input_row_is_elsewhere_counts_once() -> None:
+    """An input row became several rows, which Ray has put into two blocks."""
+    elsewhere = np.array([100, 100], dtype=np.int64)
+    alone = RowBatch(filtered=elsewhere)
+    mixed = replace(merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)]), source=np.arange(2))
+    mixed = replace(mixed, filtered=elsewhere)
+    for batch in (alone, replace(good(0, 0, [0]), filtered=elsewhere), mixed):
+        assert total(map(counts_of_group, commit_groups(batch))).skipped == 2

@@ -53,14 +53,19 @@ class AsRead(Steps):
         return read
 
 
-class Stop(StopRequest):
+class Stop:
     """A request to stop without Ray."""
 
     def __init__(self, *, requested: bool = False) -> None:
-        self.requested = requested
+        self.event = threading.Event()
+        if requested:
+            self.event.set()
 
-    def is_requested(self) -> bool:
-        return self.requested
+    def is_sent(self) -> bool:
+        return self.event.is_set()
+
+    def watched(self) -> nullcontext[threading.Event]:
+        return nullcontext(self.event)
 
 
 def fours() -> list[RowBatch]:
@@ -79,7 +84,7 @@ def task_of(
     committer: Committer,
     read: Callable[[], Iterable[RowBatch]] = fours,
     rows_per_commit: int = 1,
-    stop: StopRequest | None = None,
+    stop: Stop | None = None,
 ) -> FusedTask:
     steps, stop = AsRead(NO_STEPS, 0), stop or Stop()
     return FusedTask(TASK, lambda: iter(read()), steps, committer, rows_per_commit, stop)
@@ -240,7 +245,8 @@ class TestEndOfATask:
 
         def read() -> Iterator[RowBatch]:
             for number, batch in enumerate(fours(), start=1):
-                stop.requested = number == 3
+                if number == 3:
+                    stop.event.set()
                 yield batch
 
         task_of(committer, read, stop=stop)(retried=False)
@@ -342,7 +348,8 @@ def test_each_row_is_committed_once_however_it_is_cut(
             last: int = last, stopped: bool = stopped, stop: Stop = stop
         ) -> Iterator[RowBatch]:
             yield from given_[:last]
-            stop.requested = last < len(given_)
+            if last < len(given_):
+                stop.event.set()
             yield from given_[last:] if stopped else ()
             if not stopped:
                 raise ValueError("died")
@@ -374,24 +381,32 @@ def test_each_row_is_committed_once_however_it_is_cut(
     assert [manifest.number for manifest in manifests] == list(range(len(manifests)))
 
 
-def test_request_to_stop_is_looked_up_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, flags, looked_up = 0.0, set[str](), []
-
-    def has_flag(name: str) -> bool:
-        looked_up.append(now)
-        return name in flags
-
-    monkeypatch.setattr(fused, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(fused, "has_flag", has_flag)
+@pytest.fixture
+def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The flags in Ray's control store."""
+    flags = set[str]()
+    monkeypatch.setattr(fused, "has_flag", flags.__contains__)
     monkeypatch.setattr(fused, "set_flag", flags.add)
-    StopRequest("another run").send()
-    in_task = StopRequest("run")
-    assert not in_task.is_requested()
-    StopRequest("run").send()
-    assert not in_task.is_requested()
-    now = fused.POLL_SECONDS
-    assert in_task.is_requested()
-    assert looked_up == [0.0, fused.POLL_SECONDS]
+    monkeypatch.setattr(fused, "POLL_SECONDS", 0.01)
+    return flags
+
+
+@pytest.mark.usefixtures("flags")
+def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
+    with StopRequest("run").watched() as of_run, StopRequest("another").watched() as of_another:
+        StopRequest("run").send()
+        assert of_run.wait(10)
+        assert not of_another.is_set()
+
+
+@pytest.mark.usefixtures("flags")
+def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    exited = threading.Event()
+    monkeypatch.setattr(fused, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(fused, "os", SimpleNamespace(_exit=lambda code: exited.set()))
+    with StopRequest("run").watched():
+        StopRequest("run").send()
+        assert exited.wait(10)
 
 
 class TestRowsPerBatch:
@@ -413,6 +428,7 @@ class TestRowsPerBatch:
     @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))
     def test_batches_are_a_multiple_of_the_batch_size(self, size: int, took: list[float]) -> None:
         rows = BatchRows(size)
+        assert rows.next % size == 0
         for seconds in took:
             rows.took(rows.next, seconds)
             assert rows.next >= size

@@ -19,6 +19,7 @@ from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.fused import FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.prepare import prepare
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
@@ -73,7 +74,7 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     (read,) = prepared.input.read_tasks(1)
     errors = ErrorHandling(True, prepared.attempt.layout.input)
     steps = Steps.of(plan_for_machine(spec, gpus=0).stages, errors)
-    committer = committer_for(spec.write, prepared.attempt)
+    committer = committer_for(spec.write, prepared.attempt, writer_for(spec.write))
     stop = StopRequest(prepared.attempt.lease.run)
     modules = imported(FusedTask(0, read, steps, committer, 1, stop))
     assert prepared.counts().written == 3

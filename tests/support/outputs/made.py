@@ -82,7 +82,8 @@ def commit_rows(attempt: Attempt, batch: RowBatch, task: int = 0) -> None:
 def close_attempt(attempt: Attempt, start: Snapshot | None = None) -> Snapshot:
     """Close the attempt and return the snapshot of the committed rows."""
     before = start or Snapshot(attempt.layout.key, "")
-    return without_missing_files(attempt.layout, before.with_commits(attempt.close()))
+    attempt.close()
+    return without_missing_files(attempt.layout, before.with_commits(attempt.manifests()))
 
 
 def close_and_clean(attempt: Attempt) -> Snapshot:

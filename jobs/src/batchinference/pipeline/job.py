@@ -151,10 +151,10 @@ class JobRun:
         run = self._attempt
         with suppress(OSError, BadOutput):  # unavailable storage may be the cause
             if run is not None:
-                manifests = run.attempt.close()  # no task commits after the report
+                run.attempt.close()  # no task commits after the report
                 self._reports.read(run.counts())
                 if self._reports.notes is None:
-                    notes = [note for one in manifests for note in one.notes]
+                    notes = [note for one in run.attempt.manifests() for note in one.notes]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)

@@ -140,7 +140,8 @@ def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> 
     for batch in batches:
         rest: RowBatch | None = batch
         while rest is not None:
-            first, rest = rest.cut(max(1, rows() - waiting_rows))
+            within = (size - waiting_bytes) * len(rest.ids) // max(1, rest.nbytes)
+            first, rest = rest.cut(max(1, min(rows() - waiting_rows, within)))
             waiting.append(first)
             waiting_rows += len(first.ids)
             waiting_bytes += first.nbytes

@@ -140,13 +140,10 @@ class Attempt:
             if found := parse_manifest_name(name):
                 yield name, *found
 
-    def close(self) -> list[Manifest]:
-        """Stop accepting commits and return all manifests.
-
-        Raises BadOutput if another run has taken over the output."""
+    def close(self) -> None:
+        """Stop accepting commits. Raises BadOutput if another run has taken over the output."""
         self.check_lease()
         self.closed.write(b"")
-        return self.manifests()
 
     def put_unified(self, end: Snapshot) -> None:
         """Write the final snapshot of an attempt that has rewritten files. From now on the old

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,13 +20,22 @@ of one is missing."""
 
 def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     """Yield groups of rows that count together: most of the rows; rows of which a part has failed;
-    and rows of which the batch holds only a part."""
+    and rows of which the batch holds only a part. Filtered rows whose input row is in another batch
+    are counted in the first group."""
+    elsewhere = batch.filtered[~np.isin(batch.filtered, batch.source)]
     if not len(batch.source):
+        if len(elsewhere):
+            yield batch
         return
     partial, mixed = _partial(batch), _partially_failed(batch)
     groups = [batch.source[~partial & ~mixed], batch.source[~partial & mixed]]
     groups = [ids for ids in (*groups, *_single(batch.source[partial])) if len(ids)]
-    yield from [batch] if len(groups) == 1 else map(batch.only, groups)
+    if len(groups) == 1:
+        yield batch
+        return
+    first, *others = map(batch.only, groups)
+    yield replace(first, filtered=np.concatenate([first.filtered, elsewhere]))
+    yield from others
 
 
 def counts_of_group(group: RowBatch) -> RowCounts:

@@ -5,6 +5,9 @@ sidecar row has no data. It holds, in one binary value, the provenance that belo
 input rows without a row in the block, the failed rows, the ends of files, and notes. Ray may cut a
 block, or concatenate blocks: every row and every sidecar row stays complete.
 
+Ray collects a number of rows for each write task. So that rows that failed or were filtered count,
+too, empty rows follow the sidecar row. Only rows with an id have data.
+
 If an input row became several rows, Ray may move these into different blocks. Each of them then has
 a share of the input row. The column of shares exists only if a row has less than FULL_SHARE; null
 means FULL_SHARE.
@@ -32,6 +35,9 @@ SHARE = OWN_PREFIX + "share"
 NULLS = OWN_PREFIX + "nulls"
 SIDECAR = OWN_PREFIX + "sidecar"
 OWN_COLUMNS = (ID, SHARE, NULLS, SIDECAR)
+ROWS_PER_EMPTY_ROW = 8
+"""Filtered rows for which a block has an empty row. Each failed row has one, so that the limits on
+failed rows end a job in time."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -39,7 +45,8 @@ def encode(batch: RowBatch) -> pa.Table:
     """Return the batch as a block."""
     shares = Shares.of(batch)
     sidecar = Sidecar(batch, shares)
-    tail = pa.table({SIDECAR: pa.array([sidecar.serialized()], pa.binary())})
+    empty = batch.errors.num_rows + len(shares.lost) // ROWS_PER_EMPTY_ROW
+    tail = pa.table({SIDECAR: pa.array([sidecar.serialized()] + [None] * empty, pa.binary())})
     if not len(batch.ids):
         return tail
     block = _without_untyped(batch.table).append_column(ID, pa.array(batch.ids))
@@ -68,21 +75,21 @@ def decode(block: pa.Table) -> RowBatch:
     )
 
 
-def is_sidecar(block: pa.Table) -> np.ndarray:
-    """Return which rows of a block are sidecar rows (bool)."""
-    if SIDECAR not in block.column_names:
+def has_data(block: pa.Table) -> np.ndarray:
+    """Return which rows of a block have data (bool)."""
+    if ID not in block.column_names:
         return np.zeros(block.num_rows, dtype=bool)
-    found: np.ndarray = block.column(SIDECAR).is_valid().to_numpy()
+    found: np.ndarray = block.column(ID).is_valid().to_numpy()
     return found
 
 
 def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
     """Return the rows with data, and the values of the sidecar rows."""
-    marks = is_sidecar(block)
-    if not marks.any():
+    data = has_data(block)
+    if data.all():
         return block, []
     sidecars = block.column(SIDECAR).drop_null().to_pylist()
-    edges = np.flatnonzero(np.diff(~marks, prepend=False, append=False)).tolist()
+    edges = np.flatnonzero(np.diff(data, prepend=False, append=False)).tolist()
     # slices do not copy the data; there is one sidecar row for each block of an earlier stage
     slices = [block.slice(a, b - a) for a, b in zip(edges[::2], edges[1::2], strict=True)]
     return pa.concat_tables(slices) if slices else block.slice(0, 0), sidecars

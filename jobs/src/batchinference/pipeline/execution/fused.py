@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import pickle
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -33,6 +36,7 @@ from batchinference.pipeline.ray_compat.cluster import (
 )
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.plan import Stage
+from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.control import ExecutionControl
@@ -84,7 +88,7 @@ class BatchRows:
 
     def __init__(self, batch_rows: int) -> None:
         self._unit = max(1, batch_rows)
-        self.next = max(self._unit, FIRST_ROWS)
+        self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
         """The number of rows of the next batch."""
 
     def took(self, rows: int, seconds: float) -> None:
@@ -102,25 +106,44 @@ def _stages_of_process(pickled: bytes) -> list[StageRunner]:
     return [StageRunner(stage, errors) for stage in stages]
 
 
+@dataclass(frozen=True)
 class StopRequest:
-    """A request to the tasks of an attempt to stop, through the control store of the Ray cluster.
+    """A request to the tasks of a run to stop, through the control store of the Ray cluster.
 
     Tasks are not cancelled with `ray.cancel`: Ray 2.60 aborts the driver if a task is cancelled
     just as it starts or ends ("Tried to complete task that was not pending")."""
 
-    def __init__(self, run: str) -> None:
-        self._name = f"batchinference-stop-{run}"
-        self._asked = -math.inf
+    run: str
+
+    @property
+    def _name(self) -> str:
+        return f"batchinference-stop-{self.run}"
 
     def send(self) -> None:
         set_flag(self._name)
 
-    def is_requested(self) -> bool:
-        """Return whether the tasks must stop. Asks Ray at most once every POLL_SECONDS."""
-        if time.monotonic() - self._asked < POLL_SECONDS:
-            return False
-        self._asked = time.monotonic()
+    def is_sent(self) -> bool:
         return has_flag(self._name)
+
+    @contextmanager
+    def watched(self) -> Iterator[Event]:
+        """Yield an event that is set soon after the request was sent. If the block does not end
+        within DRAIN_SECONDS after that, it is stuck in the user's code, and the process exits."""
+        requested, ended = Event(), Event()
+
+        def watch() -> None:
+            while not self.is_sent():
+                if ended.wait(POLL_SECONDS):
+                    return
+            requested.set()
+            if not ended.wait(DRAIN_SECONDS):
+                os._exit(1)
+
+        Thread(target=watch, name="stop", daemon=True).start()
+        try:
+            yield requested
+        finally:
+            ended.set()
 
 
 @dataclass(frozen=True)
@@ -138,18 +161,19 @@ class FusedTask:
 
     def __call__(self, *, retried: bool) -> None:
         """Run the task. `retried` says that another execution of it may have committed rows."""
-        if self.stop.is_requested():
-            return
         attempt = self.committer.attempt
+        if self.stop.is_sent():
+            return
         attempt.check_lease()
         earlier = attempt.manifests(self.number) if retried else []
-        with ThreadPoolExecutor(1) as pool:
+        with self.stop.watched() as stopping, ThreadPoolExecutor(1) as pool:
             number = max((manifest.number + 1 for manifest in earlier), default=0)
             commits = ChunkCommits(self, pool, number)
             for batch in self.steps.applied_to(_without_committed(self.read(), earlier)):
                 commits.add(batch)
-                if self.stop.is_requested():
-                    break  # the rows that are complete are committed
+                if stopping.is_set():
+                    commits.flush()  # before the reader ends, which may wait for requests
+                    break
             commits.flush()
             commits.wait()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from ray.data import Dataset
 
-from batchinference.pipeline.execution.block_codec import decode, encode, is_sidecar
+from batchinference.pipeline.execution.block_codec import decode, encode, has_data
 from batchinference.pipeline.execution.control import INTO
 from batchinference.pipeline.execution.step_runner import (
     ErrorHandling,
@@ -68,7 +68,7 @@ def _leave_out_detector(dataset: Dataset) -> None:
 
 
 def _into(step: str, model: VllmModel, block: pa.Table) -> pa.Table:
-    return encode_rows(block, is_sidecar(block), requests_of(step, model, decode(block).table))
+    return encode_rows(block, has_data(block), requests_of(step, model, decode(block).table))
 
 
 def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
@@ -79,7 +79,7 @@ def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.
 
     def run(rows: pa.Table) -> pa.Table:
         block = decode_rows(rows)
-        batch, data = decode(block), np.flatnonzero(~is_sidecar(block))
+        batch, data = decode(block), np.flatnonzero(has_data(block))
         result = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
         return encode(others(with_result(batch, step, result, errors)))
 

@@ -7,7 +7,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow.compute as pc
 
@@ -22,7 +22,7 @@ from batchinference.pipeline.input.planning import (
     sample,
 )
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import DivisibleReader, FileStats, Reader
+from batchinference.pipeline.input.readers.base import BadRow, DivisibleReader, FileStats, Reader
 from batchinference.pipeline.input.readers.chunks import first, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
@@ -33,7 +33,8 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FileOptions, ReadFiles
 
 REREAD_BYTES = 4 << 20
-"""Small files are divided even if each task has to read them from the beginning."""
+"""An input of at most this size, also in memory, is divided even if each task has to read its files
+from the beginning."""
 FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
 
@@ -140,22 +141,32 @@ class FileInput:
     @property
     def divisible(self) -> bool:
         kinds = (DivisibleReader, WholeFileReader)
-        return isinstance(self.rows.reader, kinds) or self.size <= REREAD_BYTES
+        return isinstance(self.rows.reader, kinds) or self._small is not None
 
     def _divided(self, files: list[InputFile], tasks: int) -> list[InputFile]:
         """Return the files, divided into about `tasks` parts if that is cheap."""
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader):
             return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
-        if isinstance(reader, WholeFileReader) or self.size > REREAD_BYTES:
-            return files
-        stats = {file.number: FileStats(self._counted(file)) for file in files}
-        return parts_of(files, stats, tasks)
+        return files if self._small is None else parts_of(files, self._small, tasks)
 
-    def _counted(self, file: InputFile) -> int:
-        """Return the number of rows of a file, which is read for this: the header of a damaged file
-        may announce rows that are not there."""
-        return sum(size_of(chunk) for chunk in self.rows.chunks(file))
+    @cached_property
+    def _small(self) -> dict[int, FileStats] | None:
+        """The statistics of all files if reading them takes little memory and time, else None. The
+        files are read for this, because the header of a damaged file may announce rows that are not
+        there."""
+        if isinstance(self.rows.reader, WholeFileReader) or self.size > REREAD_BYTES:
+            return None
+        stats, left = {}, REREAD_BYTES
+        for file in self.frozen.files():
+            rows = 0
+            for chunk in self.rows.chunks(file):
+                rows += size_of(chunk)
+                left -= 0 if isinstance(chunk, BadRow) else chunk.nbytes
+                if left < 0:
+                    return None  # a packed file, or a video
+            stats[file.number] = FileStats(rows)
+        return stats
 
 
 def _has_stats(reader: Reader) -> bool:
@@ -208,7 +219,8 @@ def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputS
     while rows < most and start < len(files):
         chosen = files[start : start + max(1, start)]  # twice as many in each round
         frozen = with_row_counts(frozen, reader, chosen)
-        rows += sum(frozen.stats[file.number].rows for file in chosen)
+        known = frozen.stats  # parses the table of the snapshot
+        rows += sum(known[file.number].rows for file in chosen)
         start += len(chosen)
     return frozen
 

@@ -34,7 +34,8 @@ def whole_files(
     Raises JobFailure if a file cannot be fetched because of a storage error, which is not an error
     of the file itself.
     """
-    with ThreadPoolExecutor(FETCH_THREADS) as pool:
+    pool = ThreadPoolExecutor(FETCH_THREADS)
+    try:
         begun = (
             (group, [pool.submit(_fetched, reader, root.at(file.path)) for file in group])
             for group in _groups(files)
@@ -43,6 +44,8 @@ def whole_files(
             fetched = (_decoded(reader, content.result()) for content in fetching)
             for decoded in _parts(zip(group, fetched, strict=True)):
                 yield _batch(root, reader, path_columns, decoded)
+    finally:
+        pool.shutdown(cancel_futures=True)  # a task that stops fetches no further files
 
 
 def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:

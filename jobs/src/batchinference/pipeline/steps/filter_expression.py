@@ -250,6 +250,8 @@ def _beside(operand: Operand, other: pa.DataType) -> Operand:
         return constant(_moment(value, other))
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
         return operand.cast(pa.float64())
+    if pa.types.is_uint64(other) and type(value) is int and 0 <= value < 1 << 64:
+        return constant(pa.scalar(value, pa.uint64()))
     if pa.types.is_decimal(other) and type(value) in (int, float):
         return constant(pa.scalar(Decimal(repr(value))))
     return operand
@@ -262,6 +264,8 @@ def _listed(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind)
     if _is_moment(kind):
         return pa.array([_moment(v, kind) if isinstance(v, str) else v for v in values], kind)
+    if kind == pa.uint64() and all(type(v) is int and 0 <= v < 1 << 64 for v in values):
+        return pa.array(values, kind)
     if pa.types.is_decimal(kind) or kind == pa.uint64():
         raise TypeError(f"{kind} is not compared with a list: {_CAST}")
     return pa.array(values)

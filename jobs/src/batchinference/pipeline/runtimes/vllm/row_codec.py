@@ -74,13 +74,13 @@ class EngineError(Exception):
 
 
 def encode_rows(
-    block: pa.Table, sidecars: np.ndarray, requests: Sequence[tuple[str, str]]
+    block: pa.Table, has_data: np.ndarray, requests: Sequence[tuple[str, str]]
 ) -> pa.Table:
     """Return the rows of a block as input of the processor, with the columns ROW, REQUEST (JSON)
-    and ERROR. `sidecars` says which rows have no data (bool); `requests` has the request and the
-    error of each other row."""
+    and ERROR. `has_data` says which rows have data (bool); `requests` has the request and the error
+    of each of them."""
     asked = iter(requests)
-    pairs = [("", PASSES) if sidecar else next(asked) for sidecar in sidecars]
+    pairs = [next(asked) if known else ("", PASSES) for known in has_data]
     texts = {REQUEST: [request for request, _ in pairs], ERROR: [error for _, error in pairs]}
     rows = [_bytes(block.slice(number, 1)) for number in range(block.num_rows)]
     arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}

@@ -258,8 +258,8 @@ def test_uint64_is_compared_with_whole_numbers() -> None:
     table = pa.table({"u": pa.array([2**64 - 1, 5, 15, None], pa.uint64())})
     expected = {
         "u > 10": [True, False, True, False],
-        "u == 18446744073709551615": [True, False, False, False],
-        "u in [5, 18446744073709551615]": [True, True, False, False],
+        "u > 9223372036854775807": [True, False, False, False],
+        "u in [5, 16]": [False, True, False, False],
         "u % 10 == 5": [True, True, True, False],
     }
     assert {each: list(mask(each, table)) for each in expected} == expected

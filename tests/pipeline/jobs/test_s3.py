@@ -255,7 +255,9 @@ class TestTrouble:
 
     def message(self, reason: str, source: str, output: str) -> str:
         run = run_job(job_document("trouble", source, output))
-        assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
+        assert (run.report.state, run.report.reason) == (JobState.FAILED, reason), (
+            run.report.message
+        )
         message = run.report.message or ""
         no_keys(message, run.report.serialized().decode())
         return message

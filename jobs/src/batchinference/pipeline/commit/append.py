@@ -105,8 +105,8 @@ def _following(spec: BatchInferenceSpec, first: Layout) -> OutputTarget:
 
 
 def _target(spec: BatchInferenceSpec, layout: Layout, first: Layout) -> OutputTarget:
-    there = (first, *Layout.of(spec).additions())
     with storage_errors_as_bad_output(spec.write):
+        there = (first, *Layout.of(spec).additions())
         complete = tuple(one for one in there if is_complete(one))
     return OutputTarget(layout, tuple(one for one in there if one != layout), complete)
 

@@ -7,7 +7,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 
 import pyarrow.compute as pc
 
@@ -82,6 +82,8 @@ class FileInput:
     options: FileOptions
     repeatable: bool = True
     counted: bool = False
+    _small: dict[int, FileStats] | None = None
+    """The statistics of the files that the last read tasks were divided by, if they are small."""
 
     def __len__(self) -> int:
         return len(self.frozen)
@@ -148,17 +150,18 @@ class FileInput:
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader):
             return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
+        self._small = self._counted(files)
         return files if self._small is None else parts_of(files, self._small, tasks)
 
-    @cached_property
-    def _small(self) -> dict[int, FileStats] | None:
-        """The statistics of all files if reading them takes little memory and time, else None. The
-        files are read for this, because the header of a damaged file may announce rows that are not
-        there."""
-        if isinstance(self.rows.reader, WholeFileReader) or self.size > REREAD_BYTES:
+    def _counted(self, files: list[InputFile]) -> dict[int, FileStats] | None:
+        """Return the statistics of files if reading them takes little memory and time, else None.
+        The files are read for this, because the header of a damaged file may announce rows that are
+        not there."""
+        left = REREAD_BYTES
+        if isinstance(self.rows.reader, WholeFileReader) or sum(one.size for one in files) > left:
             return None
-        stats, left = {}, REREAD_BYTES
-        for file in self.frozen.files():
+        stats = {}
+        for file in files:
             rows = 0
             for chunk in self.rows.chunks(file):
                 rows += size_of(chunk)

@@ -31,7 +31,7 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
         Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
         Step("demo", ("make", "demo"), 90, after=("images", "collect")),
         Step("test", ("make", "test"), 600, after=("lint", "demo"), is_suite=True),
-        Step("e2e", ("make", "e2e"), 780, after=("test",), is_suite=True),
+        Step("e2e", ("make", "e2e"), 900, after=("test",), is_suite=True),
         Step("chaos", ("make", "chaos"), 600, after=("e2e",), is_suite=True),
         *_long_steps(long_groups),
     ]

@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from batchinference.pipeline.error_attribution import is_storage_error
 from batchinference.pipeline.errors import BadInput, JobFailure, without_secrets
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.location import Location, is_storage_error
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from support.servers.clouds import ACCOUNT_KEY, Cloud, served

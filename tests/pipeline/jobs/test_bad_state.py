@@ -140,24 +140,25 @@ def cases(files: list[str], damages: list[str]) -> pytest.MarkDecorator:
     )
 
 
+def refused_until_started_over(outputs: Outputs, made: Path, file: str, damage: str) -> None:
+    outputs.put(made, file, damage)
+    named, way_out = REFUSED[file]
+    outputs.refusal(*(["9.9.9", way_out] if "version" in damage else [named, way_out]))
+    outputs.finished(outputs.with_("resume", False))
+
+
 class TestUnfinished:
     @cases(["input.parquet", "attempts/*/start.json"], [*DAMAGES, OTHERS, GONE])
     def test_unreadable_snapshot_is_refused_and_the_advice_works(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
-        outputs.put(outputs.unfinished, file, damage)
-        named, way_out = REFUSED[file]
-        outputs.refusal(*(["9.9.9", way_out] if "version" in damage else [named, way_out]))
-        outputs.finished(outputs.with_("resume", False))
+        refused_until_started_over(outputs, outputs.unfinished, file, damage)
 
     @cases(["attempts/*/unified.json"], [*DAMAGES, OTHERS])
     def test_unreadable_snapshot_of_rewritten_files_is_refused(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
-        outputs.put(outputs.rewritten, file, damage)
-        named, way_out = REFUSED[file]
-        outputs.refusal(*(["9.9.9", way_out] if "version" in damage else [named, way_out]))
-        outputs.finished(outputs.with_("resume", False))
+        refused_until_started_over(outputs, outputs.rewritten, file, damage)
 
     def test_rows_of_rewritten_files_without_snapshot_are_done_again(
         self, outputs: Outputs

@@ -22,17 +22,15 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     """Yield groups of rows that count together: most of the rows; rows of which a part has failed;
     and rows of which the batch holds only a part. Filtered rows whose input row is in another batch
     are counted in the first group."""
-    elsewhere = batch.filtered[~np.isin(batch.filtered, batch.source)]
-    if not len(batch.source):
-        if len(elsewhere):
-            yield batch
+    if not len(batch.source) and not len(batch.filtered):
         return
     partial, mixed = _partial(batch), _partially_failed(batch)
     groups = [batch.source[~partial & ~mixed], batch.source[~partial & mixed]]
     groups = [ids for ids in (*groups, *_single(batch.source[partial])) if len(ids)]
-    if len(groups) == 1:
+    if len(groups) < 2:
         yield batch
         return
+    elsewhere = batch.filtered[~np.isin(batch.filtered, batch.source)]
     first, *others = map(batch.only, groups)
     yield replace(first, filtered=np.concatenate([first.filtered, elsewhere]))
     yield from others

@@ -19,6 +19,7 @@ columns are dropped, and a column of texts holds their names and positions.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,22 +45,20 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 def encode(batch: RowBatch) -> pa.Table:
     """Return the batch as a block."""
     shares = Shares.of(batch)
-    sidecar = Sidecar(batch, shares)
-    empty = batch.errors.num_rows + len(shares.lost) // ROWS_PER_EMPTY_ROW
-    tail = pa.table({SIDECAR: pa.array([sidecar.serialized()] + [None] * empty, pa.binary())})
+    sidecar = Sidecar.of(batch, shares)
     if not len(batch.ids):
-        return tail
+        return sidecar.rows()
     block = _without_untyped(batch.table).append_column(ID, pa.array(batch.ids))
     if shares.of_rows is not None:
         block = block.append_column(SHARE, pa.array(shares.of_rows))
-    return block if sidecar.is_empty else concat([block, tail])
+    return block if sidecar.is_empty else concat([block, sidecar.rows()])
 
 
 def decode(block: pa.Table) -> RowBatch:
     """Return the rows of a block, or of several blocks that were concatenated."""
     rows, sidecars = _split(block)
     ids = rows.column(ID).to_numpy() if rows.num_rows else NO_IDS
-    parts = [_parsed(content) for content in sidecars]
+    parts = [Sidecar.parse(content) for content in sidecars]
     errors = pa.concat_tables([ERRORS.empty_table(), *(part.errors for part in parts)])
     outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
     source, shares = _summed(outcomes, _shares_of(rows, parts))
@@ -141,30 +140,43 @@ def _divided(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
     return divided
 
 
+@dataclass(frozen=True)
 class Sidecar:
-    """The provenance of a batch that belongs to no row of its table, as one binary value."""
+    """The provenance of a batch that belongs to no row of its table."""
 
-    def __init__(self, batch: RowBatch, shares: Shares) -> None:
-        self._batch, self._shares = batch, shares
+    lost: np.ndarray
+    filtered: np.ndarray
+    errors: pa.Table
+    of_lost: np.ndarray | None
+    of_errors: np.ndarray | None
+    ends: Sequence[tuple[int, int]]
+    notes: Sequence[tuple[str, str]]
+
+    @classmethod
+    def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
+        divided = shares.of_lost, shares.of_errors
+        return cls(shares.lost, batch.filtered, batch.errors, *divided, batch.ends, batch.notes)
 
     @property
     def is_empty(self) -> bool:
-        batch = self._batch
-        parts = (self._shares.lost, batch.errors, batch.filtered, batch.ends, batch.notes)
-        return not any(map(len, parts))
+        return not any(map(len, (self.lost, self.errors, self.filtered, self.ends, self.notes)))
+
+    def rows(self) -> pa.Table:
+        """Return the sidecar row and the empty rows that follow it."""
+        empty = self.errors.num_rows + len(self.lost) // ROWS_PER_EMPTY_ROW
+        return pa.table({SIDECAR: pa.array([self.serialized()] + [None] * empty, pa.binary())})
 
     def serialized(self) -> bytes:
         """Return an Arrow stream with one row. Ids are stored as differences, which compress."""
-        batch, shares = self._batch, self._shares
-        errors = batch.errors.combine_chunks().to_struct_array()
+        errors = self.errors.combine_chunks().to_struct_array()
         columns = {
-            "lost": np.diff(shares.lost, prepend=0),
-            "filtered": np.diff(batch.filtered, prepend=0),
+            "lost": np.diff(self.lost, prepend=0),
+            "filtered": np.diff(self.filtered, prepend=0),
             "errors": pa.concat_arrays(errors.chunks) if errors.num_chunks else _NO_ERRORS,
-            "of_lost": shares.of_lost,
-            "of_errors": shares.of_errors,
-            "ends": pa.array(np.array(batch.ends, dtype=np.int64).reshape(-1)),
-            "notes": pa.array([text for note in batch.notes for text in note], pa.string()),
+            "of_lost": self.of_lost,
+            "of_errors": self.of_errors,
+            "ends": pa.array(np.array(self.ends, dtype=np.int64).reshape(-1)),
+            "notes": pa.array([text for note in self.notes for text in note], pa.string()),
         }
         table = pa.table({name: _one_list(values) for name, values in columns.items()})
         sink = pa.BufferOutputStream()
@@ -172,6 +184,23 @@ class Sidecar:
             stream.write_table(table)
         content: bytes = sink.getvalue().to_pybytes()
         return content
+
+    @classmethod
+    def parse(cls, content: bytes) -> Sidecar:
+        """Return the sidecar with this serialized form."""
+        row = read_stream(content)
+        values = {name: row.column(name)[0].values for name in row.column_names}
+        of_lost, of_errors = values["of_lost"], values["of_errors"]
+        ends, notes = values["ends"].to_pylist(), values["notes"].to_pylist()
+        return cls(
+            np.cumsum(values["lost"].to_numpy()),
+            np.cumsum(values["filtered"].to_numpy()),
+            pa.Table.from_struct_array(values["errors"]),
+            None if of_lost is None else of_lost.to_numpy(),
+            None if of_errors is None else of_errors.to_numpy(),
+            list(zip(ends[::2], ends[1::2], strict=True)),
+            list(zip(notes[::2], notes[1::2], strict=True)),
+        )
 
 
 _NO_ERRORS = pa.array([], pa.struct(list(ERRORS)))
@@ -184,40 +213,7 @@ def _one_list(values: pa.Array | np.ndarray | None) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array([0, len(array)], pa.int32()), array)
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    lost: np.ndarray
-    filtered: np.ndarray
-    errors: pa.Table
-    of_lost: np.ndarray | None
-    of_errors: np.ndarray | None
-    ends: list[tuple[int, int]]
-    notes: list[tuple[str, str]]
-
-
-def _parsed(content: bytes) -> _Parsed:
-    row = read_stream(content)
-
-    def values(name: str) -> pa.Array:
-        return row.column(name)[0].values
-
-    def numbers(name: str) -> np.ndarray | None:
-        found = values(name)
-        return None if found is None else found.to_numpy()
-
-    ends, notes = values("ends").to_pylist(), values("notes").to_pylist()
-    return _Parsed(
-        np.cumsum(values("lost").to_numpy()),
-        np.cumsum(values("filtered").to_numpy()),
-        pa.Table.from_struct_array(values("errors")),
-        numbers("of_lost"),
-        numbers("of_errors"),
-        list(zip(ends[::2], ends[1::2], strict=True)),
-        list(zip(notes[::2], notes[1::2], strict=True)),
-    )
-
-
-def _shares_of(rows: pa.Table, parts: list[_Parsed]) -> np.ndarray | None:
+def _shares_of(rows: pa.Table, parts: list[Sidecar]) -> np.ndarray | None:
     """Return the shares of rows, failed rows and lost rows, in this order; None if all are full."""
     divided = SHARE in rows.column_names
     if not divided and all(part.of_lost is None for part in parts):

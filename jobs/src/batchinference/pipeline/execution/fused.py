@@ -132,12 +132,12 @@ class StopRequest:
         requested, ended = Event(), Event()
 
         def watch() -> None:
-            while not self.is_sent():
-                if ended.wait(POLL_SECONDS):
+            while not ended.wait(POLL_SECONDS):
+                if self.is_sent():
+                    requested.set()
+                    if not ended.wait(DRAIN_SECONDS):
+                        os._exit(1)
                     return
-            requested.set()
-            if not ended.wait(DRAIN_SECONDS):
-                os._exit(1)
 
         Thread(target=watch, name="stop", daemon=True).start()
         try:

@@ -35,10 +35,15 @@ def of_write_tasks(plan: Plan) -> dict[str, Any]:
     return _of_tasks(plan, WRITE_CPUS, TASK_RETRIES)
 
 
+def read_retries(*, repeatable: bool) -> int:
+    """Return how often tasks that read are retried. If the input is not repeatable, a retry might
+    read rows in another order, and they would get the ids of other rows."""
+    return TASK_RETRIES if repeatable else 0
+
+
 def of_fused_tasks(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
-    """Return Ray's arguments for tasks that read, compute and write. Tasks are not retried if the
-    input is not repeatable: rows in another order would get the ids of other rows."""
-    arguments = _of_tasks(plan, TASK_CPUS, TASK_RETRIES if repeatable else 0)
+    """Return Ray's arguments for tasks that read, compute and write."""
+    arguments = _of_tasks(plan, TASK_CPUS, read_retries(repeatable=repeatable))
     return {**arguments, "scheduling_strategy": "SPREAD"}
 
 

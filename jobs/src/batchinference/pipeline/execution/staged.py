@@ -28,6 +28,7 @@ from batchinference.pipeline.execution.resources import (
     cpus_of,
     memory_of,
     of_write_tasks,
+    read_retries,
     selector,
 )
 from batchinference.pipeline.execution.row_files import committer_for
@@ -82,8 +83,7 @@ class StagedExecution:
             override_num_blocks=self.blocks,
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
-            # if a retry reads rows in another order, they get ids of other rows
-            ray_remote_args={"max_retries": TASK_RETRIES if self.repeatable else 0},
+            ray_remote_args={"max_retries": read_retries(repeatable=self.repeatable)},
             **_UNFUSED,
         )
         return dataset

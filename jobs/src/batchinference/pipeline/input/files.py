@@ -222,8 +222,7 @@ def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputS
     while rows < most and start < len(files):
         chosen = files[start : start + max(1, start)]  # twice as many in each round
         frozen = with_row_counts(frozen, reader, chosen)
-        known = frozen.stats  # parses the table of the snapshot
-        rows += sum(known[file.number].rows for file in chosen)
+        rows += sum(frozen.stats[file.number].rows for file in chosen)
         start += len(chosen)
     return frozen
 

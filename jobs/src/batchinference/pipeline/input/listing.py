@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -88,7 +88,7 @@ class InputSnapshot:
         """The number of bytes of each file, by file number."""
         return list(self.table.column("size").to_pylist())
 
-    @property
+    @cached_property
     def stats(self) -> dict[int, FileStats]:
         """The known statistics, by file number."""
         if "file_rows" not in self.table.column_names:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.error_attribution import is_about_the_file
+from batchinference.pipeline.error_attribution import is_about_the_file, is_storage_error
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.base import check_names
 from batchinference.pipeline.input.listing import InputFile
@@ -26,7 +26,7 @@ from batchinference.pipeline.input.readers.chunks import (
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.whole_files import whole_files
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.storage.location import Location, is_storage_error
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
 
 

@@ -9,13 +9,14 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from batchinference.pipeline import row_ids
+from batchinference.pipeline.error_attribution import is_storage_error
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers.base import BadRow
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import RowBatch, merged
-from batchinference.pipeline.storage.location import Location, is_storage_error
+from batchinference.pipeline.storage.location import Location
 
 Item = TypeVar("Item")
 

@@ -21,9 +21,6 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.error_attribution import NO_SPACE
-from batchinference.pipeline.error_attribution import (
-    is_storage_error as is_storage_error,  # noqa: PLC0414 - the scan of files imports it from here
-)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.pipeline.storage.retry import with_retries

@@ -31,15 +31,15 @@ from plain_client import PlainClient
 from rounds import ROUNDS
 
 from batchinference.spec.quantities import memory_bytes
-from batchinference_operator.reconcile.ending import POLL_SECONDS
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from support.cluster.chart import container, kuberay_definition, own_chart
 from support.cluster.deployment import CHART
 from support.cluster.kubectl import eventually
 from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import PlayedJob
-from support.servers.api_server import ApiServer, Namespace, new_namespace, running
-from support.servers.dashboard import Dashboard, served
+from support.servers.api_server import KubeClient, Namespace, new_namespace, running
+from support.servers.dashboard import DashboardClient, serve_http
 
 BURST, FLEET = 1000, 5000
 RATIO = 0.6
@@ -63,9 +63,9 @@ LARGEST = 200
 class Bench:
     """The servers and clients of a measurement, and the names of figures beyond their limits."""
 
-    server: ApiServer
+    server: KubeClient
     client: PlainClient
-    dashboard: Dashboard
+    dashboard: DashboardClient
     operators: Callable[..., OperatorProcess]
     beyond: list[str] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ def main() -> None:
 def bench(directory: Path) -> Iterator[Bench]:
     chart = own_chart(directory)
     made: list[OperatorProcess] = []
-    with running(kubebuilder_assets(), directory) as server, served() as dashboard:
+    with running(kubebuilder_assets(), directory) as server, serve_http() as dashboard:
         server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
         for plural in ("rayjobs", "rayclusters"):
             server.install_crd(kuberay_definition(plural))

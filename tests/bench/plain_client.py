@@ -13,11 +13,11 @@ import aiohttp
 
 from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Names, Owner, token_secret
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.beginning import render
-from batchinference_operator.reconcile.model import JobView
-from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.reconcile.attempt_start import render_objects
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.state import JobView
 from support.documents.minimal import document, model_step
-from support.servers.api_server import ADMIN_TOKEN, ApiServer, path_of
+from support.servers.api_server import ADMIN_TOKEN, KubeClient, path_of
 
 Object = dict[str, Any]
 Given, Made = TypeVar("Given"), TypeVar("Made")
@@ -26,14 +26,14 @@ LARGEST_BYTES = 1_300_000
 AT_ONCE = 16
 """Concurrent jobs: the operator's default number of workers."""
 _JOB_UID, _RAY_JOB_UID = "uid-of-the-job", "uid-of-the-ray-job"
-_SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
+_SETTINGS = Config(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
 
 
 class PlainClient:
     """Creates objects through the API server. It renders all bodies before it sends any, so that
     its own cost is negligible."""
 
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: KubeClient) -> None:
         self._url = server.url
         self._tls = ssl.create_default_context(cafile=str(server.certificate))
 
@@ -138,5 +138,5 @@ def objects(namespace: str, number: int) -> list[tuple[str, bytes]]:
     view = JobView(namespace, name, _JOB_UID, 1, "1", body["spec"], {})
     owner = Owner(names.ray_job, _RAY_JOB_UID, RAY_JOB, RAY_API_VERSION)
     token = _SETTINGS.token(view, names.ray_job)
-    made = [*render(view, names, _SETTINGS), token_secret(namespace, names, token, owner)]
+    made = [*render_objects(view, names, _SETTINGS), token_secret(namespace, names, token, owner)]
     return [(path_of(one), json.dumps(one).encode()) for one in made]

@@ -10,7 +10,7 @@ import pytest
 from batchinference import __version__
 from batchinference.spec import parse_cluster
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.runtime.settings import OperatorSettings
+from batchinference_operator.settings import OperatorSettings
 from support.cluster.chart import NAMESPACE, Chart, container, one
 
 Object = dict[str, Any]

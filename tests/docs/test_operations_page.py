@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.metrics import Metrics
-from batchinference_operator.runtime.queue import KeyedQueue
-from batchinference_operator.runtime.settings import OperatorSettings
-from batchinference_operator.runtime.watches import PATIENCE
-from batchinference_operator.status.observations import DASHBOARD_PORT
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.kube.watch_health import PATIENCE
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.settings import OperatorSettings
+from batchinference_operator.status.ray_job import DASHBOARD_PORT
 from support.documents.pages import ROOT
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "operations.md").read_text()
 def described() -> list[tuple[str, str, str, str]]:
     """Return name, type, labels and meaning of each metric of the operator."""
     metrics = Metrics()
-    metrics.of_operator(KeyedQueue[str](), Cache())
+    metrics.add_operator(WorkQueue[str](), Cache().phases)
     found = []
     for family in metrics.registry.collect():
         if not family.name.startswith("batchinference_"):
@@ -69,5 +69,5 @@ def test_network_policy_opens_the_dashboard_port() -> None:
 
 
 def test_timeout_of_a_dead_watch() -> None:
-    turn = OperatorSettings.model_fields["watch_seconds"].default
-    assert f"{PATIENCE * turn} s" in PAGE
+    admission = OperatorSettings.model_fields["watch_seconds"].default
+    assert f"{PATIENCE * admission} s" in PAGE

@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import Any
 
 from batchinference.rendering import NAME_LABEL, Backstop
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.runtime.controller import Controller
-from batchinference_operator.runtime.gateway import Conflict
-from batchinference_operator.status.observations import RayJobView, owner_uid
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.kube.api import Conflict
+from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import NAMESPACE, job_body
 from support.operator.virtual_time import wall_clock
 
@@ -72,7 +72,7 @@ class FakeCluster:
         known = self.get(body["kind"], body["metadata"]["name"])
         metadata = {
             "uid": f"{self.version + 1:08d}-uid",
-            "creationTimestamp": stamp(self.now()),
+            "creationTimestamp": to_rfc3339(self.now()),
             "generation": 1,
             "namespace": NAMESPACE,
             **(known["metadata"] if known else {}),
@@ -102,7 +102,7 @@ class FakeCluster:
         if not finalizers:
             self._remove(body, unseen=unseen)
         elif "deletionTimestamp" not in body["metadata"]:
-            marks = {"deletionTimestamp": stamp(self.now()), "finalizers": finalizers}
+            marks = {"deletionTimestamp": to_rfc3339(self.now()), "finalizers": finalizers}
             self.patch(kind, name, {"metadata": marks})
 
     def finalize(self, kind: str) -> None:
@@ -167,7 +167,7 @@ def is_watched(body: Object) -> bool:
     return body["kind"] in WATCHED and NAME_LABEL in body["metadata"].get("labels", {})
 
 
-class Watches:
+class FakeWatches:
     """One watch per kind. Events wait until they are delivered to a controller."""
 
     def __init__(self, cluster: FakeCluster) -> None:
@@ -195,11 +195,11 @@ class Watches:
             event, body = pending[0] if repeat else pending.popleft()
             cache = self.controller.cache
             put, drop = {
-                "BatchInference": (cache.set_job, cache.drop_job),
-                "RayJob": (cache.set_ray_job, cache.drop_ray_job),
-                "Pod": (cache.pods.put, cache.pods.drop),
+                "BatchInference": (cache.set_job, cache.delete_job),
+                "RayJob": (cache.set_ray_job, cache.delete_ray_job),
+                "Pod": (cache.pods.set_pod, cache.pods.delete_pod),
             }[kind]
-            self.controller.hear(drop if event == "DELETED" else put, body)
+            self.controller.handle_event(drop if event == "DELETED" else put, body)
 
     def deliver_all(self) -> None:
         for kind in WATCHED:
@@ -208,7 +208,7 @@ class Watches:
 
 
 @dataclass
-class FakeGateway:
+class FakeKubeApi:
     """The operator's gateway to a FakeCluster. `before` and `after` get the name of each call,
     before and after the cluster serves it, and may raise an exception."""
 
@@ -230,50 +230,50 @@ class FakeGateway:
         self.end(call)
         return created
 
-    async def all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+    async def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         await self.begin(f"list {kind}")
         for body in self.cluster.list(kind):
             if is_watched(body):
                 yield body
         self.end(f"list {kind}")
 
-    async def pods(self, namespace: str, job: str) -> set[str]:
+    async def list_pod_names(self, namespace: str, job: str) -> set[str]:
         await self.begin("list Pods")
         found = [body["metadata"] for body in self.cluster.list("Pod")]
         self.end("list Pods")
         return {one["name"] for one in found if one["labels"].get(NAME_LABEL) == job}
 
-    async def ray_job(self, namespace: str, name: str) -> Object | None:
+    async def get_ray_job(self, namespace: str, name: str) -> Object | None:
         await self.begin("get RayJob")
         found = self.cluster.get("RayJob", name)
         self.end("get RayJob")
         return found
 
-    async def warning(self, namespace: str, kind: str, name: str) -> str:
+    async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         await self.begin("get Events")
         self.end("get Events")
         return self.cluster.warnings.get(name, "")
 
-    async def why_queued(self, namespace: str, seen: RayJobView) -> str:
+    async def queued_reason(self, namespace: str, seen: RayJobView) -> str:
         await self.begin("get Workload")
         self.end("get Workload")
         return self.cluster.warnings.get(seen.name, "")
 
-    async def release(self, namespace: str, seen: RayJobView) -> None:
+    async def release_cluster(self, namespace: str, seen: RayJobView) -> None:
         await self._remove_cluster(seen)
         await self.begin("release")
         if self.cluster.get("RayJob", seen.name):
             self.cluster.patch("RayJob", seen.name, {"spec": {"ttlSecondsAfterFinished": 0}})
         self.end("release")
 
-    async def limit(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
+    async def set_backstop(self, namespace: str, seen: RayJobView, backstop: Backstop) -> None:
         await self.begin("limit")
         found = self.cluster.get("RayJob", seen.name)
         if found is not None and found["metadata"]["uid"] == seen.uid:
             self.cluster.patch("RayJob", seen.name, {"spec": backstop.fields})
         self.end("limit")
 
-    async def remove(self, namespace: str, seen: RayJobView) -> None:
+    async def delete_ray_job(self, namespace: str, seen: RayJobView) -> None:
         await self.begin("remove RayJob")
         found = self.cluster.get("RayJob", seen.name)
         if found is not None and found["metadata"]["uid"] == seen.uid:

@@ -13,9 +13,9 @@ from typing import Any
 
 from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
 from batchinference.spec.report import JobState, Report
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.runtime.driver import Answer
-from batchinference_operator.status.observations import RayJobView, owner_uid
+from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeCluster, Object
 from support.operator.objects import RUNNING, asking, placed, report, waiting
 from support.operator.virtual_time import seconds_of, until
@@ -59,7 +59,7 @@ class FakeKubeRay:
     """KubeRay in HTTPMode: the states of a RayJob, its finalizer and its RayCluster."""
 
     cluster: FakeCluster
-    trouble: dict[str, float] = field(default_factory=dict)
+    problem: dict[str, float] = field(default_factory=dict)
     """The time until which a fault lasts: KubeRay is `away`, drivers are `silent`, or new pods are
     `stuck`."""
     drivers: dict[str, RayDriver] = field(default_factory=dict)
@@ -67,8 +67,8 @@ class FakeKubeRay:
     succeeded: set[str | None] = field(default_factory=set)
     """The uids of the BatchInferences whose driver has succeeded."""
 
-    def has(self, trouble: str) -> bool:
-        return self.trouble.get(trouble, 0.0) > seconds_of(self.cluster.now())
+    def has(self, problem: str) -> bool:
+        return self.problem.get(problem, 0.0) > seconds_of(self.cluster.now())
 
     def reconcile(self) -> None:
         """Reconcile every RayJob once, unless KubeRay is away."""
@@ -260,7 +260,7 @@ class FakeKubeRay:
             self.cluster.patch("RayJob", body["metadata"]["name"], {"status": status})
 
     def _now(self) -> str:
-        return stamp(self.cluster.now())
+        return to_rfc3339(self.cluster.now())
 
 
 @dataclass

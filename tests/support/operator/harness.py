@@ -9,29 +9,29 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.driver_poller import SLOTS, DriverPoller
+from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.reconcile import finished
-from batchinference_operator.reconcile.settings import Settings
-from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.controller import Controller
-from batchinference_operator.runtime.metrics import Metrics
-from batchinference_operator.runtime.polling import SLOTS, DriverPolls
-from batchinference_operator.runtime.recorder import Recorder
-from batchinference_operator.runtime.signals import Signals
-from support.operator.fake_cluster import WATCHED, FakeCluster, FakeGateway, Object, Watches
+from batchinference_operator.reconcile.state import JobView
+from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches, Object
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
-from support.operator.objects import RUNNING, SETTINGS
+from support.operator.objects import CONFIG, RUNNING
 from support.operator.virtual_time import clock, until, wall_clock
 
 LAGS: list[dict[str, float]] = [{}, {"BatchInference": 3}, {"RayJob": 3}, {"RayJob": 0.2}]
 """Delays of the watches in seconds, by kind."""
 
 
-def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float]) -> Watches:
+def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float]) -> FakeWatches:
     """Deliver all events of a cluster to a controller, delayed by `lag` seconds for each kind."""
     loop = asyncio.get_running_loop()
 
-    class DelayedWatches(Watches):
+    class DelayedWatches(FakeWatches):
         def enqueue(self, event: str | None, body: Object) -> None:
             before = len(self.pending.get(body["kind"], ()))
             super().enqueue(event, body)
@@ -47,28 +47,28 @@ def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float
 
 @asynccontextmanager
 async def running_operator(
-    gateway: FakeGateway,
+    api: FakeKubeApi,
     driver: FakeDriver,
     *,
     workers: int = 2,
     lag: Mapping[str, float] | None = None,
-    settings: Settings = SETTINGS,
-    signals: Signals | None = None,
+    config: Config = CONFIG,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Controller]:
     """Run the operator while the block runs. It ends when the first of its workers ends."""
-    cache, polls = Cache(clock, settings), DriverPolls(driver, clock)
+    cache, polls = Cache(clock, config), DriverPoller(driver, clock)
     controller = Controller(
-        gateway, polls, settings, cache, now=wall_clock, signals=signals or Signals()
+        api, polls, config, cache, now=wall_clock, telemetry=telemetry or Telemetry()
     )
-    await controller.learn([])
-    watches = _watch(gateway.cluster, controller, lag or {})
+    await controller.prime([])
+    watches = _watch(api.cluster, controller, lag or {})
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(controller.work()) for _ in range(workers)]
         tasks += [group.create_task(polls.work()) for _ in range(SLOTS)]
         try:
             yield controller
         finally:
-            gateway.cluster.watchers.remove(watches.enqueue)
+            api.cluster.watchers.remove(watches.enqueue)
             for task in tasks:
                 task.cancel()
 
@@ -80,7 +80,7 @@ class Harness:
         self.cluster = FakeCluster()
         self.driver = FakeDriver()
         self.calls: list[tuple[float, str]] = []
-        self.gateway = FakeGateway(self.cluster, before=self.record)
+        self.api = FakeKubeApi(self.cluster, before=self.record)
 
     def record(self, call: str) -> None:
         self.calls.append((clock(), call))
@@ -93,7 +93,7 @@ class Harness:
             if each == call:
                 raise fault
 
-        self.gateway.before = fail
+        self.api.before = fail
 
     def ray_job(self, name: str = "job") -> RayJobScript:
         return RayJobScript(self.cluster, self.driver, name)
@@ -110,7 +110,7 @@ class Harness:
 
     def token(self, ray_job: str = "job-1") -> str:
         """Return the token of a RayJob's Ray cluster."""
-        return SETTINGS.token(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)
+        return CONFIG.token(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)
 
     def count(self, call: str) -> int:
         return sum(each == call for _, each in self.calls)
@@ -120,16 +120,16 @@ class Harness:
         """The phases of the job, in order."""
         return [phase for phase, _ in itertools.groupby(s["phase"] for s in self.cluster.history)]
 
-    def operator(self, **settings: Any) -> AbstractAsyncContextManager[Controller]:
+    def operator(self, **config: Any) -> AbstractAsyncContextManager[Controller]:
         """Run the operator."""
-        return running_operator(self.gateway, self.driver, **settings)
+        return running_operator(self.api, self.driver, **config)
 
     @asynccontextmanager
-    async def recorded_operator(self, **settings: Any) -> AsyncIterator[Metrics]:
+    async def recorded_operator(self, **config: Any) -> AsyncIterator[Metrics]:
         """Run the operator with Events and metrics."""
         metrics = Metrics()
-        recorder = Recorder(self.gateway, metrics, wall_clock)
-        async with self.operator(signals=Signals(metrics, recorder), **settings):
+        recorder = EventRecorder(self.api, metrics, wall_clock)
+        async with self.operator(telemetry=Telemetry(metrics, recorder), **config):
             posting = asyncio.create_task(recorder.work())
             yield metrics
             await asyncio.sleep(1)

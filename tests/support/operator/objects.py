@@ -8,7 +8,7 @@ from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts, Progress
-from batchinference_operator.reconcile.settings import Settings
+from batchinference_operator.reconcile.config import Config
 from support.documents.minimal import document
 
 Object = dict[str, Any]
@@ -17,7 +17,7 @@ NAMESPACE = "team"
 UID = "5f0c7d1e-0000-4000-8000-000000000001"
 OTHER_UID = "5f0c7d1e-0000-4000-8000-000000000002"
 CREATED = "2026-03-01T12:00:00Z"
-SETTINGS = Settings(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
+CONFIG = Config(Cluster(image="registry/pipeline:1"), b"a key of at least thirty-two bytes")
 
 
 def job_body(name: str = "job", *, status: Object | None = None, **metadata: Any) -> Object:

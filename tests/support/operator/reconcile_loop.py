@@ -9,15 +9,15 @@ from typing import Any
 from batchinference.rendering import Backstop
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.following import created
-from batchinference_operator.reconcile.model import Actions, JobView, Observed
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
+from batchinference_operator.reconcile.attempt_sync import after_create
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
-from batchinference_operator.reconcile.turns import Turn
+from batchinference_operator.reconcile.state import Actions, JobView, Observed
 from batchinference_operator.status.crashes import Crash
-from batchinference_operator.status.observations import RayJobView
-from batchinference_operator.status.pods import Loss, PodView
-from support.operator.objects import INITIALIZING, RUNNING, SETTINGS, job_body, ray_job_body, report
+from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import to_rfc3339
+from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, ray_job_body, report
 from support.operator.virtual_time import BEGINNING
 
 Object = dict[str, Any]
@@ -34,14 +34,14 @@ class ReconcileLoop:
         self.now: datetime = BEGINNING
         self.ray_jobs: dict[str, Object] = {}
         self.pods: tuple[PodView, ...] = ()
-        self.losses: tuple[Loss, ...] = ()
+        self.disruptions: tuple[Disruption, ...] = ()
         self.crashes: tuple[Crash, ...] = ()
         self.report: Any = None
         self.phases: list[str] = []
-        self.settings = SETTINGS
-        self.words: dict[str, str] = {}
-        self.turn: Turn | None = None
-        self.unheard_pods = False
+        self.config = CONFIG
+        self.messages: dict[str, str] = {}
+        self.admission: AdmissionDecision | None = None
+        self.unsynced_pods = False
 
     def reconcile(self, seconds: float = 0.0) -> Actions:
         """Reconcile after this many seconds, and carry out the actions."""
@@ -54,33 +54,33 @@ class ReconcileLoop:
             JobView.of(body),
             seen,
             self.pods,
-            self.losses,
+            self.disruptions,
             self.report,
             reached,
-            self.words,
-            self.turn,
-            unheard_pods=self.unheard_pods,
+            self.messages,
+            self.admission,
+            unsynced_pods=self.unsynced_pods,
             crashes=self.crashes,
         )
-        actions = reconcile_once(observed, self.settings, self.now)
-        self._act(actions)
+        actions = reconcile_once(observed, self.config, self.now)
+        self._apply(actions)
         return actions
 
-    def _act(self, actions: Actions) -> None:
-        for seen in actions.stop:
+    def _apply(self, actions: Actions) -> None:
+        for seen in actions.stop_drivers:
             self.ray_jobs[seen.name]["status"]["jobStatus"] = "STOPPED"
-        for seen in actions.remove:
-            self.ray_jobs[seen.name]["metadata"]["deletionTimestamp"] = stamp(self.now)
+        for seen in actions.delete_ray_jobs:
+            self.ray_jobs[seen.name]["metadata"]["deletionTimestamp"] = to_rfc3339(self.now)
         for body in actions.create:
             if body["kind"] == "RayJob":
                 made = ray_job_body(body["metadata"]["name"])
-                made["metadata"]["creationTimestamp"] = stamp(self.now)
+                made["metadata"]["creationTimestamp"] = to_rfc3339(self.now)
                 made["spec"] |= Backstop.in_spec(body["spec"]).fields
                 self.ray_jobs.setdefault(body["metadata"]["name"], made)
-        for seen in actions.release:
+        for seen in actions.release_clusters:
             self.ray_jobs[seen.name]["spec"]["ttlSecondsAfterFinished"] = 0
-        if actions.backstop is not None:
-            seen, backstop = actions.backstop
+        if actions.update_backstop is not None:
+            seen, backstop = actions.update_backstop
             self.ray_jobs[seen.name]["spec"] |= backstop.fields
         if actions.status is not None:
             self.status = actions.status
@@ -88,8 +88,8 @@ class ReconcileLoop:
 
     def limit(self, **limits: Any) -> None:
         """Set the limits of the platform."""
-        defaults = SETTINGS.defaults.model_copy(update={"limits": Limits.model_construct(**limits)})
-        self.settings = replace(SETTINGS, defaults=defaults)
+        defaults = CONFIG.defaults.model_copy(update={"limits": Limits.model_construct(**limits)})
+        self.config = replace(CONFIG, defaults=defaults)
 
     # --- KubeRay and the driver ---------------------------------------------------------
 
@@ -110,7 +110,7 @@ class ReconcileLoop:
 
     def set_report(self, state: JobState, **fields: Any) -> None:
         """Set the report of the driver."""
-        self.report = report(state, **{"updatedAt": stamp(self.now), **fields})
+        self.report = report(state, **{"updatedAt": to_rfc3339(self.now), **fields})
 
     def plan(self) -> None:
         self.reconcile()
@@ -122,7 +122,7 @@ class ReconcileLoop:
         self.phases.pop()
         job = JobView.of({**job_body(status=before), "spec": self.spec})
         body = self.ray_jobs[made["metadata"]["name"]]
-        self._act(created(job, planned, body, self.settings, self.now))
+        self._apply(after_create(job, planned, body, self.config, self.now))
 
     def start(self) -> None:
         """Advance until the RayJob gets its cluster."""
@@ -154,7 +154,7 @@ class ReconcileLoop:
         self.run()
         self.fail()
 
-    def fail(self, cause: str = "NodeLost", message: str = "in its words") -> Actions:
+    def fail(self, cause: str = "NodeLost", message: str = "node lost") -> Actions:
         """Let the driver report a failure, and reconcile."""
         self.ray_job["spec"]["suspend"] = False
         self.set_kuberay_status(**RUNNING)

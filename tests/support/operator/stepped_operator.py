@@ -7,17 +7,17 @@ from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchinference_operator.reconcile.settings import Settings
-from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.controller import Controller
-from batchinference_operator.runtime.driver import Answer
-from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
-from batchinference_operator.runtime.keys import Key
-from batchinference_operator.runtime.queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
-from batchinference_operator.status.observations import RayJobView
-from support.operator.fake_cluster import WATCHED, FakeCluster, FakeGateway, Watches
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.keys import Key
+from batchinference_operator.controller.workqueue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from batchinference_operator.kube.api import Conflict, Refused, Unreachable
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.status.ray_job import RayJobView
+from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay
-from support.operator.objects import SETTINGS
+from support.operator.objects import CONFIG
 from support.operator.virtual_time import ManualClock
 
 IDLE = "get a key"
@@ -48,7 +48,7 @@ class Call:
         return fault
 
 
-class SteppedGateway(FakeGateway):
+class SteppedKubeApi(FakeKubeApi):
     """A gateway whose calls wait until the test lets them continue, with or without a fault."""
 
     fault: str | None = None
@@ -75,7 +75,7 @@ class SteppedDrivers:
     wanted: dict[tuple[str, str, bool], tuple[Key, RayJobView]] = field(default_factory=dict)
 
     def latest(
-        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], pace: float
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
         driver = ray_job.uid, ray_job.cluster, ray_job.ended
         self.wanted[driver] = job, ray_job
@@ -120,7 +120,7 @@ class SteppedQueue:
         if not self.waiting and (self.due is None or at < self.due):
             self.due = at
 
-    def is_due(self, key: Key) -> bool:
+    def is_queued(self, key: Key) -> bool:
         return self.waiting
 
     async def get(self) -> Key:
@@ -133,7 +133,7 @@ class SteppedQueue:
     def done(self, key: Key) -> None:
         pass
 
-    def retry(self, key: Key) -> float:
+    def add_rate_limited(self, key: Key) -> float:
         met = sys.exc_info()[1]
         if met is not None and not isinstance(met, EXPECTED):
             self.defects.append(met)
@@ -142,10 +142,10 @@ class SteppedQueue:
         self.add_after(key, delay)
         return delay
 
-    def forgive(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         self.failures = 0
 
-    def forget(self, key: Key) -> None:
+    def drop(self, key: Key) -> None:
         self.failures, self.due = 0, None
 
     def __len__(self) -> int:
@@ -163,22 +163,22 @@ class SteppedOperator:
         cluster: FakeCluster,
         kuberay: FakeKubeRay,
         clock: ManualClock,
-        settings: Settings = SETTINGS,
+        config: Config = CONFIG,
     ) -> None:
         self.cluster = cluster
         self.kuberay = kuberay
         self.clock = clock
-        self.settings = settings
-        self.watches = Watches(cluster)
+        self.config = config
+        self.watches = FakeWatches(cluster)
         self.start()
 
     def start(self) -> None:
         self.queue = SteppedQueue(self.clock)
         queue: Any = self.queue
-        cache = Cache(lambda: self.clock.seconds, self.settings)
+        cache = Cache(lambda: self.clock.seconds, self.config)
         self.drivers = SteppedDrivers(self.kuberay)
         self.controller = Controller(
-            SteppedGateway(self.cluster), self.drivers, self.settings, cache, queue,
+            SteppedKubeApi(self.cluster), self.drivers, self.config, cache, queue,
             self.clock.now,
         )  # fmt: skip
         self.watches.controller = self.controller
@@ -189,7 +189,7 @@ class SteppedOperator:
         """List the existing objects, with retries, and then run the operator's work loop."""
         while True:
             try:
-                await self.controller.learn([])
+                await self.controller.prime([])
                 break
             except EXPECTED:
                 continue

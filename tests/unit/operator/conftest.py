@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 from kubernetes.aio.client import ApiClient, Configuration
 
-from batchinference_operator.runtime import api_server
-from batchinference_operator.runtime.api_server import ApiServer
+from batchinference_operator.kube import client as kube_client
+from batchinference_operator.kube.client import KubeClient
 from support.operator.harness import Harness
 from support.operator.reconcile_loop import ReconcileLoop
 from support.servers.scripted_http import Answer, Serve, Server, served
@@ -40,21 +40,21 @@ async def serve() -> AsyncIterator[Serve]:
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the backoff between the retries of gateways."""
-    monkeypatch.setattr(api_server, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(kube_client, "RETRY_DELAYS", (0.0, 0.0))
 
 
 @pytest.fixture
 async def connect(
     serve: Serve, no_pauses: None
-) -> AsyncIterator[Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]]:
+) -> AsyncIterator[Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]]:
     """Yield a function that starts a server and a gateway to it."""
     async with AsyncExitStack() as stack:
 
-        async def start(answer: Answer) -> tuple[ApiServer, Server]:
+        async def start(answer: Answer) -> tuple[KubeClient, Server]:
             server = await serve(answer)
             configuration = Configuration(host=server.url)
             configuration.api_key["BearerToken"] = "bearer the-operators-own"
             client = await stack.enter_async_context(ApiClient(configuration))
-            return ApiServer(client), server
+            return KubeClient(client), server
 
         yield start

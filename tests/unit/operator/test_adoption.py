@@ -7,14 +7,14 @@ import copy
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.turns import Turn
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from support.operator.objects import CREATED, RUNNING, SUCCEEDED, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
 
 TURNS = {
     "no-limits": None,
-    "its-turn": Turn(ahead=0, begins=True),
-    "others-ahead": Turn(ahead=3, begins=False),
+    "its-turn": AdmissionDecision(ahead=0, admitted=True),
+    "others-ahead": AdmissionDecision(ahead=3, admitted=False),
 }
 
 
@@ -36,7 +36,7 @@ def loop(request: pytest.FixtureRequest) -> ReconcileLoop:
         "rayClusterName": "job-1-abcde",
     }
     loop.ray_jobs = {"job-1": ray_job_body(**RUNNING, rayClusterName="job-1-abcde")}
-    loop.turn = request.param
+    loop.admission = request.param
     return loop
 
 

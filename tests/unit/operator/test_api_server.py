@@ -10,14 +10,14 @@ from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
 from batchinference.rendering import Backstop
-from batchinference_operator.runtime.api_server import ApiServer
-from batchinference_operator.runtime.exchange import request
-from batchinference_operator.runtime.gateway import PAGE, Conflict, Refused
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.http import request
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Serve, Server, answering
 
-Connect = Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]
+Connect = Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]
 JOBS = f"/apis/batchinference.dev/v1alpha1/namespaces/{NAMESPACE}/batchinferences"
 RAY_JOBS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayjobs"
 RAY_CLUSTERS = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayclusters"
@@ -49,15 +49,15 @@ def body(kind: str) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": "x", "namespace": NAMESPACE}, "data": {"a": "b"}}
 
 
-Call = Callable[[ApiServer], Awaitable[Any]]
+Call = Callable[[KubeClient], Awaitable[Any]]
 CALLS: dict[str, Call] = {
-    "create": lambda gateway: gateway.create(body("RayJob")),
-    "get": lambda gateway: gateway.ray_job(NAMESPACE, "job-1"),
-    "release": lambda gateway: gateway.release(NAMESPACE, RAY_JOB),
-    "limit": lambda gateway: gateway.limit(NAMESPACE, RAY_JOB, Backstop(7200)),
-    "remove": lambda gateway: gateway.remove(NAMESPACE, RAY_JOB),
-    "patch status": lambda gateway: gateway.patch_status(NAMESPACE, "job", "41", PATCH),
-    "warning": lambda gateway: gateway.warning(NAMESPACE, "Pod", "job-1-head"),
+    "create": lambda api: api.create(body("RayJob")),
+    "get": lambda api: api.get_ray_job(NAMESPACE, "job-1"),
+    "release": lambda api: api.release_cluster(NAMESPACE, RAY_JOB),
+    "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, Backstop(7200)),
+    "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
+    "patch status": lambda api: api.patch_status(NAMESPACE, "job", "41", PATCH),
+    "warning": lambda api: api.last_warning(NAMESPACE, "Pod", "job-1-head"),
 }
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -71,8 +71,8 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
     ],
 )
 async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str, path: str) -> None:
-    gateway, server = await connect(answering(201, body(kind)))
-    await gateway.create(body(kind))
+    api, server = await connect(answering(201, body(kind)))
+    await api.create(body(kind))
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("POST", path, body(kind))
     assert sent.headers["Content-Type"] == "application/json"
@@ -93,8 +93,8 @@ async def test_create_posts_to_the_path_of_the_kind(connect: Connect, kind: str,
 async def test_patches_are_merge_patches(
     connect: Connect, call: str, path: str, patch: object
 ) -> None:
-    gateway, server = await connect(answering(200, {}))
-    assert (await CALLS[call](gateway) is not None) == (call == "patch status")
+    api, server = await connect(answering(200, {}))
+    assert (await CALLS[call](api) is not None) == (call == "patch status")
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("PATCH", path, patch)
     assert sent.headers["Content-Type"] == "application/merge-patch+json"
@@ -107,8 +107,8 @@ def cluster_of(uid: str) -> dict[str, Any]:
 
 async def test_release_deletes_the_ray_cluster_first(connect: Connect) -> None:
     """KubeRay may be down, and a released RayJob is not reconciled again."""
-    gateway, server = await connect(answering(200, cluster_of("uid-of-job-1")))
-    await gateway.release(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
+    await api.release_cluster(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert [(sent.method, sent.path) for sent in server.requests] == [
         ("GET", f"{RAY_CLUSTERS}/job-1-abcde"),
         ("DELETE", f"{RAY_CLUSTERS}/job-1-abcde"),
@@ -117,16 +117,16 @@ async def test_release_deletes_the_ray_cluster_first(connect: Connect) -> None:
 
 
 async def test_get_returns_the_object(connect: Connect) -> None:
-    gateway, server = await connect(answering(200, ray_job_body(jobStatus="RUNNING")))
-    assert await gateway.ray_job(NAMESPACE, "job-1") == ray_job_body(jobStatus="RUNNING")
+    api, server = await connect(answering(200, ray_job_body(jobStatus="RUNNING")))
+    assert await api.get_ray_job(NAMESPACE, "job-1") == ray_job_body(jobStatus="RUNNING")
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("GET", f"{RAY_JOBS}/job-1", None)
 
 
 @pytest.mark.parametrize("seen", [RAY_JOB, RAY_JOB_WITH_CLUSTER], ids=["no-cluster", "cluster"])
 async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen: Any) -> None:
-    gateway, server = await connect(answering(200, cluster_of("uid-of-job-1")))
-    await gateway.remove(NAMESPACE, seen)
+    api, server = await connect(answering(200, cluster_of("uid-of-job-1")))
+    await api.delete_ray_job(NAMESPACE, seen)
     first, *others = [sent for sent in server.requests if sent.method == "DELETE"]
     assert (first.method, first.path) == ("DELETE", f"{RAY_JOBS}/job-1")
     assert first.body["preconditions"] == {"uid": "uid-of-job-1"}
@@ -140,14 +140,14 @@ async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen:
 
 async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> None:
     """The cluster name may come from a status that a user wrote, or name a shared cluster."""
-    gateway, server = await connect(answering(200, cluster_of("uid-of-another")))
-    await gateway.remove(NAMESPACE, RAY_JOB_WITH_CLUSTER)
+    api, server = await connect(answering(200, cluster_of("uid-of-another")))
+    await api.delete_ray_job(NAMESPACE, RAY_JOB_WITH_CLUSTER)
     assert RAY_CLUSTERS not in str([sent.path for sent in server.requests if sent.method != "GET"])
 
 
 async def test_remove_ignores_the_conflict_of_a_recreated_ray_job(connect: Connect) -> None:
-    gateway, _ = await connect(answering(409, status(409, "Conflict")))
-    await gateway.remove(NAMESPACE, RAY_JOB)
+    api, _ = await connect(answering(409, status(409, "Conflict")))
+    await api.delete_ray_job(NAMESPACE, RAY_JOB)
 
 
 def event(reason: str, message: str = "", **times: Any) -> dict[str, Any]:
@@ -195,8 +195,8 @@ CLUSTER = ("RayCluster", "job-1-xyz")
 async def test_last_warning_says_why_an_object_does_not_start(
     connect: Connect, involved: tuple[str, str], events: list[Any], message: str
 ) -> None:
-    gateway, server = await connect(answering(200, {"items": events}))
-    assert await gateway.warning(NAMESPACE, *involved) == message
+    api, server = await connect(answering(200, {"items": events}))
+    assert await api.last_warning(NAMESPACE, *involved) == message
     (sent,) = server.requests
     kind, name = involved
     assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/events"
@@ -219,22 +219,22 @@ async def test_workload_conditions_say_why_a_ray_job_is_queued(
     connect: Connect, conditions: list[Any], message: str
 ) -> None:
     workload = {"status": {"conditions": conditions}}
-    gateway, server = await connect(answering(200, {"items": [workload]}))
-    assert await gateway.why_queued(NAMESPACE, RAY_JOB) == message
+    api, server = await connect(answering(200, {"items": [workload]}))
+    assert await api.queued_reason(NAMESPACE, RAY_JOB) == message
     (sent,) = server.requests
     assert sent.path == f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
     assert sent.query["labelSelector"] == "kueue.x-k8s.io/job-uid=uid-of-job-1"
 
 
 async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:
-    gateway, _ = await connect(answering(404, "404 page not found"))
-    assert await gateway.why_queued(NAMESPACE, RAY_JOB) == ""
+    api, _ = await connect(answering(404, "404 page not found"))
+    assert await api.queued_reason(NAMESPACE, RAY_JOB) == ""
 
 
 async def test_pods_of_a_job_are_listed_by_label(connect: Connect) -> None:
     answer = {"items": [{"metadata": {"name": "job-1-head"}}], "metadata": {}}
-    gateway, server = await connect(answering(200, answer))
-    assert await gateway.pods(NAMESPACE, "job") == {"job-1-head"}
+    api, server = await connect(answering(200, answer))
+    assert await api.list_pod_names(NAMESPACE, "job") == {"job-1-head"}
     (sent,) = server.requests
     assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/pods"
     assert sent.query["labelSelector"] == "batchinference.dev/name=job"
@@ -251,8 +251,8 @@ async def test_lists_are_read_in_pages(connect: Connect, namespace: str, scope: 
     async def answer(request: web.Request) -> web.StreamResponse:
         return pages.pop(0)
 
-    gateway, server = await connect(answer)
-    names = [one["metadata"]["name"] async for one in gateway.all("RayJob", namespace)]
+    api, server = await connect(answer)
+    names = [one["metadata"]["name"] async for one in api.list_all("RayJob", namespace)]
     assert names == ["job-1", "job-2"]
     assert {sent.path for sent in server.requests} == {f"/apis/ray.io/v1{scope}/rayjobs"}
     assert [sent.query.get("continue") for sent in server.requests] == [None, "a/b"]
@@ -262,16 +262,16 @@ async def test_lists_are_read_in_pages(connect: Connect, namespace: str, scope: 
 
 @each_call
 async def test_every_request_has_the_operators_token(connect: Connect, call: Call) -> None:
-    gateway, server = await connect(answering(200, {"items": []}))
-    await call(gateway)
+    api, server = await connect(answering(200, {"items": []}))
+    await call(api)
     (sent,) = server.requests
     assert sent.headers["Authorization"] == "bearer the-operators-own"
     assert sent.headers["Accept"] == "application/json"
 
 
 async def test_create_accepts_an_existing_object(connect: Connect) -> None:
-    gateway, _ = await connect(answering(409, status(409, "AlreadyExists")))
-    await CALLS["create"](gateway)
+    api, _ = await connect(answering(409, status(409, "AlreadyExists")))
+    await CALLS["create"](api)
 
 
 @pytest.mark.parametrize(
@@ -284,33 +284,33 @@ async def test_create_accepts_an_existing_object(connect: Connect) -> None:
     ],
 )  # fmt: skip
 async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, message: str) -> None:
-    gateway, _ = await connect(answering(409, status(409, "Conflict", message)))
+    api, _ = await connect(answering(409, status(409, "Conflict", message)))
     with pytest.raises(Conflict, match=message):
-        await CALLS[call](gateway)
+        await CALLS[call](api)
 
 
 async def test_missing_object_is_no_error(connect: Connect) -> None:
-    gateway, _ = await connect(NOT_FOUND)
+    api, _ = await connect(NOT_FOUND)
     for call in ("get", "patch status", "release", "limit", "remove"):
-        assert await CALLS[call](gateway) is None, call
+        assert await CALLS[call](api) is None, call
 
 
 @each_call
 async def test_unknown_kind_is_not_a_missing_object(connect: Connect, call: Call) -> None:
     """An API server answers like this just after its start, or while a CRD is being replaced. The
     operator must not treat a running job as deleted then."""
-    gateway, _ = await connect(UNKNOWN_KIND)
+    api, _ = await connect(UNKNOWN_KIND)
     with pytest.raises(Refused, match=r"^404: 404 page not found$"):
-        await call(gateway)
+        await call(api)
 
 
 @each_call
 async def test_refusal_has_the_message_of_the_server(connect: Connect, call: Call) -> None:
-    gateway, server = await connect(NOT_FOUND)
+    api, server = await connect(NOT_FOUND)
     for code, reason in REFUSALS.items():
         server.answer = answering(code, status(code, reason))
         with pytest.raises(Refused, match=f"^{code}: boom$"):
-            await call(gateway)
+            await call(api)
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ async def test_refusal_has_the_message_of_the_server(connect: Connect, call: Cal
 async def test_error_that_is_no_status_object_is_passed_on(
     connect: Connect, content: Any, message: str
 ) -> None:
-    gateway, _ = await connect(answering(502, content, "text/html"))
+    api, _ = await connect(answering(502, content, "text/html"))
     with pytest.raises(Refused) as refusal:
-        await CALLS["create"](gateway)
+        await CALLS["create"](api)
     assert str(refusal.value) == f"502: {message}"
 
 

@@ -11,14 +11,14 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
-from batchinference_operator.runtime import exchange
-from batchinference_operator.runtime.api_server import ApiServer
-from batchinference_operator.runtime.gateway import Refused, Unreachable
-from batchinference_operator.runtime.rate import Rate
+from batchinference_operator.kube import http
+from batchinference_operator.kube.api import Refused, Unreachable
+from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from support.operator.objects import NAMESPACE
 from support.servers.scripted_http import Answer, Serve, Server
 
-Connect = Callable[[Answer], Awaitable[tuple[ApiServer, Server]]]
+Connect = Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]
 BODY = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": NAMESPACE}}
 
 
@@ -30,13 +30,13 @@ def unused_port() -> int:
     return port
 
 
-def at_first(trouble: Callable[[web.Request], web.Response], times: int) -> Answer:
+def at_first(problem: Callable[[web.Request], web.Response], times: int) -> Answer:
     """Return a server that fails the first `times` requests and then creates the object."""
     left = [times]
 
     async def answer(request: web.Request) -> web.StreamResponse:
         left[0] -= 1
-        return web.json_response(BODY, status=201) if left[0] < 0 else trouble(request)
+        return web.json_response(BODY, status=201) if left[0] < 0 else problem(request)
 
     return answer
 
@@ -53,27 +53,27 @@ def disconnect(request: web.Request) -> web.Response:
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "problem",
     [*map(status_code, (429, 500, 502, 503, 504)), disconnect],
     ids=["429", "500", "502", "503", "504", "disconnect"],
 )
-async def test_transient_errors_are_retried(connect: Connect, trouble: Any) -> None:
-    gateway, server = await connect(at_first(trouble, times=2))
-    assert await gateway.create(BODY) == BODY
+async def test_transient_errors_are_retried(connect: Connect, problem: Any) -> None:
+    api, server = await connect(at_first(problem, times=2))
+    assert await api.create(BODY) == BODY
     assert [request.body for request in server.requests] == [BODY] * 3
 
 
 @pytest.mark.parametrize(
-    ("trouble", "message"),
+    ("problem", "message"),
     [(status_code(503), "503: busy"), (disconnect, "disconnected")],
     ids=["503", "disconnect"],
 )
 async def test_persistent_errors_are_raised_after_three_tries(
-    connect: Connect, trouble: Any, message: str
+    connect: Connect, problem: Any, message: str
 ) -> None:
-    gateway, server = await connect(at_first(trouble, times=99))
+    api, server = await connect(at_first(problem, times=99))
     with pytest.raises(Unreachable, match=message):
-        await gateway.create(BODY)
+        await api.create(BODY)
     assert len(server.requests) == 3
 
 
@@ -82,28 +82,28 @@ async def test_missing_server_is_unreachable(unused_port: int) -> None:
     configuration = Configuration(host=f"http://127.0.0.1:{unused_port}")
     async with ApiClient(configuration) as client:
         with pytest.raises(Unreachable, match="Cannot connect"):
-            await ApiServer(client).create(BODY)
+            await KubeClient(client).create(BODY)
 
 
 async def test_request_timeout_is_unreachable(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.05)
 
     async def late(request: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         return web.Response()
 
-    gateway, _ = await connect(late)
+    api, _ = await connect(late)
     with pytest.raises(Unreachable):
-        await gateway.create(BODY)
+        await api.create(BODY)
 
 
 @pytest.mark.parametrize("code", [400, 403, 422])
 async def test_refusal_is_not_retried(connect: Connect, code: int) -> None:
-    gateway, server = await connect(at_first(status_code(code), times=99))
+    api, server = await connect(at_first(status_code(code), times=99))
     with pytest.raises(Refused) as refusal:
-        await gateway.create(BODY)
+        await api.create(BODY)
     assert not isinstance(refusal.value, Unreachable)
     assert len(server.requests) == 1
 
@@ -112,11 +112,11 @@ async def test_refusal_is_not_retried(connect: Connect, code: int) -> None:
 async def test_retry_after_pauses_all_requests(serve: Serve) -> None:
     pauses: list[float] = []
 
-    class RecordedRate(Rate):
+    class RecordedRate(RateLimiter):
         def pause(self, seconds: float) -> None:
             pauses.append(seconds)
 
     server = await serve(at_first(status_code(429, Retry_After="7"), times=1))
     async with ApiClient(Configuration(host=server.url)) as client:
-        await ApiServer(client, rate=RecordedRate()).create(BODY)
+        await KubeClient(client, rate=RecordedRate()).create(BODY)
     assert pauses == [7, 0]

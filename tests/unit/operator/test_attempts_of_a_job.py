@@ -12,10 +12,15 @@ from batchinference.rendering import Names
 from batchinference.spec import parse_one
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.cleanup import END_SECONDS
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.ending import POLL_SECONDS
-from batchinference_operator.status.attempts import MAX_ATTEMPTS, closed, failed, opened
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.ttl_after_finished import END_SECONDS
+from batchinference_operator.status.attempts import (
+    MAX_ATTEMPTS,
+    add_attempt,
+    end_attempt,
+    failed_attempts,
+)
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, owner
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -66,10 +71,10 @@ def test_attempt_has_the_rows_of_its_last_report(
 def test_transient_cause_is_recorded_and_retried() -> None:
     loop = failed_once()
     assert loop.attempt["outcome"] == "Failed"
-    assert (loop.attempt["cause"], loop.attempt["message"]) == ("NodeLost", "in its words")
+    assert (loop.attempt["cause"], loop.attempt["message"]) == ("NodeLost", "node lost")
     assert loop.status["failedAttempts"] == 1
     assert (loop.phase, loop.reason) == ("Retrying", "Retrying")
-    assert loop.message == "attempt 1 failed: NodeLost: in its words"
+    assert loop.message == "attempt 1 failed: NodeLost: node lost"
     assert "completionTime" not in loop.status
 
 
@@ -77,19 +82,19 @@ def test_failed_ray_job_is_removed_after_its_end_is_recorded() -> None:
     loop = ReconcileLoop(retry={"backoff": {"initial": "1h", "max": "1h"}})
     loop.run()
     actions = loop.fail()
-    assert (actions.remove, actions.again_after) == ((), 0)
+    assert (actions.delete_ray_jobs, actions.requeue_after) == ((), 0)
     actions = loop.reconcile()
-    assert [seen.name for seen in actions.remove] == ["job-1"]
-    assert actions.again_after == POLL_SECONDS, "the backoff does not delay the removal"
+    assert [seen.name for seen in actions.delete_ray_jobs] == ["job-1"]
+    assert actions.requeue_after == POLL_SECONDS, "the backoff does not delay the removal"
 
 
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
 def test_finished_job_is_requeued_without_any_event(state: JobState) -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 1})
     loop.run()
-    loop.set_report(state, message="in its words")
-    assert loop.reconcile().again_after == 0
-    assert loop.reconcile().again_after == END_SECONDS
+    loop.set_report(state, message="node lost")
+    assert loop.reconcile().requeue_after == 0
+    assert loop.reconcile().requeue_after == END_SECONDS
 
 
 def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
@@ -97,7 +102,7 @@ def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
     loop.reconcile()
     for _ in range(3):
         actions = loop.reconcile(1000)
-        assert (actions.create, actions.again_after) == ((), POLL_SECONDS), "KubeRay is away"
+        assert (actions.create, actions.requeue_after) == ((), POLL_SECONDS), "KubeRay is away"
     loop.finalize_deletions()
     assert [body["metadata"]["name"] for body in loop.reconcile().create][-1] == "job-2"
     assert loop.phase == "Planning"
@@ -114,8 +119,8 @@ def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
     if change == "resume":
         loop.spec["resume"] = False
     else:
-        defaults = loop.settings.defaults.model_copy(update={"image": "new:2"})
-        loop.settings = replace(loop.settings, defaults=defaults)
+        defaults = loop.config.defaults.model_copy(update={"image": "new:2"})
+        loop.config = replace(loop.config, defaults=defaults)
     loop.reconcile()
     loop.finalize_deletions()
     config_map, ray_job = loop.reconcile().create
@@ -131,7 +136,10 @@ def test_ended_ray_job_stays_and_its_cluster_is_released() -> None:
     loop = failed_once()
     loop.set_kuberay_status(jobStatus="FAILED", jobDeploymentStatus="Failed")
     actions = loop.reconcile()
-    assert (actions.remove, [seen.name for seen in actions.release]) == ((), ["job-1"])
+    assert (actions.delete_ray_jobs, [seen.name for seen in actions.release_clusters]) == (
+        (),
+        ["job-1"],
+    )
     loop.reconcile()
     assert set(loop.ray_jobs) == {"job-1", "job-2"}
 
@@ -206,7 +214,7 @@ def test_backoff_doubles_up_to_its_maximum(backoff: dict[str, str], waits: list[
     loop = ReconcileLoop(retry={"maxAttempts": 5, "backoff": backoff})
     for wait in waits:
         loop.lose()
-        assert loop.status["nextAttemptTime"] == stamp(loop.now + timedelta(seconds=wait))
+        assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(seconds=wait))
         loop.reconcile(wait)
         loop.finalize_deletions()
     assert loop.status["failedAttempts"] == 4
@@ -217,7 +225,7 @@ def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:
     assert loop.status["nextAttemptTime"] == "2026-03-01T12:01:00Z"
     remove_failed(loop)
     loop.generation = 2
-    assert loop.reconcile(20).again_after == 40
+    assert loop.reconcile(20).requeue_after == 40
     generations = {condition["observedGeneration"] for condition in loop.status["conditions"]}
     assert (loop.phase, loop.status["observedGeneration"], generations) == ("Retrying", 2, {2})
     assert loop.reconcile(39).create == ()
@@ -229,7 +237,7 @@ def test_total_deadline_ends_the_backoff() -> None:
     loop = ReconcileLoop(deadlines={"total": "30s"}, retry={"backoff": {"initial": "1m"}})
     loop.lose()
     remove_failed(loop)
-    assert loop.reconcile().again_after == 30
+    assert loop.reconcile().requeue_after == 30
     loop.reconcile(30)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
 
@@ -247,7 +255,7 @@ def test_deleting_unrecorded_ray_job_is_waited_for(loop: ReconcileLoop) -> None:
     loop.status = {}
     loop.ray_jobs["job-1"]["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
     actions = loop.reconcile()
-    assert (actions.create, actions.status, actions.again_after) == ((), None, POLL_SECONDS)
+    assert (actions.create, actions.status, actions.requeue_after) == ((), None, POLL_SECONDS)
 
 
 def test_end_missed_by_the_operator_is_recorded(loop: ReconcileLoop) -> None:
@@ -258,16 +266,16 @@ def test_end_missed_by_the_operator_is_recorded(loop: ReconcileLoop) -> None:
 
 
 def test_attempt_ends_once() -> None:
-    once = closed(opened({}, Names("job", "uid", 1)), "Failed", END, Cause.NODE_LOST)
-    assert closed(once, "Suspended", "2026-03-01T13:00:00Z") == once
+    once = end_attempt(add_attempt({}, Names("job", "uid", 1)), "Failed", END, Cause.NODE_LOST)
+    assert end_attempt(once, "Suspended", "2026-03-01T13:00:00Z") == once
 
 
 def test_status_keeps_the_last_attempts_and_counts_all() -> None:
     status: dict[str, Any] = {}
     for number in range(1, MAX_ATTEMPTS + 6):
-        status = opened(status, Names("job", "uid", number))
-        status = closed(status, "Failed", END, Cause.NODE_LOST, "x" * 5000)
+        status = add_attempt(status, Names("job", "uid", number))
+        status = end_attempt(status, "Failed", END, Cause.NODE_LOST, "x" * 5000)
     kept = status["attempts"]
     assert [attempt["number"] for attempt in kept] == list(range(6, MAX_ATTEMPTS + 6))
-    assert failed(status) == MAX_ATTEMPTS + 5
+    assert failed_attempts(status) == MAX_ATTEMPTS + 5
     assert len(kept[-1]["message"]) == 1024

@@ -15,14 +15,14 @@ from batchinference.rendering import QUEUE_LABEL, Backstop
 from batchinference.rendering.backstop import GRACE_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.deadlines import of_attempt, of_job
-from batchinference_operator.reconcile.model import JobView
+from batchinference_operator.kube.api import Conflict, Refused, Unreachable
+from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.runtime.gateway import Conflict, Refused, Unreachable
-from batchinference_operator.status.pods import Loss, PodView
+from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import Harness
-from support.operator.objects import INITIALIZING, RUNNING, SETTINGS, job_body, pod_body
+from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import in_virtual_time
 
@@ -56,7 +56,7 @@ def test_new_ray_job_has_its_backstop_already(queue: str | None) -> None:
     loop.plan()
     loop.ray_job["metadata"]["labels"] |= {QUEUE_LABEL: queue} if queue else {}
     loop.ray_job["spec"]["suspend"] = queue is not None
-    assert [loop.reconcile(60).backstop for _ in range(3)] == [None] * 3
+    assert [loop.reconcile(60).update_backstop for _ in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_changed_deadlines_change_the_backstop(
     loop.spec["deadlines"] = deadlines
     loop.reconcile(60)
     assert (loop.phase, backstop(loop)) == ("Running", expected)
-    assert loop.reconcile().backstop is None
+    assert loop.reconcile().update_backstop is None
 
 
 def test_attempt_of_an_older_operator_gets_a_backstop() -> None:
@@ -92,9 +92,9 @@ def test_attempt_of_an_older_operator_gets_a_backstop() -> None:
 def test_deleted_ray_job_is_not_changed() -> None:
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
-    loop.ray_job["metadata"]["deletionTimestamp"] = stamp(loop.now)
+    loop.ray_job["metadata"]["deletionTimestamp"] = to_rfc3339(loop.now)
     loop.spec["deadlines"] = {"active": "2h"}
-    assert loop.reconcile().backstop is None
+    assert loop.reconcile().update_backstop is None
 
 
 def test_queued_attempt_has_the_active_deadline_from_its_first_row() -> None:
@@ -155,10 +155,10 @@ class Play:
     def operator_left(self) -> float:
         """Return the seconds until the operator ends the attempt."""
         body = {**job_body(status=self.loop.status), "spec": self.loop.spec}
-        job, policies = JobView.of(body), Policies.of(self.loop.spec, SETTINGS.defaults.limits)
+        job, policies = JobView.of(body), Policies.of(self.loop.spec, CONFIG.defaults.limits)
         ends = [
-            *of_attempt(job, policies, self.loop.now, ""),
-            *of_job(job, policies, self.loop.now),
+            *attempt_deadlines(job, policies, self.loop.now, ""),
+            *job_deadlines(job, policies, self.loop.now),
         ]
         return min((end.left for end in ends), default=inf)
 
@@ -194,15 +194,17 @@ def test_operator_always_ends_an_attempt_before_kuberay(
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
-@pytest.mark.parametrize("losses", [(), (Loss(Cause.NODE_LOST, "evicted", of_head=True),)])
+@pytest.mark.parametrize(
+    "disruptions", [(), (Disruption(Cause.NODE_LOST, "evicted", of_head=True),)]
+)
 def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
-    reason: str, losses: tuple[Loss, ...]
+    reason: str, disruptions: tuple[Disruption, ...]
 ) -> None:
     """The operator was down. The driver still reports, and pods may have been lost."""
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
-    loop.losses = losses
-    loop.set_kuberay_status(**OUT_OF_TIME, reason=reason, endTime=stamp(loop.now))
+    loop.disruptions = disruptions
+    loop.set_kuberay_status(**OUT_OF_TIME, reason=reason, endTime=to_rfc3339(loop.now))
     loop.reconcile(48 * HOUR)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
     assert loop.attempt["cause"] == "DeadlineExceeded"
@@ -212,7 +214,7 @@ def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
 def test_success_wins_over_the_backstop() -> None:
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
-    loop.set_kuberay_status(**OUT_OF_TIME, reason="DeadlineExceeded", endTime=stamp(loop.now))
+    loop.set_kuberay_status(**OUT_OF_TIME, reason="DeadlineExceeded", endTime=to_rfc3339(loop.now))
     loop.set_report(JobState.SUCCEEDED, rows=10)
     loop.reconcile(60)
     assert loop.phase == "Succeeded"
@@ -262,7 +264,7 @@ async def test_job_goes_on_where_its_ray_job_cannot_be_changed(
         assert harness.cluster.status()["observedGeneration"] == 2
         assert 1 <= harness.count("limit") <= most
         tried = harness.count("limit")
-        harness.gateway.before = harness.record
+        harness.api.before = harness.record
         await asyncio.sleep(120)
     once = isinstance(fault, Refused) and not isinstance(fault, Unreachable)
     assert harness.count("limit") == tried + (0 if once else 1)

@@ -11,38 +11,38 @@ from hypothesis import strategies as st
 from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import BatchInferenceStatus, Counts, Progress
-from batchinference_operator.status.conditions import Verdict
-from batchinference_operator.status.observations import RayJobView
-from batchinference_operator.status.status import Finding, Status, build_status
+from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import RUNNING, SUCCEEDED, ray_job_body, report
 from support.tiers import examples
 
 NOW, LATER = "2026-03-01T12:30:00Z", "2026-03-01T12:31:00Z"
-ACTIVE = Verdict("Running", "rows are being processed")
-DONE = Verdict("Succeeded", "9 rows written", complete=True)
+ACTIVE = Summary("Running", "rows are being processed")
+DONE = Summary("Succeeded", "9 rows written", complete=True)
 COUNTS = Counts(read=10, written=9, failed=1, skipped=0)
 
 
 def built(
-    finding: Finding, previous: Status | None = None, generation: int = 1, now: str = NOW
+    update: StatusUpdate, previous: Status | None = None, generation: int = 1, now: str = NOW
 ) -> Status:
-    return build_status(previous or {}, generation, finding, now)
+    return build_status(previous or {}, generation, update, now)
 
 
-def running(found_report: Report | None) -> Finding:
+def running(found_report: Report | None) -> StatusUpdate:
     ray_job = RayJobView.of(ray_job_body(**RUNNING, rayClusterName="job-1-raycluster-x"))
-    return Finding(Phase.RUNNING, ACTIVE, ray_job, found_report)
+    return StatusUpdate(Phase.RUNNING, ACTIVE, ray_job, found_report)
 
 
 def test_first_status_has_only_phase_generation_and_conditions() -> None:
-    status = built(Finding(Phase.PENDING, ACTIVE), generation=3)
+    status = built(StatusUpdate(Phase.PENDING, ACTIVE), generation=3)
     assert set(status) == {"phase", "observedGeneration", "conditions"}
     assert (status["phase"], status["observedGeneration"]) == ("Pending", 3)
 
 
 def test_status_is_valid_by_the_specification() -> None:
     found_report = report(JobState.SUCCEEDED, rows=10, total=20, counts=COUNTS)
-    status = built(Finding(Phase.SUCCEEDED, DONE, running(found_report).ray_job, found_report))
+    status = built(StatusUpdate(Phase.SUCCEEDED, DONE, running(found_report).ray_job, found_report))
     known = BatchInferenceStatus.model_validate(
         {**status, "phase": Phase(status["phase"])}, strict=True
     )
@@ -61,13 +61,13 @@ def test_running_status_has_the_fields_of_ray_job_and_report() -> None:
 
 
 def test_ray_job_without_cluster_gives_no_cluster_name() -> None:
-    finding = Finding(Phase.STARTING, ACTIVE, RayJobView.of(ray_job_body(rayClusterName=None)))
-    assert "rayClusterName" not in built(finding)
+    update = StatusUpdate(Phase.STARTING, ACTIVE, RayJobView.of(ray_job_body(rayClusterName=None)))
+    assert "rayClusterName" not in built(update)
 
 
 def test_fields_of_a_deleted_ray_job_are_kept() -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
-    after = built(Finding(Phase.FAILED, Verdict("RayJobDeleted", "gone", failed=True)), before)
+    after = built(StatusUpdate(Phase.FAILED, Summary("RayJobDeleted", "gone", failed=True)), before)
     fields = ("rayClusterName", "startTime", "progress", "counts", "output")
     assert {field: after[field] for field in fields} == {field: before[field] for field in fields}
 
@@ -76,7 +76,7 @@ def test_fields_of_a_deleted_ray_job_are_kept() -> None:
 def test_success_without_a_final_report_has_no_counts(last: Report | None) -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
     after = built(
-        Finding(Phase.SUCCEEDED, DONE, RayJobView.of(ray_job_body(**SUCCEEDED)), last), before
+        StatusUpdate(Phase.SUCCEEDED, DONE, RayJobView.of(ray_job_body(**SUCCEEDED)), last), before
     )
     assert "counts" not in after
     assert after["progress"]["rows"] == 10
@@ -107,8 +107,8 @@ def test_progress_and_counts_stay_when_a_driver_restarts(restarted: Report) -> N
 def test_final_report_may_decrease_progress() -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
     last = report(JobState.FAILED, rows=4)
-    finding = Finding(Phase.FAILED, Verdict("X", "x", failed=True), None, last)
-    assert built(finding, before)["progress"] == {"rows": 4}
+    update = StatusUpdate(Phase.FAILED, Summary("X", "x", failed=True), None, last)
+    assert built(update, before)["progress"] == {"rows": 4}
 
 
 REPORTS = st.builds(
@@ -146,15 +146,16 @@ def test_completion_time_source(
     ray_job: dict[str, Any] | None, found_report: Report | None, expected: str
 ) -> None:
     view = RayJobView.of(ray_job_body(**ray_job)) if ray_job else None
-    for verdict in (DONE, Verdict("X", "x", failed=True)):
+    for summary in (DONE, Summary("X", "x", failed=True)):
         assert (
-            built(Finding(Phase.FAILED, verdict, view, found_report))["completionTime"] == expected
+            built(StatusUpdate(Phase.FAILED, summary, view, found_report))["completionTime"]
+            == expected
         )
 
 
 def test_completion_time_is_never_in_the_future() -> None:
     found_report = report(JobState.SUCCEEDED, updatedAt="2026-03-01T18:00:00+01:00")
-    assert built(Finding(Phase.SUCCEEDED, DONE, None, found_report))["completionTime"] == NOW
+    assert built(StatusUpdate(Phase.SUCCEEDED, DONE, None, found_report))["completionTime"] == NOW
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in AT_WORK])
@@ -162,13 +163,13 @@ def test_eta_is_dropped_while_no_row_is_processed(phase: Phase) -> None:
     last = report().model_copy(update={"progress": Progress(rows=1, total=9, eta="20s")})
     before = built(running(last))
     assert before["progress"]["eta"] == "20s"
-    after = built(Finding(phase, Verdict("Some", "message")), before)
+    after = built(StatusUpdate(phase, Summary("Some", "message")), before)
     assert after["progress"] == {k: v for k, v in before["progress"].items() if k != "eta"}
 
 
 def test_completion_time_is_set_once() -> None:
-    first = built(Finding(Phase.SUCCEEDED, DONE))
-    second = built(Finding(Phase.SUCCEEDED, DONE), first, now=LATER)
+    first = built(StatusUpdate(Phase.SUCCEEDED, DONE))
+    second = built(StatusUpdate(Phase.SUCCEEDED, DONE), first, now=LATER)
     assert second["completionTime"] == NOW
 
 

@@ -8,18 +8,18 @@ import pytest
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.beginning import MAX_SPEC_BYTES
-from batchinference_operator.reconcile.model import Observed
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.pod_cache import STALE_SECONDS
+from batchinference_operator.reconcile.attempt_start import MAX_SPEC_BYTES
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
-from batchinference_operator.status.observations import RayJobView
-from batchinference_operator.status.pods import Trouble
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.pods import PodProblem
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import (
+    CONFIG,
     NAMESPACE,
     OTHER_UID,
     RUNNING,
-    SETTINGS,
     SUCCEEDED,
     job_body,
     pod_body,
@@ -65,7 +65,7 @@ def recreated(body: dict[str, Any]) -> dict[str, Any]:
 
 def test_job_without_watch_event_is_unknown(empty_cache: Cache) -> None:
     empty_cache.set_ray_job(ray_job_body())
-    empty_cache.pods.put(pod_body(**STUCK))
+    empty_cache.pods.set_pod(pod_body(**STUCK))
     assert empty_cache.observe(KEY) is None
 
 
@@ -73,19 +73,19 @@ def test_every_event_returns_the_key_of_its_job(empty_cache: Cache) -> None:
     cache = empty_cache
     for handle, body in (
         (cache.set_job, job_body()),
-        (cache.drop_job, job_body()),
+        (cache.delete_job, job_body()),
         (cache.set_ray_job, ray_job_body()),
-        (cache.drop_ray_job, ray_job_body()),
-        (cache.pods.put, pod_body(**STUCK)),
-        (cache.pods.put, pod_body()),
-        (cache.pods.drop, pod_body()),
+        (cache.delete_ray_job, ray_job_body()),
+        (cache.pods.set_pod, pod_body(**STUCK)),
+        (cache.pods.set_pod, pod_body()),
+        (cache.pods.delete_pod, pod_body()),
     ):
         assert handle(body) == KEY, (handle, body)
 
 
 def test_observation_has_job_ray_jobs_and_pods_by_name(empty_cache: Cache) -> None:
     for name, status in (("job-1-worker-b", STUCK), ("job-1-worker-a", STUCK), ("job-1-head", {})):
-        empty_cache.pods.put(pod_body(name, **status))
+        empty_cache.pods.set_pod(pod_body(name, **status))
     bodies = ray_job_body(**RUNNING), ray_job_body("job-2")
     for body in bodies:
         empty_cache.set_ray_job(body)
@@ -93,11 +93,11 @@ def test_observation_has_job_ray_jobs_and_pods_by_name(empty_cache: Cache) -> No
     observed = observe(empty_cache)
     assert observed.job.name == "job"
     assert observed.ray_jobs == {seen.name: seen for seen in map(RayJobView.of, bodies)}
-    trouble = Trouble(Cause.IMAGE_PULL, "no such image")
-    assert [(pod.name, pod.trouble) for pod in observed.pods] == [
+    problem = PodProblem(Cause.IMAGE_PULL, "no such image")
+    assert [(pod.name, pod.problem) for pod in observed.pods] == [
         ("job-1-head", None),
-        ("job-1-worker-a", trouble),
-        ("job-1-worker-b", trouble),
+        ("job-1-worker-a", problem),
+        ("job-1-worker-b", problem),
     ]
     assert (observed.report, observed.driver_reached) == (None, False)
 
@@ -114,26 +114,26 @@ def test_last_event_wins(cache: Cache) -> None:
     cache.set_job(job_body(resourceVersion="2"))
     cache.set_ray_job(ray_job_body(**RUNNING))
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    cache.pods.put(pod_body(**STUCK))
-    cache.pods.put(pod_body())
+    cache.pods.set_pod(pod_body(**STUCK))
+    cache.pods.set_pod(pod_body())
     observed = observe(cache)
     assert observed.job.resource_version == "2"
     assert observed.ray_jobs["job-1"].succeeded
-    assert [pod.trouble for pod in observed.pods] == [None]
+    assert [pod.problem for pod in observed.pods] == [None]
 
 
 def test_deleted_objects_are_gone_and_deleted_once(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body())
-    cache.pods.put(pod_body(**STUCK))
+    cache.pods.set_pod(pod_body(**STUCK))
     for _ in range(2):
-        cache.pods.drop(pod_body(**STUCK))
-        cache.drop_ray_job(ray_job_body())
+        cache.pods.delete_pod(pod_body(**STUCK))
+        cache.delete_ray_job(ray_job_body())
         assert (observe(cache).ray_jobs, observe(cache).pods) == ({}, ())
-    cache.drop_job(job_body())
+    cache.delete_job(job_body())
     for drop, body in (
-        (cache.pods.drop, pod_body()),
-        (cache.drop_ray_job, ray_job_body()),
-        (cache.drop_job, job_body()),
+        (cache.pods.delete_pod, pod_body()),
+        (cache.delete_ray_job, ray_job_body()),
+        (cache.delete_job, job_body()),
     ):
         drop(body)
         assert cache.observe(KEY) is None
@@ -161,7 +161,7 @@ def test_changed_spec_of_finished_job_keeps_objects_until_recorded(cache: Cache)
 def test_late_delete_event_keeps_the_recreated_job(cache: Cache) -> None:
     cache.set_job(recreated(job_body()))
     cache.set_job(job_body(resourceVersion="5"))
-    cache.drop_job(job_body())
+    cache.delete_job(job_body())
     assert observe(cache).job.uid == OTHER_UID
 
 
@@ -170,7 +170,7 @@ def test_job_recreated_within_a_second_wins_by_version(empty_cache: Cache) -> No
     later["metadata"]["creationTimestamp"] = job_body()["metadata"]["creationTimestamp"]
     empty_cache.set_job(later)
     empty_cache.set_job(job_body(resourceVersion="99"))
-    empty_cache.drop_job(job_body(resourceVersion="99"))
+    empty_cache.delete_job(job_body(resourceVersion="99"))
     assert observe(empty_cache).job.uid == OTHER_UID
 
 
@@ -178,16 +178,16 @@ def test_late_delete_event_keeps_the_new_ray_job(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body(**RUNNING))
     cache.set_ray_job(recreated(ray_job_body()))
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    cache.drop_ray_job(ray_job_body())
+    cache.delete_ray_job(ray_job_body())
     ray_job = observe(cache).ray_jobs["job-1"]
     assert (ray_job.uid, ray_job.job_status) == (OTHER_UID, "")
 
 
 def test_recreated_job_replaces_the_deleted_one(cache: Cache) -> None:
-    cache.drop_job(job_body())
+    cache.delete_job(job_body())
     cache.set_job(recreated(job_body()))
     assert observe(cache).job.uid == OTHER_UID
-    cache.drop_job(recreated(job_body()))
+    cache.delete_job(recreated(job_body()))
     assert cache.observe(KEY) is None
 
 
@@ -199,72 +199,72 @@ def test_event_without_a_change_returns_no_key(empty_cache: Cache) -> None:
         (cache.set_ray_job, ray_job_body(**RUNNING), KEY),
         (cache.set_ray_job, ray_job_body(**RUNNING), None),
         (cache.set_ray_job, ray_job_body(**SUCCEEDED), KEY),
-        (cache.pods.put, pod_body(**STUCK), KEY),
-        (cache.pods.put, pod_body(**STUCK), None),
-        (cache.pods.drop, pod_body(**STUCK), KEY),
+        (cache.pods.set_pod, pod_body(**STUCK), KEY),
+        (cache.pods.set_pod, pod_body(**STUCK), None),
+        (cache.pods.delete_pod, pod_body(**STUCK), KEY),
     ):
         assert handle(body) == key, (handle, body)
 
 
 def test_own_write_wins_over_older_watch_events_but_not_over_deletion(cache: Cache) -> None:
     cache.set_job(job_body(resourceVersion="9"))
-    cache.wrote(job_body(resourceVersion="11", status={"phase": "Starting"}))
+    cache.set_written_job(job_body(resourceVersion="11", status={"phase": "Starting"}))
     assert cache.set_job(job_body(resourceVersion="10")) is None
     assert cache.set_job(job_body(resourceVersion="11")) is None
     assert observe(cache).job.status == {"phase": "Starting"}
     assert cache.set_job(job_body(resourceVersion="12")) == KEY
-    cache.drop_job(job_body(resourceVersion="12"))
-    cache.wrote(job_body(resourceVersion="13"))
+    cache.delete_job(job_body(resourceVersion="12"))
+    cache.set_written_job(job_body(resourceVersion="13"))
     assert cache.observe(KEY) is None
 
 
 def test_created_ray_job_is_in_doubt_until_the_watch_shows_it(empty_cache: Cache) -> None:
     cache = empty_cache
     cache.set_job(job_body(status={"rayJobName": "job-1", "conditions": []}))
-    cache.made(ray_job_body())
-    assert cache.doubtful(NAMESPACE, "job-1")
-    assert not observe(cache).watched
+    cache.add_ray_job(ray_job_body())
+    assert cache.is_stale(NAMESPACE, "job-1")
+    assert not observe(cache).ray_job_synced
     assert cache.set_ray_job(ray_job_body()) is None
-    assert not cache.doubtful(NAMESPACE, "job-1")
-    assert observe(cache).watched
+    assert not cache.is_stale(NAMESPACE, "job-1")
+    assert observe(cache).ray_job_synced
 
 
 def test_removed_ray_job_is_deleting_until_it_is_recreated(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body(**RUNNING))
     former = observe(cache).ray_jobs["job-1"]
-    cache.removed(KEY, former)
+    cache.mark_deleting(KEY, former)
     assert observe(cache).ray_jobs["job-1"].deleting
-    assert cache.doubtful(NAMESPACE, "job-1")
+    assert cache.is_stale(NAMESPACE, "job-1")
     cache.set_ray_job(recreated(ray_job_body()))
-    cache.removed(KEY, former)
+    cache.mark_deleting(KEY, former)
     assert not observe(cache).ray_jobs["job-1"].deleting
 
 
 def test_watch_event_before_the_create_answer_wins(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body(**RUNNING))
-    cache.made(ray_job_body())
+    cache.add_ray_job(ray_job_body())
     assert observe(cache).ray_jobs["job-1"].job_status == "RUNNING"
 
 
 def test_ray_job_without_events_is_in_doubt_after_a_while(cache: Cache, clock: ManualClock) -> None:
     cache.set_ray_job(ray_job_body())
-    clock.seconds = DOUBT_SECONDS
-    assert not cache.doubtful(NAMESPACE, "job-1")
-    clock.seconds = DOUBT_SECONDS + 1
-    assert cache.doubtful(NAMESPACE, "job-1")
-    assert not cache.doubtful(NAMESPACE, "another-1"), "it is unknown"
+    clock.seconds = STALE_SECONDS
+    assert not cache.is_stale(NAMESPACE, "job-1")
+    clock.seconds = STALE_SECONDS + 1
+    assert cache.is_stale(NAMESPACE, "job-1")
+    assert not cache.is_stale(NAMESPACE, "another-1"), "it is unknown"
     cache.set_ray_job(ray_job_body())
-    assert not cache.doubtful(NAMESPACE, "job-1")
-    cache.drop_ray_job(ray_job_body())
-    clock.seconds += DOUBT_SECONDS + 1
-    assert not cache.doubtful(NAMESPACE, "job-1"), "it is deleted"
+    assert not cache.is_stale(NAMESPACE, "job-1")
+    cache.delete_ray_job(ray_job_body())
+    clock.seconds += STALE_SECONDS + 1
+    assert not cache.is_stale(NAMESPACE, "job-1"), "it is deleted"
 
 
 @pytest.fixture
 def doubtful_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
     """Return a RayJob without an event for more than DOUBT_SECONDS, so it needs a live read."""
     cache.set_ray_job(ray_job_body(**RUNNING))
-    clock.seconds = DOUBT_SECONDS + 1
+    clock.seconds = STALE_SECONDS + 1
     return observe(cache).ray_jobs["job-1"]
 
 
@@ -272,10 +272,10 @@ def doubtful_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
 def test_lookup_replaces_or_drops_a_doubtful_ray_job(
     cache: Cache, doubtful_ray_job: RayJobView, result: Any
 ) -> None:
-    found = cache.confirm(KEY, doubtful_ray_job, result)
+    found = cache.refresh(KEY, doubtful_ray_job, result)
     assert found == (RayJobView.of(result) if result else None)
     assert observe(cache).ray_jobs == ({"job-1": found} if result else {})
-    assert not cache.doubtful(NAMESPACE, "job-1")
+    assert not cache.is_stale(NAMESPACE, "job-1")
 
 
 @pytest.mark.parametrize("result", [None, ray_job_body(**RUNNING)], ids=["not-found", "found"])
@@ -283,7 +283,7 @@ def test_event_during_a_lookup_wins_over_its_result(
     cache: Cache, doubtful_ray_job: RayJobView, result: Any
 ) -> None:
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    found = cache.confirm(KEY, doubtful_ray_job, result)
+    found = cache.refresh(KEY, doubtful_ray_job, result)
     assert found is not None
     assert found.succeeded
     assert observe(cache).ray_jobs == {"job-1": found}
@@ -292,9 +292,9 @@ def test_event_during_a_lookup_wins_over_its_result(
 def test_forget_drops_a_job_but_not_a_recreated_one(cache: Cache) -> None:
     former = observe(cache).job
     cache.set_job(recreated(job_body()))
-    cache.forget(KEY, former.uid)
+    cache.forget_job(KEY, former.uid)
     assert observe(cache).job.uid == OTHER_UID
-    cache.forget(KEY, OTHER_UID)
+    cache.forget_job(KEY, OTHER_UID)
     assert cache.observe(KEY) is None
 
 
@@ -304,12 +304,12 @@ def test_cache_is_empty_after_all_objects_are_deleted(empty_cache: Cache, job_fi
     for name in names:
         cache.set_job(job_body(name))
         cache.set_ray_job(ray_job_body(f"{name}-1"))
-        cache.pods.put(pod_body(f"{name}-1-head", job=name, **KILLED))
+        cache.pods.set_pod(pod_body(f"{name}-1-head", job=name, **KILLED))
     for name in names:
         deletions = [
-            (cache.drop_job, job_body(name)),
-            (cache.drop_ray_job, ray_job_body(f"{name}-1")),
-            (cache.pods.drop, pod_body(f"{name}-1-head", job=name, **KILLED)),
+            (cache.delete_job, job_body(name)),
+            (cache.delete_ray_job, ray_job_body(f"{name}-1")),
+            (cache.pods.delete_pod, pod_body(f"{name}-1-head", job=name, **KILLED)),
         ]
         for drop, body in deletions if job_first else reversed(deletions):
             drop(body)
@@ -320,12 +320,12 @@ def test_cache_is_empty_after_all_objects_are_deleted(empty_cache: Cache, job_fi
 def test_pod_belongs_to_the_job_of_its_label(cache: Cache) -> None:
     body = pod_body("anything", **STUCK)
     body["metadata"]["labels"] = {"app": "x", NAME_LABEL: "job"}
-    assert cache.pods.put(body) == KEY
+    assert cache.pods.set_pod(body) == KEY
     assert [pod.name for pod in observe(cache).pods] == ["anything"]
 
 
-def losses(cache: Cache) -> list[tuple[Cause, bool]]:
-    return [(loss.cause, loss.of_head) for loss in observe(cache).losses]
+def disruptions(cache: Cache) -> list[tuple[Cause, bool]]:
+    return [(disruption.cause, disruption.of_head) for disruption in observe(cache).disruptions]
 
 
 def evicted(name: str, attempt: int = 1) -> dict[str, Any]:
@@ -346,83 +346,83 @@ def running(empty_cache: Cache) -> Cache:
 
 @pytest.mark.parametrize("status", [KILLED, {}], ids=["seen-before", "in-delete-event-only"])
 def test_loss_is_kept_after_its_pod_is_deleted(running: Cache, status: dict[str, Any]) -> None:
-    loss = (Cause.OUT_OF_MEMORY, False)
-    running.pods.put(pod_body("job-1-worker", **status))
-    assert losses(running) == ([loss] if status else [])
-    running.pods.drop(pod_body("job-1-worker", **KILLED))
+    disruption = (Cause.OUT_OF_MEMORY, False)
+    running.pods.set_pod(pod_body("job-1-worker", **status))
+    assert disruptions(running) == ([disruption] if status else [])
+    running.pods.delete_pod(pod_body("job-1-worker", **KILLED))
     assert observe(running).pods == ()
-    assert losses(running) == [loss]
+    assert disruptions(running) == [disruption]
 
 
 @pytest.mark.parametrize(
-    ("lost", "loss"),
+    ("lost", "disruption"),
     [("job-1-head", (Cause.NODE_LOST, True)), ("job-1-worker-a", (Cause.OUT_OF_MEMORY, False))],
     ids=["head-over-worker", "last-of-two-workers"],
 )
-def test_only_the_decisive_loss_is_kept(running: Cache, lost: str, loss: Any) -> None:
-    running.pods.put(evicted(lost))
-    running.pods.put(pod_body("job-1-worker-b", **KILLED))
-    assert losses(running) == [loss]
+def test_only_the_decisive_loss_is_kept(running: Cache, lost: str, disruption: Any) -> None:
+    running.pods.set_pod(evicted(lost))
+    running.pods.set_pod(pod_body("job-1-worker-b", **KILLED))
+    assert disruptions(running) == [disruption]
 
 
 def test_loss_of_an_earlier_attempt_is_ignored(empty_cache: Cache) -> None:
     run_attempt(empty_cache, 2)
     empty_cache.set_ray_job(ray_job_body("job-1"))
-    empty_cache.pods.put(evicted("job-1-head", attempt=1))
-    assert losses(empty_cache) == []
+    empty_cache.pods.set_pod(evicted("job-1-head", attempt=1))
+    assert disruptions(empty_cache) == []
 
 
 def test_losses_are_not_inherited_by_a_new_ray_job(running: Cache) -> None:
-    running.pods.put(evicted("job-1-head"))
-    running.drop_ray_job(ray_job_body())
+    running.pods.set_pod(evicted("job-1-head"))
+    running.delete_ray_job(ray_job_body())
     running.set_ray_job(recreated(ray_job_body()))
-    assert losses(running) == []
+    assert disruptions(running) == []
 
 
 def test_loss_of_a_deleted_job_is_not_inherited(running: Cache) -> None:
     former = evicted("job-1-head")
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
-    running.pods.put(former)
-    assert losses(running) == []
+    running.pods.set_pod(former)
+    assert disruptions(running) == []
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "deleted"])
 def test_pod_with_missed_end_is_forgotten_after_its_ray_job(
     running: Cache, clock: ManualClock, ends: bool
 ) -> None:
-    running.pods.put(pod_body())
-    clock.seconds = DOUBT_SECONDS + 1
+    running.pods.set_pod(pod_body())
+    clock.seconds = STALE_SECONDS + 1
     assert len(observe(running).pods) == 1, "its RayJob still runs"
     if ends:
         running.set_ray_job(ray_job_body(**SUCCEEDED))
     else:
-        running.drop_ray_job(ray_job_body())
+        running.delete_ray_job(ray_job_body())
     assert observe(running).pods == ()
 
 
 def test_pod_without_events_is_in_doubt_after_a_while(running: Cache, clock: ManualClock) -> None:
-    running.pods.put(pod_body("job-1-worker"))
-    clock.seconds = DOUBT_SECONDS
-    running.pods.put(pod_body("job-1-head"))
-    assert running.pods.doubtful(KEY) == {}
+    running.pods.set_pod(pod_body("job-1-worker"))
+    clock.seconds = STALE_SECONDS
+    running.pods.set_pod(pod_body("job-1-head"))
+    assert running.pods.stale_pods(KEY) == {}
     clock.seconds += 1
-    assert set(running.pods.doubtful(KEY)) == {"job-1-head", "job-1-worker"}
+    assert set(running.pods.stale_pods(KEY)) == {"job-1-head", "job-1-worker"}
 
 
 def test_lookup_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -> None:
     for name in ("existing", "gone", "seen-again"):
-        running.pods.put(pod_body(name))
-    clock.seconds = DOUBT_SECONDS + 1
-    doubtful = running.pods.doubtful(KEY)
-    running.pods.put(pod_body("seen-again"))
-    kept = running.pods.confirm(KEY, doubtful, {"existing"})
+        running.pods.set_pod(pod_body(name))
+    clock.seconds = STALE_SECONDS + 1
+    doubtful = running.pods.stale_pods(KEY)
+    running.pods.set_pod(pod_body("seen-again"))
+    kept = running.pods.refresh(KEY, doubtful, {"existing"})
     assert [pod.name for pod in kept] == ["existing", "seen-again"]
     assert observe(running).pods == kept
-    assert running.pods.doubtful(KEY) == {}, "no lookup is repeated for a while"
+    assert running.pods.stale_pods(KEY) == {}, "no lookup is repeated for a while"
 
 
 def test_pod_may_be_seen_before_its_ray_job(cache: Cache) -> None:
-    cache.pods.put(pod_body())
+    cache.pods.set_pod(pod_body())
     assert len(observe(cache).pods) == 1
 
 
@@ -433,7 +433,7 @@ def test_spec_that_is_too_large_is_kept_as_a_stub_and_refused() -> None:
     observed = cache.observe(("team", "job"))
     assert observed is not None
     assert observed.job.spec == {"suspend": False, "ttl": {"rayJob": "1h"}}
-    status = reconcile(observed, SETTINGS, BEGINNING).status
+    status = reconcile(observed, CONFIG, BEGINNING).status
     assert status is not None
     (ready, *_) = status["conditions"]
     assert ready["reason"] == "InvalidSpec"

@@ -9,13 +9,13 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState, Report, last_word
-from batchinference_operator.status.causes import LOSS_SECONDS, cause_of
-from batchinference_operator.status.observations import RayJobView
-from batchinference_operator.status.pods import Loss, seconds_of
+from batchinference_operator.status.failure_cause import DISRUPTION_SECONDS, failure_cause
+from batchinference_operator.status.pods import Disruption, unix_seconds
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import FAILED, ray_job_body, report
 
-KILLED = Loss(Cause.OUT_OF_MEMORY, "pod job-1-worker: killed", of_head=False)
-EVICTED = Loss(Cause.NODE_LOST, "pod job-1-head: evicted", of_head=True)
+KILLED = Disruption(Cause.OUT_OF_MEMORY, "pod job-1-worker: killed", of_head=False)
+EVICTED = Disruption(Cause.NODE_LOST, "pod job-1-head: evicted", of_head=True)
 
 
 def seen(**status: Any) -> RayJobView:
@@ -35,12 +35,12 @@ def failure_report(reason: str | None, message: str | None = "boom") -> Report:
     ],
 )
 def test_cause_in_the_report_is_used(reason: str | None, cause: Cause) -> None:
-    assert cause_of(seen(), failure_report(reason), ()) == (cause, "boom")
-    assert cause_of(seen(), failure_report(reason, None), ()) == (cause, "the driver failed")
+    assert failure_cause(seen(), failure_report(reason), ()) == (cause, "boom")
+    assert failure_cause(seen(), failure_report(reason, None), ()) == (cause, "the driver failed")
 
 
 def test_running_report_does_not_decide_the_end() -> None:
-    assert cause_of(seen(), report(rows=5), ()) == (Cause.APPLICATION, "Traceback ...")
+    assert failure_cause(seen(), report(rows=5), ()) == (Cause.APPLICATION, "Traceback ...")
 
 
 @pytest.mark.parametrize(
@@ -58,33 +58,35 @@ def test_running_report_does_not_decide_the_end() -> None:
     ],
 )
 def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: Cause) -> None:
-    assert cause_of(seen(reason=reason), None, ()) == (cause, "Traceback ...")
+    assert failure_cause(seen(reason=reason), None, ()) == (cause, "Traceback ...")
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
-@pytest.mark.parametrize("losses", [(), (KILLED, EVICTED)], ids=["no-loss", "losses"])
+@pytest.mark.parametrize("disruptions", [(), (KILLED, EVICTED)], ids=["no-loss", "losses"])
 @pytest.mark.parametrize(
     "told", [None, report(rows=5), failure_report("Interrupted")], ids=["silent", "runs", "stopped"]
 )
 def test_deadline_of_kuberay_is_the_cause(
-    reason: str, losses: tuple[Loss, ...], told: Report | None
+    reason: str, disruptions: tuple[Disruption, ...], told: Report | None
 ) -> None:
     ended = seen(reason=reason, message="passed")
-    assert cause_of(ended, told, losses) == (Cause.DEADLINE_EXCEEDED, "passed")
-    assert cause_of(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
+    assert failure_cause(ended, told, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
+    assert (
+        failure_cause(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
+    )
 
 
 def test_deployment_status_is_used_without_reason_or_message() -> None:
     invalid = seen(jobStatus=None, jobDeploymentStatus="ValidationFailed", reason=None)
-    assert cause_of(invalid, None, ())[0] == Cause.INVALID_SPEC
-    assert cause_of(seen(message=None), None, ())[1] == "RayJob job-1 ended as Failed"
+    assert failure_cause(invalid, None, ())[0] == Cause.INVALID_SPEC
+    assert failure_cause(seen(message=None), None, ())[1] == "RayJob job-1 ended as Failed"
 
 
 @pytest.mark.parametrize(
     "message", ["Ray head pod not found.", "x: Ray job not found in RayCluster."]
 )
 def test_lost_head_is_recognized_by_kuberays_message(message: str) -> None:
-    assert cause_of(seen(message=message), None, ()) == (Cause.HEAD_LOST, message)
+    assert failure_cause(seen(message=message), None, ()) == (Cause.HEAD_LOST, message)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_lost_head_is_recognized_by_kuberays_message(message: str) -> None:
 )  # fmt: skip
 def test_killed_driver_is_recognized_by_its_exit_code(code: str, cause: Cause) -> None:
     exited = f"Job entrypoint command failed with exit code {code}"
-    found = cause_of(seen(message=f"{exited}, last available logs: ..."), report(rows=5), ())
+    found = failure_cause(seen(message=f"{exited}, last available logs: ..."), report(rows=5), ())
     assert found[0] == cause
     assert exited in found[1]
 
@@ -105,56 +107,62 @@ def test_killed_driver_is_recognized_by_its_exit_code(code: str, cause: Cause) -
     ids=["silent", "error", "stopped"],
 )
 def test_pod_loss_explains_an_unspecific_failure(found_report: Report | None) -> None:
-    found = cause_of(seen(), found_report, (KILLED,))
+    found = failure_cause(seen(), found_report, (KILLED,))
     assert found == (Cause.OUT_OF_MEMORY, "pod job-1-worker: killed")
 
 
 @pytest.mark.parametrize(
     ("before", "cause"),
-    [(0, Cause.OUT_OF_MEMORY), (LOSS_SECONDS - 1, Cause.OUT_OF_MEMORY),
-     (LOSS_SECONDS, Cause.APPLICATION)],
+    [(0, Cause.OUT_OF_MEMORY), (DISRUPTION_SECONDS - 1, Cause.OUT_OF_MEMORY),
+     (DISRUPTION_SECONDS, Cause.APPLICATION)],
     ids=["same-time", "shortly-before", "long-before"],
 )  # fmt: skip
 def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Cause) -> None:
     found_report = failure_report("Application")
-    loss = replace(KILLED, at=seconds_of(found_report.updated_at) - before)
-    assert cause_of(seen(), found_report, (loss,))[0] == cause
+    disruption = replace(KILLED, at=unix_seconds(found_report.updated_at) - before)
+    assert failure_cause(seen(), found_report, (disruption,))[0] == cause
 
 
 def test_end_time_that_is_none_hides_no_loss() -> None:
     """The API server accepts this invalid value as a date-time."""
     ended = seen(endTime="2026-03-01T12:00:00+99:99")
-    assert cause_of(ended, None, (KILLED,))[0] == Cause.OUT_OF_MEMORY
+    assert failure_cause(ended, None, (KILLED,))[0] == Cause.OUT_OF_MEMORY
 
 
 def test_end_time_of_kuberay_counts_without_a_report() -> None:
     ended = seen()
-    loss = replace(KILLED, at=seconds_of(ended.ended_at) - LOSS_SECONDS)
-    assert cause_of(ended, None, (loss,))[0] == Cause.APPLICATION
+    disruption = replace(KILLED, at=unix_seconds(ended.ended_at) - DISRUPTION_SECONDS)
+    assert failure_cause(ended, None, (disruption,))[0] == Cause.APPLICATION
 
 
 def test_head_loss_counts_first() -> None:
-    assert cause_of(seen(), None, (KILLED, EVICTED))[0] == Cause.NODE_LOST
+    assert failure_cause(seen(), None, (KILLED, EVICTED))[0] == Cause.NODE_LOST
 
 
 def test_specific_cause_of_the_driver_wins_over_any_loss() -> None:
-    assert cause_of(seen(), failure_report("TooManyErrors"), (EVICTED,))[0] == Cause.TOO_MANY_ERRORS
+    assert (
+        failure_cause(seen(), failure_report("TooManyErrors"), (EVICTED,))[0]
+        == Cause.TOO_MANY_ERRORS
+    )
 
 
 def test_lost_pod_explains_a_crashed_worker() -> None:
     report = failure_report("WorkerCrashed", "a process died")
-    assert cause_of(seen(), report, ()) == (Cause.WORKER_CRASHED, "a process died")
-    assert cause_of(seen(), report, (KILLED,))[0] == Cause.OUT_OF_MEMORY
+    assert failure_cause(seen(), report, ()) == (Cause.WORKER_CRASHED, "a process died")
+    assert failure_cause(seen(), report, (KILLED,))[0] == Cause.OUT_OF_MEMORY
     assert Cause.WORKER_CRASHED.retried
 
 
 def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
     line = last_word("StorageAway", "s3://lake is away\x1b[2J")
     log = f"Job entrypoint command failed with exit code 1, logs:\n{'x' * 9000}\n{line}"
-    assert cause_of(seen(message=log), None, ()) == (Cause.STORAGE_AWAY, "s3://lake is away[2J")
-    assert cause_of(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_AWAY
+    assert failure_cause(seen(message=log), None, ()) == (
+        Cause.STORAGE_AWAY,
+        "s3://lake is away[2J",
+    )
+    assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_AWAY
     unknown = last_word("SomethingNew", "boom")
-    assert cause_of(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
+    assert failure_cause(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
 
 
 @pytest.mark.parametrize(
@@ -163,4 +171,4 @@ def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
 )
 def test_malformed_last_line_is_ignored(text: str) -> None:
     message = f"batchinference: {text}"
-    assert cause_of(seen(message=message), None, ())[0] == Cause.APPLICATION
+    assert failure_cause(seen(message=message), None, ())[0] == Cause.APPLICATION

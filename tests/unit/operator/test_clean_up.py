@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.cleanup import END_SECONDS
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.model import Actions
+from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.ttl_after_finished import END_SECONDS
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import (
     FAILED,
     OTHER_UID,
@@ -42,11 +42,11 @@ each_end = pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED
 
 
 def removed(actions: Actions) -> list[str]:
-    return [seen.name for seen in actions.remove]
+    return [seen.name for seen in actions.delete_ray_jobs]
 
 
 def released(actions: Actions) -> list[str]:
-    return [seen.name for seen in actions.release]
+    return [seen.name for seen in actions.release_clusters]
 
 
 @each_end
@@ -72,17 +72,21 @@ def test_spec_change_of_a_finished_job_updates_only_the_generation() -> None:
 
 def test_ray_job_has_some_seconds_to_end_by_itself() -> None:
     loop = ended_job(ended_by_kuberay=False)
-    assert loop.reconcile() == Actions(again_after=END_SECONDS)
+    assert loop.reconcile() == Actions(requeue_after=END_SECONDS)
     loop.set_kuberay_status(**SUCCEEDED)
     actions = loop.reconcile(5)
-    assert (released(actions), actions.remove, actions.again_after) == (["job-1"], (), None)
+    assert (released(actions), actions.delete_ray_jobs, actions.requeue_after) == (
+        ["job-1"],
+        (),
+        None,
+    )
 
 
 @each_end
 def test_ray_job_that_does_not_end_is_removed(state: JobState) -> None:
     loop = ended_job(state, ended_by_kuberay=False)
     assert removed(loop.reconcile(END_SECONDS)) == ["job-1"]
-    assert loop.reconcile(60) == Actions(again_after=END_SECONDS), "it is being deleted"
+    assert loop.reconcile(60) == Actions(requeue_after=END_SECONDS), "it is being deleted"
     loop.finalize_deletions()
     assert loop.reconcile(60) == Actions()
 
@@ -105,18 +109,18 @@ def test_every_running_ray_job_is_removed() -> None:
 def test_cluster_ttl_starts_at_the_observed_end(hours: int) -> None:
     loop = ReconcileLoop(ttl={"cluster": "5m"})
     loop.run()
-    loop.set_report(JobState.SUCCEEDED, updatedAt=stamp(loop.now + timedelta(hours=hours)))
+    loop.set_report(JobState.SUCCEEDED, updatedAt=to_rfc3339(loop.now + timedelta(hours=hours)))
     loop.reconcile()
     loop.set_kuberay_status(**SUCCEEDED)
-    assert loop.reconcile() == Actions(again_after=300)
-    assert loop.reconcile(299) == Actions(again_after=1)
+    assert loop.reconcile() == Actions(requeue_after=300)
+    assert loop.reconcile(299) == Actions(requeue_after=1)
     assert released(loop.reconcile(1)) == ["job-1"]
 
 
 def test_ray_job_ttl_removes_the_ray_job() -> None:
     loop = ended_job(rayJob="1h")
     actions = loop.reconcile()
-    assert (released(actions), actions.again_after) == (["job-1"], 3600)
+    assert (released(actions), actions.requeue_after) == (["job-1"], 3600)
     assert removed(loop.reconcile(3599)) == []
     assert removed(loop.reconcile(1)) == ["job-1"]
 
@@ -147,7 +151,7 @@ def test_interrupted_removal_is_completed_without_kuberay(ended_by_kuberay: bool
     loop.set_kuberay_status(rayClusterName="job-1-cluster")
     loop.pods = (PodView.of(pod_body(**placed())),)
     actions = loop.reconcile(5)
-    assert (removed(actions), actions.again_after) == (["job-1"], END_SECONDS)
+    assert (removed(actions), actions.requeue_after) == (["job-1"], END_SECONDS)
     loop.pods = ()
     assert removed(loop.reconcile(5)) == []
 
@@ -166,7 +170,7 @@ def test_driver_of_a_job_that_the_operator_ended_is_stopped(stops: bool) -> None
     loop = ReconcileLoop(deadlines={"active": "1m"}, ttl={"cluster": "1h"})
     loop.run()
     loop.reconcile(61)
-    assert [seen.name for seen in loop.reconcile().stop] == ["job-1"]
+    assert [seen.name for seen in loop.reconcile().stop_drivers] == ["job-1"]
     if stops:
         loop.set_kuberay_status(jobStatus="STOPPED", jobDeploymentStatus="Failed")
         assert removed(loop.reconcile(60)) == []

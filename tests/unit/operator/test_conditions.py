@@ -12,18 +12,18 @@ from batchinference.spec.status import Condition
 from batchinference_operator.status.conditions import (
     MAX_MESSAGE,
     MAX_REASON,
-    Verdict,
-    conditions,
-    holds,
-    truncated,
+    Summary,
+    build_conditions,
+    is_condition_true,
+    truncate_message,
 )
 from support.operator.kstatus import kstatus
 from support.tiers import examples
 
-ACTIVE = Verdict("Running", "rows are being processed")
-COMPLETE = Verdict("Succeeded", "100 rows written", complete=True)
-FAILED = Verdict("ErrorThreshold", "3 % of the rows failed", failed=True)
-SUSPENDED = Verdict("Suspended", "suspend is set", suspended=True)
+ACTIVE = Summary("Running", "rows are being processed")
+COMPLETE = Summary("Succeeded", "100 rows written", complete=True)
+FAILED = Summary("ErrorThreshold", "3 % of the rows failed", failed=True)
+SUSPENDED = Summary("Suspended", "suspend is set", suspended=True)
 NOON, LATER, LAST = "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T14:00:00Z"
 
 
@@ -32,7 +32,7 @@ def times(found: list[dict[str, Any]]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "true", "false"),
+    ("summary", "true", "false"),
     [
         (ACTIVE, {"Reconciling"}, {"Ready", "Complete", "Failed", "Suspended"}),
         (COMPLETE, {"Ready", "Complete"}, {"Failed", "Suspended"}),
@@ -42,42 +42,43 @@ def times(found: list[dict[str, Any]]) -> dict[str, str]:
     ids=["active", "complete", "failed", "suspended"],
 )
 def test_abnormal_conditions_exist_only_while_true(
-    verdict: Verdict, true: set[str], false: set[str]
+    summary: Summary, true: set[str], false: set[str]
 ) -> None:
     found = {
-        condition["type"]: condition["status"] for condition in conditions(verdict, [], 1, NOON)
+        condition["type"]: condition["status"]
+        for condition in build_conditions(summary, [], 1, NOON)
     }
     assert found == {**dict.fromkeys(true, "True"), **dict.fromkeys(false, "False")}
 
 
 def test_each_condition_has_reason_message_and_generation() -> None:
-    for condition in conditions(FAILED, [], 7, NOON):
+    for condition in build_conditions(FAILED, [], 7, NOON):
         assert condition["reason"] == "ErrorThreshold"
         assert condition["message"] == "3 % of the rows failed"
         assert condition["observedGeneration"] == 7
 
 
 def test_transition_time_changes_only_with_the_status() -> None:
-    active = conditions(ACTIVE, [], 1, NOON)
-    starting = conditions(Verdict("Starting", "another message"), active, 2, LATER)
+    active = build_conditions(ACTIVE, [], 1, NOON)
+    starting = build_conditions(Summary("Starting", "another message"), active, 2, LATER)
     assert set(times(starting).values()) == {NOON}
     assert {condition["reason"] for condition in starting} == {"Starting"}
-    complete = times(conditions(COMPLETE, active, 1, LATER))
+    complete = times(build_conditions(COMPLETE, active, 1, LATER))
     assert complete == {"Ready": LATER, "Complete": LATER, "Failed": NOON, "Suspended": NOON}
-    failed = conditions(FAILED, active, 1, LATER)
-    again = times(conditions(ACTIVE, failed, 1, LAST))
+    failed = build_conditions(FAILED, active, 1, LATER)
+    again = times(build_conditions(ACTIVE, failed, 1, LAST))
     assert (again["Reconciling"], again["Ready"]) == (LAST, NOON)
 
 
 @pytest.mark.parametrize("length", [0, 1, MAX_MESSAGE - 1, MAX_MESSAGE, MAX_MESSAGE + 1, 20_000])
 def test_long_message_is_truncated(length: int) -> None:
     fits, message = length <= MAX_MESSAGE, "x" * length
-    assert truncated(message) == (message if fits else "x" * (MAX_MESSAGE - 3) + "...")
+    assert truncate_message(message) == (message if fits else "x" * (MAX_MESSAGE - 3) + "...")
 
 
 def test_conditions_are_truncated_to_the_limits_of_the_api_server() -> None:
-    verdict = Verdict("R" * 5_000, "m" * 50_000, failed=True)
-    for condition in conditions(verdict, [], 1, NOON):
+    summary = Summary("R" * 5_000, "m" * 50_000, failed=True)
+    for condition in build_conditions(summary, [], 1, NOON):
         assert len(condition["reason"]) == MAX_REASON
         assert len(condition["message"]) == MAX_MESSAGE
 
@@ -95,11 +96,11 @@ def test_conditions_are_truncated_to_the_limits_of_the_api_server() -> None:
     ids=["no-status", "none", "another", "false", "unknown", "true"],
 )
 def test_condition_holds_only_with_status_true(status: dict[str, Any], expected: bool) -> None:
-    assert holds(status, "Complete") is expected
+    assert is_condition_true(status, "Complete") is expected
 
 
 VERDICTS = st.builds(
-    lambda reason, message, end: Verdict(
+    lambda reason, message, end: Summary(
         reason, message, end == "complete", end == "failed", end == "suspended"
     ),
     st.text(max_size=2_000),
@@ -108,7 +109,7 @@ VERDICTS = st.builds(
 )
 TIMES = st.sampled_from([NOON, LATER])
 PREVIOUS = st.one_of(
-    st.builds(conditions, VERDICTS, st.just([]), st.integers(1, 9), TIMES),
+    st.builds(build_conditions, VERDICTS, st.just([]), st.integers(1, 9), TIMES),
     st.lists(
         st.fixed_dictionaries(
             {
@@ -122,12 +123,12 @@ PREVIOUS = st.one_of(
 )
 
 
-@given(verdict=VERDICTS, previous=PREVIOUS, generation=st.integers(1, 2**40))
+@given(summary=VERDICTS, previous=PREVIOUS, generation=st.integers(1, 2**40))
 @settings(max_examples=examples(200), deadline=None)
 def test_conditions_of_any_verdict_follow_the_rules(
-    verdict: Verdict, previous: list[dict[str, Any]], generation: int
+    summary: Summary, previous: list[dict[str, Any]], generation: int
 ) -> None:
-    found = conditions(verdict, previous, generation, LAST)
+    found = build_conditions(summary, previous, generation, LAST)
     by_type = {condition["type"]: condition for condition in found}
     assert len(by_type) == len(found) <= 8
     assert {"Ready", "Complete", "Failed", "Suspended"} <= set(by_type)
@@ -138,28 +139,28 @@ def test_conditions_of_any_verdict_follow_the_rules(
     body = {"metadata": {"generation": generation}, "status": {"conditions": found}}
     assert kstatus(body) == (ends[true[0]] if true else "InProgress")
     assert true == [
-        *["Complete"] * verdict.complete,
-        *["Failed"] * verdict.failed,
-        *["Suspended"] * verdict.suspended,
+        *["Complete"] * summary.complete,
+        *["Failed"] * summary.failed,
+        *["Suspended"] * summary.suspended,
     ]
     for condition in found:
         Condition.model_validate(condition)
 
 
-@given(verdict=VERDICTS, previous=PREVIOUS)
+@given(summary=VERDICTS, previous=PREVIOUS)
 @settings(max_examples=examples(200), deadline=None)
 def test_transition_times_follow_any_previous_status(
-    verdict: Verdict, previous: list[dict[str, Any]]
+    summary: Summary, previous: list[dict[str, Any]]
 ) -> None:
     before = {condition["type"]: condition for condition in previous}
-    for condition in conditions(verdict, previous, 1, LAST):
+    for condition in build_conditions(summary, previous, 1, LAST):
         old = before.get(condition["type"])
         same = old is not None and old["status"] == condition["status"]
         assert condition["lastTransitionTime"] == (old["lastTransitionTime"] if same else LAST)
 
 
-@given(verdict=VERDICTS, previous=PREVIOUS)
+@given(summary=VERDICTS, previous=PREVIOUS)
 @settings(max_examples=examples(100), deadline=None)
-def test_same_verdict_changes_nothing(verdict: Verdict, previous: list[dict[str, Any]]) -> None:
-    once = conditions(verdict, previous, 1, LATER)
-    assert conditions(verdict, once, 1, LAST) == once
+def test_same_verdict_changes_nothing(summary: Summary, previous: list[dict[str, Any]]) -> None:
+    once = build_conditions(summary, previous, 1, LATER)
+    assert build_conditions(summary, once, 1, LAST) == once

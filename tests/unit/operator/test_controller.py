@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.runtime.driver import Answer
+from batchinference_operator.controller.driver_client import Answer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
 from support.operator.objects import (
@@ -123,7 +123,7 @@ async def test_worker_is_cancelled_during_a_reconcile(harness: Harness) -> None:
     harness.cluster.put(ray_job_body(**RUNNING))
     harness.cluster.apply()
     harness.cluster.patch("BatchInference", "job", {"metadata": {"uid": UID}})
-    async with running_operator(harness.gateway, HangingDriver()):
+    async with running_operator(harness.api, HangingDriver()):
         await asked.wait()
         began = clock()
     assert clock() - began < 1

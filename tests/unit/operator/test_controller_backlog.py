@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from batchinference_operator.runtime.controller import BACKLOG, BACKLOG_SECONDS
+from batchinference_operator.controller.controller import BACKLOG, BACKLOG_SECONDS
 from support.operator.harness import Harness
 from support.operator.virtual_time import clock, in_virtual_time, until
 

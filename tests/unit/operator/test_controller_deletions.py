@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.looks import REST_SECONDS
-from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
+from batchinference_operator.controller.pod_cache import STALE_SECONDS
+from batchinference_operator.reconcile.requeue import WATCHED_SECONDS
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import (
     NAMESPACE,
@@ -30,7 +30,7 @@ async def test_deleted_job_is_forgotten(harness: Harness, unseen: bool) -> None:
         await harness.start_job()
         harness.cluster.delete("BatchInference", "job", unseen=unseen)
         harness.cluster.delete("RayJob", "job-1", unseen=unseen)
-        await asyncio.sleep(REST_SECONDS + 100 if unseen else 1)
+        await asyncio.sleep(WATCHED_SECONDS + 100 if unseen else 1)
         assert controller.cache.observe((NAMESPACE, "job")) is None
         calls = len(harness.calls)
         await asyncio.sleep(10_000)
@@ -44,8 +44,8 @@ async def test_deleted_ray_job_fails_the_job(harness: Harness, unseen: bool) -> 
         await harness.start_job()
         began = clock()
         harness.cluster.delete("RayJob", "job-1", unseen=unseen)
-        await until(harness.is_finished, 2 * REST_SECONDS)
-        assert clock() - began < (REST_SECONDS + 60 if unseen else 2)
+        await until(harness.is_finished, 2 * WATCHED_SECONDS)
+        assert clock() - began < (WATCHED_SECONDS + 60 if unseen else 2)
         await asyncio.sleep(1000)
     assert (harness.phase(), harness.reason()) == ("Failed", "RayJobDeleted")
     assert harness.count("create RayJob") == 1
@@ -107,13 +107,13 @@ async def test_pod_deleted_unseen_is_no_longer_charged(harness: Harness) -> None
     async with harness.operator():
         harness.cluster.apply()
         await harness.ray_job().start()
-        worker = pod_body("worker", **placed(stamp(wall_clock())))
+        worker = pod_body("worker", **placed(to_rfc3339(wall_clock())))
         harness.cluster.put({**worker, "spec": asking("1")})
         await asyncio.sleep(1000)
         harness.cluster.delete("Pod", "worker", unseen=True)
         await asyncio.sleep(10_000)
-    assert 1000 <= harness.cluster.status()["cpuSeconds"] <= 1000 + 2 * DOUBT_SECONDS
-    assert harness.count("list Pods") <= 1000 / DOUBT_SECONDS + 1
+    assert 1000 <= harness.cluster.status()["cpuSeconds"] <= 1000 + 2 * STALE_SECONDS
+    assert harness.count("list Pods") <= 1000 / STALE_SECONDS + 1
 
 
 @in_virtual_time
@@ -127,9 +127,9 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_away(harness
         harness.cluster.put({"kind": "RayCluster", "metadata": metadata})
         harness.cluster.delete("BatchInference", "job")
         harness.cluster.collect_garbage()
-        await asyncio.sleep(3 * DOUBT_SECONDS)
+        await asyncio.sleep(3 * STALE_SECONDS)
         assert harness.cluster.get("RayCluster", "job-1-cluster") is None
         harness.cluster.finalize("RayJob")
         harness.calls.clear()
-        await asyncio.sleep(3 * DOUBT_SECONDS)
+        await asyncio.sleep(3 * STALE_SECONDS)
         assert harness.calls == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from support.operator.fake_cluster import FakeCluster, FakeGateway
+from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
 from support.operator.harness import running_operator
 from support.operator.virtual_time import run, until
@@ -90,11 +90,11 @@ async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:
     cluster, driver = FakeCluster(), FakeDriver()
     cluster.apply()
     running = asyncio.create_task(scenario(cluster, driver))
-    gateway = FakeGateway(cluster, killer.before, killer.after)
+    api = FakeKubeApi(cluster, killer.before, killer.after)
     with contextlib.suppress(BaseExceptionGroup):
-        async with running_operator(gateway, driver, lag=LAG):
+        async with running_operator(api, driver, lag=LAG):
             await asyncio.sleep(600)
-    async with running_operator(FakeGateway(cluster), driver, lag=LAG):
+    async with running_operator(FakeKubeApi(cluster), driver, lag=LAG):
         await until(running.done)
         await asyncio.sleep(300)
     await running

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.beginning import AWAY_SECONDS, NOT_MADE
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.turns import Concurrency
-from batchinference_operator.runtime.driver import Answer
-from batchinference_operator.runtime.gateway import Conflict, Invalid, Refused, Unreachable
-from batchinference_operator.status import status as status_module
-from support.operator.fake_cluster import FakeGateway
+from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.attempt_start import CREATE_ERRORS, UNREACHABLE_SECONDS
+from batchinference_operator.status import job_status
+from batchinference_operator.status.timestamps import to_rfc3339
+from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import Harness, running_operator
-from support.operator.objects import RUNNING, SETTINGS, placed, pod_body, report, waiting
+from support.operator.objects import CONFIG, RUNNING, placed, pod_body, report, waiting
 from support.operator.virtual_time import clock, in_virtual_time, until, wall_clock
 
 RESET = Unreachable("connection reset")
@@ -35,7 +35,7 @@ def fail_calls(harness: Harness, fault: Callable[[str], Exception | None]) -> No
         if error is not None:
             raise error
 
-    harness.gateway.before = before
+    harness.api.before = before
 
 
 def times_of(harness: Harness, wanted: str) -> list[float]:
@@ -108,7 +108,7 @@ async def test_api_server_outage_logs_one_warning_per_attempt(
 
 @in_virtual_time
 async def test_job_that_cannot_start_does_not_block_another(harness: Harness) -> None:
-    class Picky(FakeGateway):
+    class Picky(FakeKubeApi):
         async def create(self, body: dict[str, Any]) -> None:
             if body["metadata"]["name"].startswith("bad"):
                 raise RuntimeError("a bug")
@@ -144,12 +144,13 @@ async def test_refusal_shows_in_status_until_objects_are_created(harness: Harnes
 async def test_short_api_server_outage_does_not_show_in_status(harness: Harness, kind: str) -> None:
     failing = f"create {kind}"
     fail_calls(
-        harness, lambda call: TIMED_OUT if call == failing and clock() < AWAY_SECONDS / 2 else None
+        harness,
+        lambda call: TIMED_OUT if call == failing and clock() < UNREACHABLE_SECONDS / 2 else None,
     )
     async with harness.recorded_operator():
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
-    assert reasons(harness).isdisjoint(NOT_MADE)
+    assert reasons(harness).isdisjoint(CREATE_ERRORS)
     posted = [event["reason"] for event in harness.cluster.events.values()]
     assert posted == ["AttemptStarted", "Succeeded"]
 
@@ -159,11 +160,11 @@ async def test_short_api_server_outage_does_not_show_in_status(harness: Harness,
 async def test_long_api_server_outage_shows_in_status(harness: Harness, limit: int | None) -> None:
     outage = {"create RayJob": TIMED_OUT}
     fail_calls(harness, outage.get)
-    settings = replace(SETTINGS, concurrency=Concurrency(in_all=limit))
-    async with harness.operator(settings=settings):
+    config = replace(CONFIG, concurrency=Concurrency(total=limit))
+    async with harness.operator(config=config):
         harness.cluster.apply()
         await until(lambda: harness.reason() == "ApiServerAway")
-        assert AWAY_SECONDS <= clock() <= 2.5 * AWAY_SECONDS
+        assert UNREACHABLE_SECONDS <= clock() <= 2.5 * UNREACHABLE_SECONDS
         assert harness.phase() == "Pending"
         message = harness.cluster.status()["conditions"][0]["message"]
         assert message.startswith("the API server has not made the job's objects")
@@ -175,7 +176,7 @@ async def test_long_api_server_outage_shows_in_status(harness: Harness, limit: i
 
 @in_virtual_time
 async def test_each_outage_has_its_own_grace_period(harness: Harness) -> None:
-    back = AWAY_SECONDS / 2
+    back = UNREACHABLE_SECONDS / 2
     fail_calls(
         harness, lambda call: TIMED_OUT if call == "create RayJob" and clock() < back else None
     )
@@ -184,7 +185,7 @@ async def test_each_outage_has_its_own_grace_period(harness: Harness) -> None:
             retry={"onCause": {"Application": "retry"}, "backoff": {"initial": "0s"}}
         )
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
-        back = clock() + 2 * AWAY_SECONDS
+        back = clock() + 2 * UNREACHABLE_SECONDS
         await harness.ray_job().run(JobState.FAILED)
         await until(lambda: harness.cluster.get("RayJob", "job-2"))
     assert clock() >= back
@@ -285,7 +286,7 @@ async def test_report_that_breaks_a_reconcile_evades_no_deadline(
         ray_job = harness.ray_job()
         await ray_job.step(**RUNNING)
         await ray_job.answer(Answer(reached=True, report=report(rows=40)))
-        monkeypatch.setattr(status_module, "_of_report", fail)
+        monkeypatch.setattr(job_status, "_report_fields", fail)
         await until(harness.is_finished, 700)
     assert harness.reason() == "DeadlineExceeded"
 
@@ -297,7 +298,7 @@ async def test_events_of_a_pod_are_listed_after_a_minute_and_then_less_often(
     async with harness.operator():
         await harness.start_job()
         await harness.ray_job().start()
-        pod = pod_body(**placed(stamp(wall_clock()), **waiting("ContainerCreating")))
+        pod = pod_body(**placed(to_rfc3339(wall_clock()), **waiting("ContainerCreating")))
         harness.cluster.put(pod)
         harness.cluster.warnings["job-1-head"] = "secret not found"
         await asyncio.sleep(1)
@@ -316,13 +317,13 @@ async def test_status_that_the_definition_does_not_know_is_written_without_it(
 ) -> None:
     """The operator was upgraded, but the CustomResourceDefinition was not."""
 
-    class OlderDefinition(FakeGateway):
+    class OlderDefinition(FakeKubeApi):
         async def patch_status(self, *args: Any) -> Any:
             if "NodeLost" in str(args[-1].get("attempts")):
                 raise Invalid("422: status.attempts[0].cause: Unsupported value")
             return await super().patch_status(*args)
 
-    harness.gateway = OlderDefinition(harness.cluster, before=harness.record)
+    harness.api = OlderDefinition(harness.cluster, before=harness.record)
     async with harness.recorded_operator() as metrics:
         harness.cluster.apply(retry={"maxAttempts": 1})
         await harness.finish_run(JobState.FAILED)

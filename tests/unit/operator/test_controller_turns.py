@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.reconcile.turns import Concurrency
-from batchinference_operator.runtime.gateway import Conflict, Forbidden, Refused, Unreachable
-from batchinference_operator.runtime.pod_cache import DOUBT_SECONDS
-from batchinference_operator.status.observations import RayJobView
-from support.operator.fake_cluster import FakeGateway
+from batchinference_operator.controller.pod_cache import STALE_SECONDS
+from batchinference_operator.kube.api import Conflict, Forbidden, Refused, Unreachable
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.status.ray_job import RayJobView
+from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import SETTINGS, ray_job_body
+from support.operator.objects import CONFIG, ray_job_body
 from support.operator.virtual_time import in_virtual_time, until
 from support.tiers import examples
 
@@ -29,7 +29,7 @@ FAULTS: list[Callable[[], Exception]] = [
 
 
 def at_most(count: int) -> Any:
-    return replace(SETTINGS, concurrency=Concurrency(in_all=count))
+    return replace(CONFIG, concurrency=Concurrency(total=count))
 
 
 def live(harness: Harness) -> list[str]:
@@ -47,24 +47,24 @@ async def apply_in_order(harness: Harness, *names: str) -> None:
 def at_creation_of(harness: Harness, name: str, action: Callable[[], None]) -> None:
     """Run `action` before each call that creates this RayJob."""
 
-    class Gateway(FakeGateway):
+    class KubeApi(FakeKubeApi):
         async def create(self, body: dict[str, Any]) -> dict[str, Any] | None:
             if body["kind"] == "RayJob" and body["metadata"]["name"] == name:
                 action()
             return await super().create(body)
 
-    harness.gateway = Gateway(harness.cluster)
+    harness.api = KubeApi(harness.cluster)
 
 
-class NamespaceOfA(FakeGateway):
+class NamespaceOfA(FakeKubeApi):
     """A gateway as if job-a were in another namespace. Reads of its RayJob raise a set `fault`."""
 
     fault: Exception | None = None
 
-    async def ray_job(self, namespace: str, name: str) -> dict[str, Any] | None:
+    async def get_ray_job(self, namespace: str, name: str) -> dict[str, Any] | None:
         if name == "job-a-1" and self.fault is not None:
             raise self.fault
-        return await super().ray_job(namespace, name)
+        return await super().get_ray_job(namespace, name)
 
 
 NO_ROLE = Forbidden("403: rayjobs.ray.io is forbidden")
@@ -111,7 +111,7 @@ async def test_concurrency_limit_holds_to_the_end(
     counts = count_live_ray_jobs(harness)
     for name in NAMES:
         harness.cluster.apply(name)
-    async with harness.operator(lag=lag, settings=at_most(limit), workers=4):
+    async with harness.operator(lag=lag, config=at_most(limit), workers=4):
         await asyncio.gather(*(run_job(harness, name) for name in NAMES))
         await until(lambda: all(map(harness.is_finished, NAMES)))
     assert {harness.phase(name) for name in NAMES} == {"Succeeded"}
@@ -120,7 +120,7 @@ async def test_concurrency_limit_holds_to_the_end(
 
 @in_virtual_time
 async def test_job_whose_turn_comes_while_it_is_reconciled_keeps_it(harness: Harness) -> None:
-    class Gateway(FakeGateway):
+    class KubeApi(FakeKubeApi):
         async def patch_status(self, namespace: str, name: str, *rest: Any) -> Any:
             answer = await super().patch_status(namespace, name, *rest)
             if name == "job-b" and harness.phase("job-a") == "Starting":
@@ -128,9 +128,9 @@ async def test_job_whose_turn_comes_while_it_is_reconciled_keeps_it(harness: Har
                 await until(lambda: harness.phase("job-a") == "Succeeded")
             return answer
 
-    harness.gateway = Gateway(harness.cluster)
+    harness.api = KubeApi(harness.cluster)
     started = watch_ray_jobs(harness)
-    async with harness.operator(settings=at_most(1), workers=4):
+    async with harness.operator(config=at_most(1), workers=4):
         await start_a_and_queue_b(harness)
         await apply_in_order(harness, "job-c")
         await until(lambda: len(started) > 1)
@@ -143,14 +143,14 @@ async def test_jobs_start_by_priority_and_age(harness: Harness) -> None:
     for name, priority in zip(NAMES, [0, 0, 5, -1, 5, 0], strict=True):
         harness.cluster.apply(name, priority=priority)
         await asyncio.sleep(1)
-    async with harness.operator(settings=at_most(1), workers=4):
+    async with harness.operator(config=at_most(1), workers=4):
         await asyncio.gather(*(run_job(harness, name) for name in NAMES))
     assert started == ["job-c", "job-e", "job-a", "job-b", "job-f", "job-d"]
 
 
 @in_virtual_time
 async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness)
         harness.cluster.patch("BatchInference", "job-a", {"spec": {"suspend": True}})
         await until(lambda: harness.phase("job-b") == "Starting", 10)
@@ -161,7 +161,7 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
 
 @in_virtual_time
 async def test_ray_job_deleted_unseen_gives_its_turn_back(harness: Harness) -> None:
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness, deadlines={"pending": "1m"})
         harness.cluster.patch("RayJob", "job-a-1", {"metadata": {"finalizers": ["kuberay"]}})
         harness.cluster.finalizers_hold = True
@@ -169,7 +169,7 @@ async def test_ray_job_deleted_unseen_gives_its_turn_back(harness: Harness) -> N
         await asyncio.sleep(1)
         harness.cluster.finalizers_hold = False
         harness.cluster.delete("RayJob", "job-a-1", unseen=True)
-        await until(lambda: harness.phase("job-b") == "Starting", 2 * DOUBT_SECONDS)
+        await until(lambda: harness.phase("job-b") == "Starting", 2 * STALE_SECONDS)
 
 
 @pytest.mark.parametrize("at_creation", [False, True], ids=["before", "at-creation"])
@@ -183,7 +183,7 @@ async def test_job_with_taken_name_blocks_no_other(harness: Harness, at_creation
     else:
         take_name()
     await apply_in_order(harness, "job-a", "job-b")
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await until(lambda: harness.phase("job-b") == "Starting", 60)
         assert harness.reason("job-a") == "NameTaken"
 
@@ -198,7 +198,7 @@ async def test_refused_job_gives_its_turn_back(harness: Harness) -> None:
 
     at_creation_of(harness, "job-a-1", refuse)
     await apply_in_order(harness, "job-a", "job-b")
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await until(lambda: harness.phase("job-b") == "Starting", 10)
         quota_exceeded = False
         await run_job(harness, "job-b")
@@ -212,7 +212,7 @@ async def test_refused_job_gives_its_turn_back(harness: Harness) -> None:
 async def test_refused_job_is_retried_with_backoff(harness: Harness) -> None:
     harness.fail_call("create RayJob", Refused("403: exceeded quota"))
     harness.cluster.apply("job-a")
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await asyncio.sleep(600)
         assert (harness.phase("job-a"), harness.reason("job-a")) == ("Pending", "Refused")
     assert 8 <= harness.count("create RayJob") <= 12
@@ -221,7 +221,7 @@ async def test_refused_job_is_retried_with_backoff(harness: Harness) -> None:
 
 @in_virtual_time
 async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness) -> None:
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness)
         harness.cluster.delete("BatchInference", "job-a")
         await asyncio.sleep(1000)
@@ -233,47 +233,49 @@ async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness
 @pytest.mark.parametrize("deleting", [False, True], ids=["left", "being-deleted"])
 @in_virtual_time
 async def test_lost_namespace_gives_its_turns_back(harness: Harness, deleting: bool) -> None:
-    harness.gateway = gateway = NamespaceOfA(harness.cluster)
-    async with harness.operator(settings=at_most(1)):
+    harness.api = api = NamespaceOfA(harness.cluster)
+    async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness)
-        gateway.fault = NO_ROLE
+        api.fault = NO_ROLE
         harness.cluster.delete("BatchInference", "job-a")
         if deleting:
             marks = {"deletionTimestamp": "2026-03-01T12:30:00Z"}
             harness.cluster.patch("RayJob", "job-a-1", {"metadata": marks})
-        await asyncio.sleep(DOUBT_SECONDS - 10)
+        await asyncio.sleep(STALE_SECONDS - 10)
         assert harness.reason("job-b") == "WaitingForTurn", "the watch may still tell of it"
         for fault in (Unreachable("500: no leader"), Refused("401: the token has expired")):
-            gateway.fault = fault
-            await asyncio.sleep(DOUBT_SECONDS)
+            api.fault = fault
+            await asyncio.sleep(STALE_SECONDS)
             assert harness.reason("job-b") == "WaitingForTurn"
-        gateway.fault = NO_ROLE
+        api.fault = NO_ROLE
         await until(lambda: harness.phase("job-b") == "Starting", 120)
 
 
 @in_virtual_time
 async def test_ray_job_that_is_seen_again_takes_its_turn_again(harness: Harness) -> None:
     """The Role was deleted by mistake and then restored."""
-    harness.gateway = gateway = NamespaceOfA(harness.cluster)
-    async with harness.operator(settings=at_most(1)) as controller:
+    harness.api = api = NamespaceOfA(harness.cluster)
+    async with harness.operator(config=at_most(1)) as controller:
         await start_a_and_queue_b(harness)
-        gateway.fault = NO_ROLE
+        api.fault = NO_ROLE
         harness.cluster.delete("BatchInference", "job-a")
-        await until(lambda: harness.phase("job-b") == "Starting", 2 * DOUBT_SECONDS)
-        gateway.fault = None
-        controller.hear(controller.cache.set_ray_job, harness.cluster.objects["RayJob", "job-a-1"])
+        await until(lambda: harness.phase("job-b") == "Starting", 2 * STALE_SECONDS)
+        api.fault = None
+        controller.handle_event(
+            controller.cache.set_ray_job, harness.cluster.objects["RayJob", "job-a-1"]
+        )
         harness.cluster.apply("job-c")
         await run_job(harness, "job-b")
-        await asyncio.sleep(2 * DOUBT_SECONDS)
+        await asyncio.sleep(2 * STALE_SECONDS)
         assert harness.reason("job-c") == "WaitingForTurn"
         harness.cluster.delete("RayJob", "job-a-1", unseen=True)
-        await until(lambda: harness.phase("job-c") == "Starting", 2 * DOUBT_SECONDS)
+        await until(lambda: harness.phase("job-c") == "Starting", 2 * STALE_SECONDS)
 
 
 @in_virtual_time
 async def test_waiting_job_deleted_unseen_blocks_no_other(harness: Harness) -> None:
     await apply_in_order(harness, *NAMES[:3])
-    async with harness.operator(settings=at_most(1)):
+    async with harness.operator(config=at_most(1)):
         await until(lambda: harness.reason("job-c") == "WaitingForTurn")
         harness.cluster.delete("BatchInference", "job-b", unseen=True)
         await harness.ray_job("job-a").run()
@@ -292,13 +294,13 @@ async def test_concurrency_limit_holds_despite_faults_and_restarts(seed: int) ->
             faults[0] -= 1
             raise chance.choice(FAULTS)()
 
-    harness.gateway = FakeGateway(harness.cluster, before=disturb, after=disturb)
+    harness.api = FakeKubeApi(harness.cluster, before=disturb, after=disturb)
     plays = [asyncio.create_task(run_job(harness, name)) for name in NAMES]
     for name in NAMES:
         harness.cluster.apply(name, priority=chance.randint(0, 1))
     while not all(map(harness.is_finished, NAMES)):
         lag = chance.choice(LAGS)
-        async with harness.operator(lag=lag, settings=at_most(limit), workers=4):
+        async with harness.operator(lag=lag, config=at_most(limit), workers=4):
             await asyncio.sleep(chance.choice([0.3, 3, 30, 300]))
     await asyncio.gather(*plays)
     assert {harness.phase(name) for name in NAMES} == {"Succeeded"}

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from batchinference.spec.report import JobState
-from batchinference_operator.runtime.driver import Answer
+from batchinference_operator.controller.driver_client import Answer
 from support.operator.harness import Harness
 from support.operator.objects import FAILED, RUNNING, SUCCEEDED, ray_job_body, report
 from support.operator.virtual_time import BEGINNING, in_virtual_time, until
@@ -17,7 +17,7 @@ AWAY = 600
 """Seconds without an operator, far more than any grace period."""
 
 
-def unrecorded(state: JobState, ray_job: dict[str, Any], **fields: Any) -> Harness:
+def find_unadopted(state: JobState, ray_job: dict[str, Any], **fields: Any) -> Harness:
     """Return a harness with a job that has an empty status, a RayJob and a driver that answers."""
     harness = Harness()
     harness.cluster.apply()
@@ -28,7 +28,7 @@ def unrecorded(state: JobState, ray_job: dict[str, Any], **fields: Any) -> Harne
 
 @in_virtual_time
 async def test_answering_driver_is_not_silent_after_restart() -> None:
-    harness = unrecorded(JobState.RUNNING, RUNNING, rows=40, total=100)
+    harness = find_unadopted(JobState.RUNNING, RUNNING, rows=40, total=100)
     await asyncio.sleep(AWAY)
     async with harness.operator():
         await until(lambda: harness.phase() == "Running", 5)
@@ -39,7 +39,7 @@ async def test_answering_driver_is_not_silent_after_restart() -> None:
 @in_virtual_time
 async def test_unrecorded_failure_gives_the_cause() -> None:
     cause = {"reason": "Incomplete", "message": "rows 3 to 5 are missing"}
-    harness = unrecorded(JobState.FAILED, {**FAILED, **ENDED}, **cause)
+    harness = find_unadopted(JobState.FAILED, {**FAILED, **ENDED}, **cause)
     await asyncio.sleep(AWAY)
     async with harness.operator():
         await until(lambda: harness.phase() == "Retrying", 5)
@@ -48,7 +48,7 @@ async def test_unrecorded_failure_gives_the_cause() -> None:
 
 @in_virtual_time
 async def test_unrecorded_success_wins_over_suspension() -> None:
-    harness = unrecorded(JobState.SUCCEEDED, {**SUCCEEDED, **ENDED}, rows=100, total=100)
+    harness = find_unadopted(JobState.SUCCEEDED, {**SUCCEEDED, **ENDED}, rows=100, total=100)
     harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
     await asyncio.sleep(AWAY)
     async with harness.operator():
@@ -58,7 +58,7 @@ async def test_unrecorded_success_wins_over_suspension() -> None:
 
 @in_virtual_time
 async def test_unrecorded_running_attempt_can_be_suspended() -> None:
-    harness = unrecorded(JobState.RUNNING, RUNNING, rows=40, total=100)
+    harness = find_unadopted(JobState.RUNNING, RUNNING, rows=40, total=100)
     harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
     async with harness.operator():
         await until(lambda: harness.phase() == "Suspended", 60)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference_operator.runtime.cache import Cache
+from batchinference_operator.controller.cache import Cache
 from batchinference_operator.status.crashes import (
     MAX_HEAD_CRASHES,
     MAX_MESSAGE,
@@ -15,7 +15,7 @@ from batchinference_operator.status.crashes import (
     Crash,
     crash_of,
 )
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.harness import Harness
 from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
@@ -97,8 +97,8 @@ def test_each_pod_counts_once_whatever_its_name() -> None:
     cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
     cache.set_ray_job(ray_job_body(**INITIALIZING))
     for uid in ("a", "a", "b", "b"):
-        cache.pods.put(ended_pod(uid=uid))
-    cache.pods.drop(ended_pod(uid="c"))
+        cache.pods.set_pod(ended_pod(uid=uid))
+    cache.pods.delete_pod(ended_pod(uid="c"))
     observed = cache.observe(("team", "job"))
     assert observed is not None
     assert [crash.pod for crash in observed.crashes] == ["a", "b", "c"]
@@ -136,7 +136,7 @@ def test_attempt_fails_after_so_many_crashes(limit: int, of_head: bool) -> None:
     loop.reconcile()
     assert (loop.phase, loop.attempt["cause"]) == ("Failed", "CrashLoop")
     assert f"exit code {limit - 1}" in loop.attempt["message"]
-    assert loop.reconcile().remove, "the RayJob does not go on"
+    assert loop.reconcile().delete_ray_jobs, "the RayJob does not go on"
 
 
 def test_head_that_ends_with_all_its_workers_is_no_crash_loop() -> None:
@@ -160,14 +160,17 @@ def test_failed_deletion_of_a_pod_is_no_refusal() -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedDeleteHeadPod",
                "message": 'FailedDeleteHeadPod\npods "job-1-head" not found'}  # fmt: skip
     body = ray_job_body(rayClusterStatus={"conditions": [failure]})
-    assert RayJobView.of(body).no_pods == ""
+    assert RayJobView.of(body).pod_creation_error == ""
 
 
 def test_message_of_a_refusal_is_one_line() -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreateHeadPod",
                "message": "FailedCreateHeadPod\npods is forbidden:\n  exceeded quota"}  # fmt: skip
     body = ray_job_body(rayClusterStatus={"conditions": [failure]})
-    assert RayJobView.of(body).no_pods == "FailedCreateHeadPod pods is forbidden: exceeded quota"
+    assert (
+        RayJobView.of(body).pod_creation_error
+        == "FailedCreateHeadPod pods is forbidden: exceeded quota"
+    )
 
 
 @in_virtual_time

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.ending import POLL_SECONDS
-from batchinference_operator.reconcile.looks import IDLE_SECONDS
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.requeue import IDLE_SECONDS
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import INITIALIZING, OTHER_UID, RUNNING, owner, pod_body, waiting
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -225,13 +225,13 @@ def test_job_is_requeued_at_its_next_deadline(deadlines: dict[str, str], seconds
     loop = limited(**deadlines)
     loop.plan()
     loop.set_kuberay_status(**INITIALIZING)
-    assert loop.reconcile().again_after == seconds
+    assert loop.reconcile().requeue_after == seconds
 
 
 def test_running_job_is_requeued_at_its_deadline() -> None:
     loop = limited(stall="1s")
     loop.run()
-    assert loop.reconcile().again_after == 1 < POLL_SECONDS
+    assert loop.reconcile().requeue_after == 1 < POLL_SECONDS
 
 
 def test_deadline_may_change_while_the_job_runs() -> None:
@@ -286,7 +286,7 @@ def test_time_of_a_hostile_report_is_not_the_end_of_the_job(time: str) -> None:
     loop.run()
     loop.set_report(JobState.FAILED, reason="Application", updatedAt=time)
     loop.reconcile(60)
-    assert (loop.phase, loop.status["completionTime"]) == ("Failed", stamp(loop.now))
+    assert (loop.phase, loop.status["completionTime"]) == ("Failed", to_rfc3339(loop.now))
 
 
 def test_hostile_time_in_a_ray_job_evades_no_deadline() -> None:
@@ -315,7 +315,7 @@ def test_late_first_report_of_an_attempt_shows_its_rows() -> None:
     loop = ReconcileLoop(deadlines={"pending": "10m"}, retry={"backoff": {"initial": "0s"}})
     lose_first_attempt(loop, rows=900)
     loop.start()
-    loop.set_kuberay_status(**RUNNING, rayJobInfo={"startTime": stamp(loop.now)})
+    loop.set_kuberay_status(**RUNNING, rayJobInfo={"startTime": to_rfc3339(loop.now)})
     loop.set_report(JobState.RUNNING, rows=2000)
     loop.reconcile(1200)
     assert (loop.phase, loop.attempt["rows"]) == ("Running", 1100)

@@ -15,9 +15,9 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchinference.spec.report import REPORT_FILE, JobState
-from batchinference_operator.runtime import driver as driver_module
-from batchinference_operator.runtime.driver import MAX_BYTES, Answer, Dashboard
-from batchinference_operator.status.observations import DASHBOARD_PORT, RayJobView
+from batchinference_operator.controller import driver_client
+from batchinference_operator.controller.driver_client import MAX_BYTES, Answer, DashboardClient
+from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report
 from support.servers.scripted_http import Serve, Server, answering
 
@@ -45,10 +45,10 @@ class LoopbackDns(AbstractResolver):
 
 
 @asynccontextmanager
-async def dashboard_at(port: int) -> AsyncIterator[tuple[Dashboard, LoopbackDns]]:
+async def dashboard_at(port: int) -> AsyncIterator[tuple[DashboardClient, LoopbackDns]]:
     dns = LoopbackDns(port)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=dns)) as session:
-        yield Dashboard(session), dns
+        yield DashboardClient(session), dns
 
 
 def unused_port() -> int:
@@ -170,7 +170,7 @@ async def test_head_without_address_is_not_asked(serve: Serve, head: Any) -> Non
 async def test_connection_error_is_no_answer() -> None:
     async with aiohttp.ClientSession() as session:
         seen = replace(SEEN, head_service="x" * 300)
-        assert unheard(await Dashboard(session).ask(NAMESPACE, seen, TOKEN))
+        assert unheard(await DashboardClient(session).ask(NAMESPACE, seen, TOKEN))
     async with dashboard_at(unused_port()) as (dashboard, _):
         assert unheard(await dashboard.ask(NAMESPACE, SEEN, TOKEN))
 
@@ -193,7 +193,7 @@ async def abort(request: web.Request) -> web.StreamResponse:
 async def test_missing_or_aborted_answer_is_no_report(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
 ) -> None:
-    monkeypatch.setattr(driver_module, "TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr(driver_client, "TIMEOUT_SECONDS", seconds)
     assert unheard(await ask(await serve(handler)))
 
 

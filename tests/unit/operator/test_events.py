@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
 from batchinference.spec.status import Counts
-from batchinference_operator.reconcile.model import Actions
+from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.events import Event, events_between
 from batchinference_operator.status.pods import PodView
 from support.operator.objects import INITIALIZING, RUNNING, pod_body, waiting
@@ -27,9 +27,9 @@ class RecordedJob(ReconcileLoop):
         self.events: list[Event] = []
         super().__init__(**spec)
 
-    def _act(self, actions: Actions) -> None:
+    def _apply(self, actions: Actions) -> None:
         before = self.status
-        super()._act(actions)
+        super()._apply(actions)
         self.events += events_between(before, self.status)
 
     @property

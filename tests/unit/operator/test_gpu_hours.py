@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.clock import stamp
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import BEGINNING
@@ -18,7 +18,7 @@ HOURS = {"limits": {"gpuHours": 1.0}}
 
 def pods(gpus: int, *, attempt: int = 1, since: float = 0.0) -> tuple[PodView, ...]:
     """Return one worker with GPUs, scheduled `since` seconds after BEGINNING."""
-    status = placed(stamp(BEGINNING + timedelta(seconds=since)))
+    status = placed(to_rfc3339(BEGINNING + timedelta(seconds=since)))
     return (PodView.of(pod_body("w", attempt=attempt, gpus=gpus, **status)),)
 
 
@@ -31,7 +31,7 @@ def running(gpus: int = 4, **spec: object) -> ReconcileLoop:
 
 def test_job_fails_when_its_gpu_hours_are_used() -> None:
     loop = running()
-    assert loop.reconcile(899.0).again_after == 1.0
+    assert loop.reconcile(899.0).requeue_after == 1.0
     assert loop.phase == "Running"
     loop.reconcile(1)
     assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
@@ -41,7 +41,7 @@ def test_job_fails_when_its_gpu_hours_are_used() -> None:
     )
     assert loop.attempt["cause"] == "LimitExceeded"
     assert loop.status["gpuSeconds"] == 3600
-    assert [seen.name for seen in loop.reconcile(60).remove] == ["job-1"]
+    assert [seen.name for seen in loop.reconcile(60).delete_ray_jobs] == ["job-1"]
 
 
 def test_gpu_hours_of_all_attempts_count() -> None:

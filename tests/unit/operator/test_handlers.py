@@ -9,15 +9,16 @@ import kopf
 import pytest
 
 from batchinference.rendering import NAME_LABEL
-from batchinference_operator.runtime.controller import Controller
-from batchinference_operator.runtime.gateway import PAGE
-from batchinference_operator.runtime.handlers import configure, register
-from batchinference_operator.runtime.metrics import Metrics
-from batchinference_operator.runtime.watches import Login, Watches
-from batchinference_operator.status.observations import Object
-from support.operator.fake_cluster import FakeCluster, FakeGateway
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.kube.api import PAGE
+from batchinference_operator.kube.kopf_login import KopfLogin
+from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.status.ray_job import Object
+from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
-from support.operator.objects import NAMESPACE, SETTINGS, job_body, pod_body, ray_job_body, waiting
+from support.operator.objects import CONFIG, NAMESPACE, job_body, pod_body, ray_job_body, waiting
 from support.operator.virtual_time import in_virtual_time
 
 Handlers = dict[str, Any]
@@ -30,9 +31,9 @@ BODIES = {
 
 def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     """Return kopf's handlers by id, the controller and kopf's registry."""
-    controller = Controller(FakeGateway(FakeCluster()), FakeDriver(), SETTINGS)
+    controller = Controller(FakeKubeApi(FakeCluster()), FakeDriver(), CONFIG)
     registry = kopf.OperatorRegistry()
-    register(registry, controller, Login(Watches([], 60), Metrics()))
+    register(registry, controller, KopfLogin(WatchHealth([], 60), Metrics().record_request))
     handlers = {str(found.id): found for found in registry._watching.get_all_handlers()}
     return handlers, controller, registry
 

@@ -10,8 +10,8 @@ import yaml
 from lupa.lua51 import LuaRuntime
 
 from batchinference.spec.phases import Phase
-from batchinference_operator.status.conditions import Verdict
-from batchinference_operator.status.status import Finding, build_status
+from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.job_status import StatusUpdate, build_status
 from support.documents.pages import ROOT, blocks
 from support.operator.kstatus import kstatus
 
@@ -28,14 +28,14 @@ AT_REST = {
 
 def job(phase: Phase, generation: int = 3) -> Object:
     """Return a job in this phase with observedGeneration 3."""
-    verdict = Verdict(
+    summary = Summary(
         phase.value,
         MESSAGE,
         complete=phase == Phase.SUCCEEDED,
         failed=phase == Phase.FAILED,
         suspended=phase == Phase.SUSPENDED,
     )
-    status = build_status({}, 3, Finding(phase, verdict), NOON)
+    status = build_status({}, 3, StatusUpdate(phase, summary), NOON)
     return {"metadata": {"name": "job", "generation": generation}, "status": status}
 
 

@@ -7,15 +7,15 @@ import pytest
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.looks import QUEUED_SECONDS
-from batchinference_operator.reconcile.model import JobView
-from batchinference_operator.reconcile.standing import stand_of
+from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
+from batchinference_operator.reconcile.state import JobView
 from batchinference_operator.status.pods import PodView
-from support.operator.objects import RUNNING, SETTINGS, job_body, pod_body
+from support.operator.objects import CONFIG, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
 
-def hold(loop: ReconcileLoop, seconds: float = 0.0) -> None:
+def write_delay(loop: ReconcileLoop, seconds: float = 0.0) -> None:
     """Suspend the RayJob as Kueue does, and stop it as KubeRay does."""
     loop.ray_job["spec"]["suspend"] = True
     loop.ray_job["status"] = {"jobDeploymentStatus": "Suspended"}
@@ -33,7 +33,7 @@ def queued(**spec: object) -> ReconcileLoop:
     loop = ReconcileLoop(cluster={"queue": "gpu"}, **spec)
     loop.plan()
     loop.ray_job["metadata"]["labels"][QUEUE_LABEL] = "gpu"
-    hold(loop)
+    write_delay(loop)
     return loop
 
 
@@ -50,9 +50,9 @@ def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
-    assert loop.reconcile().again_after == QUEUED_SECONDS
+    assert loop.reconcile().requeue_after == QUEUED_SECONDS
     reason = "couldn't assign flavors to pod set head: insufficient quota"
-    loop.words = {"job-1": reason}
+    loop.messages = {"job-1": reason}
     loop.reconcile()
     assert loop.message.endswith(f"gpu: {reason}")
 
@@ -61,7 +61,7 @@ def test_fields_written_by_kueue_are_kept() -> None:
     loop = queued()
     for _ in range(3):
         actions = loop.reconcile(1000)
-        assert (actions.create, actions.remove, actions.release) == ((), (), ())
+        assert (actions.create, actions.delete_ray_jobs, actions.release_clusters) == ((), (), ())
     admit(loop)
     assert [body["kind"] for body in loop.reconcile().create] == []
 
@@ -96,7 +96,7 @@ def running(**spec: object) -> ReconcileLoop:
 
 def test_preempted_job_is_queued_in_the_same_attempt() -> None:
     loop = running()
-    hold(loop)
+    write_delay(loop)
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.status["progress"]["rows"] == 10
     admit(loop, 3600)
@@ -118,7 +118,7 @@ def test_only_a_success_report_counts_at_preemption(
 ) -> None:
     loop = running()
     loop.set_report(state, reason=cause, message="SIGTERM")
-    hold(loop)
+    write_delay(loop)
     assert (loop.phase, loop.reason) == (phase, "Queued" if cause else "Succeeded")
     assert loop.status.get("failedAttempts", 0) == 0
 
@@ -126,7 +126,7 @@ def test_only_a_success_report_counts_at_preemption(
 @pytest.mark.parametrize("deadline", ["stall", "pending"])
 def test_deadlines_restart_after_preemption(deadline: str) -> None:
     loop = running(deadlines={deadline: "5m"})
-    hold(loop)
+    write_delay(loop)
     loop.reconcile(3600)
     admit(loop)
     loop.reconcile(290)
@@ -135,22 +135,22 @@ def test_deadlines_restart_after_preemption(deadline: str) -> None:
 
 @pytest.mark.parametrize("by", ["the job", "the platform"])
 def test_queued_job_takes_no_turn(by: str) -> None:
-    body, platform = job_body(), SETTINGS.defaults
+    body, platform = job_body(), CONFIG.defaults
     if by == "the job":
         body["spec"]["cluster"] = {"queue": "gpu"}
     else:
         platform = platform.model_copy(update={"queue": "gpu"})
-    stand = stand_of(JobView.of(body), platform)
+    stand = entry_of(JobView.of(body), platform)
     assert (stand.waits, stand.holds) == (False, False)
-    assert stand_of(JobView.of(job_body()), SETTINGS.defaults).waits
+    assert entry_of(JobView.of(job_body()), CONFIG.defaults).waits
 
 
 def test_priority_of_a_waiting_job_is_capped_by_the_platform() -> None:
     body = job_body()
     body["spec"]["priority"] = 10**9
     for most, priority in ((None, 10**9), (100, 100), (0, 0)):
-        platform = SETTINGS.defaults.model_copy(update={"limits": Limits(priority=most)})
-        assert stand_of(JobView.of(body), platform).priority == priority
+        platform = CONFIG.defaults.model_copy(update={"limits": Limits(priority=most)})
+        assert entry_of(JobView.of(body), platform).priority == priority
 
 
 def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> None:
@@ -168,7 +168,7 @@ def test_gated_pod_is_queued_and_its_deadline_begins_when_it_is_admitted() -> No
     gate(loop)
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.message == "pod job-1-worker waits to be admitted by Kueue"
-    loop.words = {"job-1": "insufficient quota"}
+    loop.messages = {"job-1": "insufficient quota"}
     gate(loop, 86_400)
     assert (loop.reason, loop.message[-18:]) == ("Queued", "insufficient quota")
     gate(loop, gated=False)

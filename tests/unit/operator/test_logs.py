@@ -10,7 +10,7 @@ from typing import Any
 import kopf
 import pytest
 
-from batchinference_operator.runtime.logs import about, configure
+from batchinference_operator.observability.logging import configure, log_context
 from support.operator.harness import Harness
 from support.operator.virtual_time import in_virtual_time
 
@@ -33,7 +33,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def test_json_line_has_job_and_attempt(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", "INFO")
-    with about("team", "job", 2):
+    with log_context("team", "job", 2):
         LOGGER.info("created %s", "RayJob")
     LOGGER.warning("by itself")
     line, other = lines(capsys)
@@ -50,7 +50,7 @@ def test_json_line_has_job_and_attempt(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_plain_line_has_job_and_attempt(capsys: pytest.CaptureFixture[str]) -> None:
     configure("plain", "INFO")
-    with about("team", "job", 2):
+    with log_context("team", "job", 2):
         LOGGER.warning("refused")
     line = capsys.readouterr().err
     assert line.endswith("Z WARNING [team/job attempt 2] refused\n")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.runtime.gateway import Conflict, Unreachable
-from batchinference_operator.runtime.metrics import Metrics
+from batchinference_operator.kube.api import Conflict, Unreachable
+from batchinference_operator.observability.metrics import Metrics
 from support.operator.harness import LAGS, Harness
 from support.operator.virtual_time import in_virtual_time, until
 
@@ -43,7 +43,7 @@ async def test_events_are_posted_once_despite_lost_answers(
             if writes % 2:
                 raise lost()
 
-    harness.gateway.after = lose
+    harness.api.after = lose
     async with harness.recorded_operator(lag=lag) as metrics:
         harness.cluster.apply(
             retry={"backoff": {"initial": "1s"}, "onCause": {"Application": "retry"}}

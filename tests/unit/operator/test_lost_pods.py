@@ -9,8 +9,8 @@ import pytest
 
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.following import LOST_PODS_SECONDS
-from batchinference_operator.status.pods import Loss, PodView
+from batchinference_operator.reconcile.attempt_sync import LOST_PODS_SECONDS
+from batchinference_operator.status.pods import Disruption, PodView
 from support.operator.objects import placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -20,7 +20,9 @@ def loop() -> ReconcileLoop:
     """Return a running job whose head was just marked for deletion by a taint of its node."""
     loop = ReconcileLoop(retry={"backoff": {"initial": "1s"}})
     loop.run()
-    loop.losses = (Loss(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp()),)
+    loop.disruptions = (
+        Disruption(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp()),
+    )
     return loop
 
 
@@ -39,7 +41,9 @@ def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
     loop: ReconcileLoop, of_head: bool
 ) -> None:
     if not of_head:
-        loop.losses = tuple(replace(loss, of_head=False) for loss in loop.losses)
+        loop.disruptions = tuple(
+            replace(disruption, of_head=False) for disruption in loop.disruptions
+        )
         loop.report = None
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
@@ -48,12 +52,12 @@ def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
 def lost_worker(loop: ReconcileLoop) -> PodView:
     """Return a worker that was just marked for deletion by a taint of its node."""
     pod = PodView.of(pod_body("job-1-worker", **placed()))
-    lost = Loss(Cause.NODE_LOST, "its node is gone", False, loop.now.timestamp())
-    return replace(pod, loss=lost, group="cpu", deleting=True)
+    lost = Disruption(Cause.NODE_LOST, "its node is gone", False, loop.now.timestamp())
+    return replace(pod, disruption=lost, group="cpu", deleting=True)
 
 
 def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
-    loop.losses, loop.pods = (), (lost_worker(loop),)
+    loop.disruptions, loop.pods = (), (lost_worker(loop),)
     loop.reconcile(LOST_PODS_SECONDS)
     assert loop.phases[-1] == "Running", "its node may come back"
     loop.reconcile(1)
@@ -64,24 +68,28 @@ def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
 
 def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
     lost = lost_worker(loop)
-    loop.losses, loop.pods = (), (lost, replace(lost, name="gpu", group="gpu", loss=None))
+    loop.disruptions, loop.pods = (
+        (),
+        (lost, replace(lost, name="gpu", group="gpu", disruption=None)),
+    )
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Retrying"
 
 
 @pytest.mark.parametrize(
-    "change", [{"deleting": False}, {"loss": Loss(Cause.OUT_OF_MEMORY, "a sidecar", False, 0.0)}]
+    "change",
+    [{"deleting": False}, {"disruption": Disruption(Cause.OUT_OF_MEMORY, "a sidecar", False, 0.0)}],
 )
 def test_worker_that_its_node_has_not_taken_is_not_lost(
     loop: ReconcileLoop, change: dict[str, Any]
 ) -> None:
-    loop.losses, loop.pods = (), (replace(lost_worker(loop), **change),)
+    loop.disruptions, loop.pods = (), (replace(lost_worker(loop), **change),)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 
 
 def test_attempt_that_kueue_takes_back_is_queued(loop: ReconcileLoop) -> None:
-    loop.losses, loop.pods = (), (lost_worker(loop),)
+    loop.disruptions, loop.pods = (), (lost_worker(loop),)
     ray_job = loop.ray_jobs["job-1"]
     ray_job["metadata"].setdefault("labels", {})[QUEUE_LABEL] = "gpu"
     ray_job["spec"]["suspend"] = True
@@ -90,18 +98,18 @@ def test_attempt_that_kueue_takes_back_is_queued(loop: ReconcileLoop) -> None:
     assert loop.phases[-1] == "Pending"
 
 
-@pytest.mark.parametrize("other", [{"loss": None}, {"loss": None, "started": None}])
+@pytest.mark.parametrize("other", [{"disruption": None}, {"disruption": None, "started": None}])
 def test_attempt_continues_with_a_worker_that_is_left_or_starts(
     loop: ReconcileLoop, other: dict[str, Any]
 ) -> None:
     lost = lost_worker(loop)
-    loop.losses, loop.pods = (), (lost, replace(lost, name="job-1-other", **other))
+    loop.disruptions, loop.pods = (), (lost, replace(lost, name="job-1-other", **other))
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 
 
 def test_ended_pods_of_lost_workers_are_replaced_by_kuberay(loop: ReconcileLoop) -> None:
-    loop.losses, loop.pods = (), (replace(lost_worker(loop), ended=loop.now.timestamp()),)
+    loop.disruptions, loop.pods = (), (replace(lost_worker(loop), ended=loop.now.timestamp()),)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 

@@ -25,9 +25,9 @@ from kubernetes.aio.config import kube_config
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchinference.rendering import NAME_LABEL
-from batchinference_operator.runtime.main import main, operate
-from batchinference_operator.runtime.preflight import NotReady
-from batchinference_operator.runtime.settings import OperatorSettings
+from batchinference_operator.main import main, operate
+from batchinference_operator.preflight import NotReady
+from batchinference_operator.settings import OperatorSettings
 from support.operator.fake_cluster import apply_merge_patch
 from support.operator.objects import NAMESPACE, job_body, pod_body
 from support.servers.scripted_http import Request, Serve, Server
@@ -173,7 +173,7 @@ def point_to(server: Server, environment: dict[str, str]) -> None:
 @asynccontextmanager
 async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the operator as a process. Kill it if it still runs at the end of the block."""
-    command = "from batchinference_operator.runtime.main import main; main()"
+    command = "from batchinference_operator.main import main; main()"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", command, env=environment, stderr=asyncio.subprocess.PIPE
     )
@@ -327,9 +327,9 @@ async def test_lost_namespace_does_not_stop_the_others(
         _, log = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0
     lines = [json.loads(line) for line in log.decode().splitlines()]
-    troubles = [line["message"] for line in lines if line["level"] != "info"]
-    assert len(troubles) >= 2
-    assert [one for one in troubles if "gone" not in one] == []
+    problems = [line["message"] for line in lines if line["level"] != "info"]
+    assert len(problems) >= 2
+    assert [one for one in problems if "gone" not in one] == []
 
 
 async def test_operator_ends_when_kopf_fails(serve: Serve, settings: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.status.status import merge_patch
+from batchinference_operator.status.job_status import merge_patch
 from support.operator.fake_cluster import apply_merge_patch
 from support.tiers import examples
 

@@ -9,10 +9,10 @@ import pytest
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
-from batchinference_operator.runtime.cache import Cache
-from batchinference_operator.runtime.gateway import Conflict
-from batchinference_operator.runtime.metrics import Metrics, described
-from batchinference_operator.runtime.queue import KeyedQueue
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.kube.api import Conflict
+from batchinference_operator.observability.metrics import Metrics, described
 from support.operator.harness import Harness
 from support.operator.objects import job_body
 from support.operator.virtual_time import in_virtual_time
@@ -49,7 +49,7 @@ def test_request_is_described_as_in_rbac(method: str, path: str, expected: tuple
 
 def test_request_without_an_answer_is_counted() -> None:
     metrics = Metrics()
-    metrics.asked("GET", "/api/v1/pods", None, 30.0)
+    metrics.record_request("GET", "/api/v1/pods", None, 30.0)
     labels = {"verb": "list", "resource": "pods"}
     assert value(metrics, "api_requests_total", **labels, code="none") == 1
     assert value(metrics, "api_request_seconds_sum", **labels) == 30
@@ -88,7 +88,7 @@ async def test_conflicts_are_counted(harness: Harness) -> None:
         if call == "patch status" and conflicts:
             raise conflicts.pop()
 
-    harness.gateway.before = stumble
+    harness.api.before = stumble
     async with harness.recorded_operator() as metrics:
         await harness.start_job()
     assert value(metrics, "reconcile_errors_total", kind="conflict") == 1
@@ -98,8 +98,8 @@ async def test_conflicts_are_counted(harness: Harness) -> None:
 def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
     metrics = Metrics()
     first = {"gpuSeconds": 10, "cpuSeconds": 40, "progress": {"rows": 7}}
-    metrics.happened({}, first)
-    metrics.happened(first, {**first, "gpuSeconds": 25})
+    metrics.record_status_change({}, first)
+    metrics.record_status_change(first, {**first, "gpuSeconds": 25})
     assert value(metrics, "gpu_seconds_total") == 25
     assert value(metrics, "cpu_seconds_total") == 40
     assert value(metrics, "rows_finished_total") == 7
@@ -116,7 +116,7 @@ def test_jobs_are_counted_by_phase() -> None:
     cache.set_job(job_body("running", uid="running", status={"phase": "Running"}))
     cache.set_job(ended("good", "Complete"))
     cache.set_job(ended("bad", "Failed"))
-    metrics.of_operator(KeyedQueue[str](), cache)
+    metrics.add_operator(WorkQueue[str](), cache.phases)
     counts = {phase.value: value(metrics, "jobs", phase=phase) for phase in Phase}
     assert {phase: count for phase, count in counts.items() if count} == {
         "Pending": 1, "Running": 1, "Succeeded": 1, "Failed": 1,

@@ -24,17 +24,17 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference_operator.reconcile.turns import Concurrency
-from batchinference_operator.runtime.controller import BACKLOG
-from batchinference_operator.status.attempts import current
-from batchinference_operator.status.conditions import condition_of, holds
-from batchinference_operator.status.observations import RayJobView, owner_uid
-from batchinference_operator.status.status import read_again
+from batchinference_operator.controller.controller import BACKLOG
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.status.attempts import last_attempt
+from batchinference_operator.status.conditions import find_condition, is_condition_true
+from batchinference_operator.status.job_status import with_observed_generation
+from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from support.documents.minimal import document
 from support.operator.fake_cluster import WATCHED, FakeCluster, Object
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.kstatus import kstatus
-from support.operator.objects import NAMESPACE, SETTINGS
+from support.operator.objects import CONFIG, NAMESPACE
 from support.operator.stepped_operator import FAULTS, SteppedOperator
 from support.operator.virtual_time import ManualClock
 from support.tiers import examples, in_long_tier
@@ -71,7 +71,7 @@ CAUSES_OF_DEADLINES = {"DeadlineExceeded", "Stalled", "ImagePull", "ContainerCon
 
 
 def ended(status: Object) -> bool:
-    return any(holds(status, kind) for kind in ENDS)
+    return any(is_condition_true(status, kind) for kind in ENDS)
 
 
 def expected_kstatus(job: Object, phase: Phase) -> str:
@@ -85,7 +85,7 @@ def expected_kstatus(job: Object, phase: Phase) -> str:
 class JobModel(RuleBasedStateMachine):
     """One job, its users, the operator, KubeRay, Kueue and the cluster."""
 
-    settings = SETTINGS
+    config = CONFIG
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class JobModel(RuleBasedStateMachine):
             now=self.clock.now, finalizers_hold=True, on_status=self.check_status
         )
         self.kuberay = FakeKubeRay(self.cluster)
-        self.operator = SteppedOperator(self.cluster, self.kuberay, self.clock, self.settings)
+        self.operator = SteppedOperator(self.cluster, self.kuberay, self.clock, self.config)
         self.blamed: dict[str | None, set[str]] = {}
         """The causes with which each BatchInference may fail, by uid."""
 
@@ -150,7 +150,7 @@ class JobModel(RuleBasedStateMachine):
 
     def delete_ray_job(self) -> None:
         """Delete the RayJob, except while it gets its token, before the attempt has a startTime."""
-        if "startTime" not in (current(self.status) or {}):
+        if "startTime" not in (last_attempt(self.status) or {}):
             return
         body = self.cluster.get("RayJob", self.status["rayJobName"])
         if body is not None:
@@ -179,9 +179,9 @@ class JobModel(RuleBasedStateMachine):
             self.blame(each, cause)
             self.blame(each, "Application")  # the cause if the report cannot be read
 
-    @rule(trouble=st.sampled_from(["away", "silent", "stuck"]), seconds=st.sampled_from(SECONDS))
-    def begin_outage(self, trouble: str, seconds: int) -> None:
-        self.kuberay.trouble[trouble] = self.clock.seconds + seconds
+    @rule(problem=st.sampled_from(["away", "silent", "stuck"]), seconds=st.sampled_from(SECONDS))
+    def begin_outage(self, problem: str, seconds: int) -> None:
+        self.kuberay.problem[problem] = self.clock.seconds + seconds
 
     @rule(reason=st.sampled_from(["SubmissionFailed", "JobStatusCheckTimeoutExceeded"]))
     def give_up_in_kuberay(self, reason: str) -> None:
@@ -275,12 +275,12 @@ class JobModel(RuleBasedStateMachine):
         """Check a status that the operator wrote."""
         old, new = before.get("status", {}), after["status"]
         if ended(old):  # the status is final: only observedGeneration may change
-            assert read_again(old, 0) == read_again(new, 0)
+            assert with_observed_generation(old, 0) == with_observed_generation(new, 0)
             return
         BatchInferenceStatus.model_validate(new, strict=False)
         phase, last = Phase(new["phase"]), Phase(old["phase"]) if old else None
         assert phase == last or phase in TRANSITIONS[last], f"{last} -> {phase}"
-        assert (phase == Phase.SUSPENDED) == holds(new, "Suspended")
+        assert (phase == Phase.SUSPENDED) == is_condition_true(new, "Suspended")
         assert phase.ended == ended(new)
         assert kstatus(after) == expected_kstatus(after, phase)
         self.check_attempts(new)
@@ -306,7 +306,7 @@ class JobModel(RuleBasedStateMachine):
     def check_retry(self, job: Object, status: Object) -> None:
         """Check that the job is retried only if its retry policy allows it."""
         if status["phase"] == Phase.RETRYING:
-            retry, last = Retry.model_validate(job["spec"].get("retry", {})), current(status)
+            retry, last = Retry.model_validate(job["spec"].get("retry", {})), last_attempt(status)
             assert last is not None
             assert retry.allows(Cause(last["cause"]), status["failedAttempts"])
 
@@ -339,7 +339,7 @@ class JobModel(RuleBasedStateMachine):
             self.operator.work.close()
 
     def calm_down(self) -> None:
-        self.kuberay.trouble.clear()
+        self.kuberay.problem.clear()
         self.set_suspend_by_kueue(suspend=False)
         for _ in range(CALM_ROUNDS):
             self.run_one_calm_round()
@@ -370,7 +370,9 @@ class JobModel(RuleBasedStateMachine):
     def is_at_rest(self) -> bool:
         if self.job is None or ended(self.status):
             return True
-        return self.job["spec"].get("suspend", False) and holds(self.status, "Suspended")
+        return self.job["spec"].get("suspend", False) and is_condition_true(
+            self.status, "Suspended"
+        )
 
     def check_end(self) -> None:
         if self.job is None:
@@ -381,10 +383,10 @@ class JobModel(RuleBasedStateMachine):
             assert self.job["spec"].get("suspend"), status
             assert status["phase"] == "Suspended"
             return
-        if holds(status, "Complete"):
+        if is_condition_true(status, "Complete"):
             assert uid in self.kuberay.succeeded
             return
-        failed = condition_of(status, "Failed")
+        failed = find_condition(status, "Failed")
         assert failed is not None
         assert failed["reason"] in self.blamed[uid], status
         if failed["reason"] not in ("DeadlineExceeded", "InvalidSpec"):
@@ -399,7 +401,7 @@ class JobModel(RuleBasedStateMachine):
         ray_jobs = self.cluster.list("RayJob")
         assert {owner_uid(body, "BatchInference") for body in ray_jobs} <= {uid}
         kept = [body["metadata"]["name"] for body in ray_jobs
-                if RayJobView.of(body).kept and ended(self.status)]  # fmt: skip
+                if RayJobView.of(body).cluster_retained and ended(self.status)]  # fmt: skip
         assert kept == [], "the operator ends the wait of clusters, not KubeRay"
         if self.job and ended(self.status) and "rayJob" in self.job["spec"].get("ttl", {}):
             assert ray_jobs == []
@@ -420,7 +422,7 @@ def _quiet() -> Iterator[None]:
 class LimitedJobModel(JobModel):
     """The same model with a concurrency limit of one, so the status records the start first."""
 
-    settings = replace(SETTINGS, concurrency=Concurrency(in_all=1))
+    config = replace(CONFIG, concurrency=Concurrency(total=1))
 
 
 @pytest.mark.scaled("model-check")

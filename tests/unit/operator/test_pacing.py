@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.pacing import WRITE_SECONDS, hold
-from batchinference_operator.runtime.driver import Answer
+from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.reconcile.status_throttle import WRITE_SECONDS, write_delay
 from support.operator.harness import Harness
 from support.operator.objects import placed, pod_body, report
 from support.operator.virtual_time import in_virtual_time
@@ -47,7 +47,7 @@ STATUS: dict[str, Any] = {
     ids=lambda changes: next(iter(changes)),
 )
 def test_changes_of_state_are_written_at_once(changes: dict[str, Any]) -> None:
-    assert hold(STATUS, {**STATUS, **changes}, since=0) == 0
+    assert write_delay(STATUS, {**STATUS, **changes}, since=0) == 0
 
 
 FIGURES = [
@@ -65,7 +65,7 @@ FIGURES = [
 @settings(max_examples=examples(30), deadline=None)
 def test_progress_figures_are_written_with_a_pause(changes: dict[str, Any], since: float) -> None:
     """The wait never exceeds WRITE_SECONDS, even if the clock was set back."""
-    wait = hold(STATUS, {**STATUS, **changes}, since)
+    wait = write_delay(STATUS, {**STATUS, **changes}, since)
     assert 0 <= wait <= WRITE_SECONDS
     assert (wait == 0) == (since >= WRITE_SECONDS)
 
@@ -73,7 +73,7 @@ def test_progress_figures_are_written_with_a_pause(changes: dict[str, Any], sinc
 def test_trouble_before_the_first_row_is_written_at_once() -> None:
     before = {**STATUS, "phase": "Pending"}
     after = {**before, "conditions": [{**CONDITION, "reason": "Unschedulable"}]}
-    assert hold(before, after, since=0) == 0
+    assert write_delay(before, after, since=0) == 0
 
 
 @in_virtual_time

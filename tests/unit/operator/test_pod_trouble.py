@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference_operator.status.pods import Trouble, trouble_of
+from batchinference_operator.status.pods import PodProblem, problem_of
 from support.operator.objects import pod_body, waiting
 
 UNSCHEDULABLE = {
@@ -33,8 +33,8 @@ UNSCHEDULABLE = {
 )
 def test_container_waiting_for_a_permanent_error_is_trouble(reason: str, cause: Cause) -> None:
     pod = pod_body(**waiting(reason, "boom"))
-    assert trouble_of(pod) == Trouble(cause, "boom")
-    assert trouble_of(pod_body(**waiting(reason))) == Trouble(cause, reason)
+    assert problem_of(pod) == PodProblem(cause, "boom")
+    assert problem_of(pod_body(**waiting(reason))) == PodProblem(cause, reason)
 
 
 KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
@@ -64,12 +64,12 @@ def container(state: Any, **fields: Any) -> dict[str, Any]:
          "unknown-state", "null-state", "running", "completed", "error", "restarted"],
 )  # fmt: skip
 def test_other_states_are_no_trouble(status: Any) -> None:
-    assert trouble_of({**pod_body(), "status": status}) is None
+    assert problem_of({**pod_body(), "status": status}) is None
 
 
 def test_unschedulable_pod_has_the_message_of_the_scheduler() -> None:
-    trouble = trouble_of(pod_body(conditions=[{"type": "Ready", "status": "False"}, UNSCHEDULABLE]))
-    assert trouble == Trouble(Cause.UNSCHEDULABLE, UNSCHEDULABLE["message"])
+    problem = problem_of(pod_body(conditions=[{"type": "Ready", "status": "False"}, UNSCHEDULABLE]))
+    assert problem == PodProblem(Cause.UNSCHEDULABLE, UNSCHEDULABLE["message"])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_unschedulable_pod_has_the_message_of_the_scheduler() -> None:
 )
 def test_container_killed_for_memory_is_trouble(status: dict[str, Any]) -> None:
     message = "container ray was killed: it used more memory than its pod's limit"
-    assert trouble_of(pod_body(**status)) == Trouble(Cause.OUT_OF_MEMORY, message)
+    assert problem_of(pod_body(**status)) == PodProblem(Cause.OUT_OF_MEMORY, message)
 
 
 def test_first_container_in_trouble_is_named() -> None:
@@ -89,9 +89,9 @@ def test_first_container_in_trouble_is_named() -> None:
         for reason, message in (("ImagePullBackOff", "first"), ("CrashLoopBackOff", "second"))
     )
     init = pod_body(initContainerStatuses=failing, containerStatuses=sidecar)
-    assert trouble_of(init) == Trouble(Cause.IMAGE_PULL, "first")
+    assert problem_of(init) == PodProblem(Cause.IMAGE_PULL, "first")
     later = pod_body(containerStatuses=[*healthy, *sidecar])
-    assert trouble_of(later) == Trouble(Cause.CRASH_LOOP, "second")
+    assert problem_of(later) == PodProblem(Cause.CRASH_LOOP, "second")
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_first_container_in_trouble_is_named() -> None:
 def test_deleting_pod_is_no_trouble(status: Any) -> None:
     pod = pod_body(**status)
     pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
-    assert trouble_of(pod) is None
+    assert problem_of(pod) is None

@@ -8,11 +8,11 @@ import pytest
 
 from batchinference.rendering import GPUS_LABEL, Names
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.beginning import render
-from batchinference_operator.reconcile.model import JobView
-from batchinference_operator.status.pods import Loss, PodView, loss_of, seconds_of
+from batchinference_operator.reconcile.attempt_start import render_objects
+from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.status.pods import Disruption, PodView, disruption_of, unix_seconds
 from support.documents.minimal import model_step
-from support.operator.objects import SETTINGS, UID, asking, job_body, placed, pod_body, waiting
+from support.operator.objects import CONFIG, UID, asking, job_body, placed, pod_body, waiting
 
 NOON = 1772366400.0
 
@@ -67,7 +67,7 @@ def test_rendered_pod_has_the_gpus_of_its_group(resource: str) -> None:
     body = job_body()
     steps = [model_step(resources={"gpu": 2})]
     body["spec"] |= {"steps": steps, "cluster": {"profiles": {"gpu": {"resource": resource}}}}
-    *_, ray_job = render(JobView.of(body), Names("job", UID, 1), SETTINGS)
+    *_, ray_job = render_objects(JobView.of(body), Names("job", UID, 1), CONFIG)
     cluster = ray_job["spec"]["rayClusterSpec"]
     groups = (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
     pods = [{**group["template"], "metadata": {"name": "x", **group["template"]["metadata"]}}
@@ -104,7 +104,7 @@ def test_pod_holds_resources_from_scheduling_to_its_last_container(
 
 
 def test_times_are_read_in_any_time_zone() -> None:
-    assert seconds_of("2026-03-01T13:00:00+01:00") == seconds_of("2026-03-01T12:00:00Z") == NOON
+    assert unix_seconds("2026-03-01T13:00:00+01:00") == unix_seconds("2026-03-01T12:00:00Z") == NOON
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_pod_that_is_being_created_is_waiting(status: dict[str, Any], waits: boo
     assert not PodView.of(body).waiting, "it is being deleted"
 
 
-def lost(**status: Any) -> Loss | None:
-    return loss_of(pod_body("job-1-worker", **status))
+def lost(**status: Any) -> Disruption | None:
+    return disruption_of(pod_body("job-1-worker", **status))
 
 
-def loss(cause: Cause, message: str) -> Loss:
-    return Loss(cause, f"pod job-1-worker: {message}", of_head=False)
+def disruption(cause: Cause, message: str) -> Disruption:
+    return Disruption(cause, f"pod job-1-worker: {message}", of_head=False)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def loss(cause: Cause, message: str) -> Loss:
 )
 def test_disruption_target_is_a_loss(reason: str, cause: Cause) -> None:
     target = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "drained"}
-    assert lost(conditions=[target]) == loss(cause, "drained")
+    assert lost(conditions=[target]) == disruption(cause, "drained")
     assert lost(conditions=[{**target, "status": "False"}]) is None
 
 
@@ -170,8 +170,8 @@ OUT_OF_MEMORY = "The node was low on resource: memory. Threshold quantity: 100Mi
 )
 def test_failed_pod_is_a_loss(reason: str, message: str | None, cause: Cause) -> None:
     status = {"phase": "Failed", "reason": reason, **({"message": message} if message else {})}
-    assert lost(**status) == loss(cause, message or reason)
-    of_head = loss_of(pod_body("job-1-head", **status))
+    assert lost(**status) == disruption(cause, message or reason)
+    of_head = disruption_of(pod_body("job-1-head", **status))
     assert of_head is not None
     assert of_head.of_head
 

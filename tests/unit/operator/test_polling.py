@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile import looks
-from batchinference_operator.reconcile.ending import POLL_SECONDS
-from batchinference_operator.runtime.driver import Answer
-from batchinference_operator.runtime.keys import Key
-from batchinference_operator.runtime.polling import (
+from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.controller.driver_poller import (
     FORGET_SECONDS,
     MAX_PAUSE,
     MAX_SLOW_PAUSE,
     SLOTS,
     SLOTS_OF_NAMESPACE,
-    DriverPolls,
+    DriverPoller,
 )
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.controller.keys import Key
+from batchinference_operator.reconcile import requeue
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.harness import Harness
 from support.operator.objects import RUNNING, SUCCEEDED, job_body, ray_job_body, report
 from support.operator.virtual_time import clock, in_virtual_time, until
@@ -77,8 +77,8 @@ def seen(uid: str = "a", **status: Any) -> RayJobView:
 
 
 @asynccontextmanager
-async def polling(heads: Heads) -> AsyncIterator[DriverPolls]:
-    polls = DriverPolls(heads, clock)
+async def polling(heads: Heads) -> AsyncIterator[DriverPoller]:
+    polls = DriverPoller(heads, clock)
     tasks = [asyncio.create_task(polls.work()) for _ in range(SLOTS)]
     yield polls
     for task in tasks:
@@ -86,12 +86,12 @@ async def polling(heads: Heads) -> AsyncIterator[DriverPolls]:
 
 
 def read(
-    polls: DriverPolls, ray_job: RayJobView, key: Key = ("team", "job"), tokens: Any = TOKENS
+    polls: DriverPoller, ray_job: RayJobView, key: Key = ("team", "job"), tokens: Any = TOKENS
 ) -> Answer | None:
     return polls.latest(key, ray_job, tokens, POLL_SECONDS)
 
 
-async def follow(polls: DriverPolls, ray_job: RayJobView, seconds: float) -> None:
+async def follow(polls: DriverPoller, ray_job: RayJobView, seconds: float) -> None:
     """Read the latest answer each second, as reconciles do."""
     for _ in range(int(seconds)):
         read(polls, ray_job)
@@ -264,7 +264,7 @@ async def test_silent_drivers_do_not_delay_a_new_job(harness: Harness) -> None:
 @in_virtual_time
 async def test_poll_rate_is_limited_over_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 10.0
-    monkeypatch.setattr(looks, "ASKS_PER_SECOND", limit)
+    monkeypatch.setattr(requeue, "POLLS_PER_SECOND", limit)
     few, many = 10, 40
     rates = []
     for count in (few, many):

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from kubernetes.aio.client import ApiClient, Configuration
 
-from batchinference_operator.runtime.preflight import NotReady, check_api
+from batchinference_operator.preflight import NotReady, check_api
 from support.servers.scripted_http import Answer, Serve, Server, answering
 
 JOBS = "batchinferences.batchinference.dev"

@@ -10,17 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.runtime.queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, KeyedQueue
+from batchinference_operator.controller.workqueue import (
+    FIRST_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    WorkQueue,
+)
 from support.operator.virtual_time import clock, in_virtual_time, run
 from support.tiers import examples
 
 
 @pytest.fixture
-def queue() -> KeyedQueue[str]:
-    return KeyedQueue()
+def queue() -> WorkQueue[str]:
+    return WorkQueue()
 
 
-async def drain(queue: KeyedQueue[str], seconds: float = 100) -> list[tuple[float, str]]:
+async def drain(queue: WorkQueue[str], seconds: float = 100) -> list[tuple[float, str]]:
     """Return the keys handed out within this time, and when. Each key is done at once."""
     found = []
     with contextlib.suppress(TimeoutError):
@@ -33,7 +37,7 @@ async def drain(queue: KeyedQueue[str], seconds: float = 100) -> list[tuple[floa
 
 
 @in_virtual_time
-async def test_keys_are_handed_out_once_and_in_order(queue: KeyedQueue[str]) -> None:
+async def test_keys_are_handed_out_once_and_in_order(queue: WorkQueue[str]) -> None:
     for key in "cabcc":
         queue.add(key)
     assert len(queue) == 3
@@ -41,7 +45,7 @@ async def test_keys_are_handed_out_once_and_in_order(queue: KeyedQueue[str]) -> 
 
 
 @in_virtual_time
-async def test_key_added_during_work_is_handed_out_afterwards(queue: KeyedQueue[str]) -> None:
+async def test_key_added_during_work_is_handed_out_afterwards(queue: WorkQueue[str]) -> None:
     queue.add("a")
     key = await queue.get()
     queue.add(key)
@@ -52,7 +56,7 @@ async def test_key_added_during_work_is_handed_out_afterwards(queue: KeyedQueue[
 
 
 @in_virtual_time
-async def test_waiting_worker_is_woken_by_the_next_key(queue: KeyedQueue[str]) -> None:
+async def test_waiting_worker_is_woken_by_the_next_key(queue: WorkQueue[str]) -> None:
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(3600)
     queue.add("a")
@@ -61,7 +65,7 @@ async def test_waiting_worker_is_woken_by_the_next_key(queue: KeyedQueue[str]) -
 
 
 @in_virtual_time
-async def test_cancelled_worker_loses_no_key(queue: KeyedQueue[str]) -> None:
+async def test_cancelled_worker_loses_no_key(queue: WorkQueue[str]) -> None:
     first, second = (asyncio.create_task(queue.get()) for _ in range(2))
     await asyncio.sleep(0)
     queue.add("a")
@@ -77,7 +81,7 @@ async def test_cancelled_worker_loses_no_key(queue: KeyedQueue[str]) -> None:
 )
 @in_virtual_time
 async def test_shortest_delay_wins(
-    queue: KeyedQueue[str], delays: tuple[float, ...], expected: float
+    queue: WorkQueue[str], delays: tuple[float, ...], expected: float
 ) -> None:
     for delay in delays:
         queue.add_after("a", delay)
@@ -85,7 +89,7 @@ async def test_shortest_delay_wins(
 
 
 @in_virtual_time
-async def test_add_cancels_the_delayed_add(queue: KeyedQueue[str]) -> None:
+async def test_add_cancels_the_delayed_add(queue: WorkQueue[str]) -> None:
     queue.add_after("a", 30)
     await asyncio.sleep(1)
     queue.add("a")
@@ -93,14 +97,14 @@ async def test_add_cancels_the_delayed_add(queue: KeyedQueue[str]) -> None:
 
 
 @in_virtual_time
-async def test_delayed_add_of_a_queued_key_is_ignored(queue: KeyedQueue[str]) -> None:
+async def test_delayed_add_of_a_queued_key_is_ignored(queue: WorkQueue[str]) -> None:
     queue.add("a")
     queue.add_after("a", 30)
     assert await drain(queue) == [(0, "a")]
 
 
 @in_virtual_time
-async def test_delay_that_ends_during_work_applies_afterwards(queue: KeyedQueue[str]) -> None:
+async def test_delay_that_ends_during_work_applies_afterwards(queue: WorkQueue[str]) -> None:
     queue.add("a")
     key = await queue.get()
     queue.add_after(key, 10)
@@ -111,34 +115,34 @@ async def test_delay_that_ends_during_work_applies_afterwards(queue: KeyedQueue[
 
 
 @in_virtual_time
-async def test_backoff_doubles_per_key_until_forgiven(queue: KeyedQueue[str]) -> None:
-    delays = [queue.retry("a") for _ in range(2000)]
+async def test_backoff_doubles_per_key_until_forgiven(queue: WorkQueue[str]) -> None:
+    delays = [queue.add_rate_limited("a") for _ in range(2000)]
     assert delays[:8] == [0.5, 1, 2, 4, 8, 16, 32, 60]
     assert set(delays[7:]) == {MAX_RETRY_SECONDS}
     assert delays[0] == FIRST_RETRY_SECONDS
-    assert queue.retry("b") == FIRST_RETRY_SECONDS
-    queue.forgive("a")
-    assert queue.retry("a") == FIRST_RETRY_SECONDS
+    assert queue.add_rate_limited("b") == FIRST_RETRY_SECONDS
+    queue.forget("a")
+    assert queue.add_rate_limited("a") == FIRST_RETRY_SECONDS
 
 
 @in_virtual_time
-async def test_failed_key_is_handed_out_after_its_backoff(queue: KeyedQueue[str]) -> None:
+async def test_failed_key_is_handed_out_after_its_backoff(queue: WorkQueue[str]) -> None:
     times = []
     queue.add("a")
     for _ in range(4):
         key = await queue.get()
         times.append(clock())
-        queue.retry(key)
+        queue.add_rate_limited(key)
         queue.done(key)
     assert times == [0, 0.5, 1.5, 3.5]
 
 
 @in_virtual_time
-async def test_forgotten_key_leaves_no_timer(queue: KeyedQueue[str]) -> None:
-    queue.retry("a")
+async def test_forgotten_key_leaves_no_timer(queue: WorkQueue[str]) -> None:
+    queue.add_rate_limited("a")
     queue.add_after("b", 5)
     for key in "abc":
-        queue.forget(key)
+        queue.drop(key)
     assert await drain(queue) == []
     kept = [value for value in vars(queue).values() if hasattr(value, "__len__")]
     assert not any(map(len, kept))
@@ -146,7 +150,7 @@ async def test_forgotten_key_leaves_no_timer(queue: KeyedQueue[str]) -> None:
 
 @in_virtual_time
 async def test_lanes_take_turns() -> None:
-    queue: KeyedQueue[str] = KeyedQueue(lane=lambda key: key[0])
+    queue: WorkQueue[str] = WorkQueue(flow=lambda key: key[0])
     for key in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.add(key)
     assert [key for _, key in await drain(queue)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
@@ -161,7 +165,7 @@ def test_waiting_lane_is_passed_over_once_at_most(steps: list[tuple[str, int] | 
     adds a key, or takes one (None)."""
 
     async def body() -> None:
-        queue: KeyedQueue[tuple[str, int]] = KeyedQueue(lane=lambda key: key[0])
+        queue: WorkQueue[tuple[str, int]] = WorkQueue(flow=lambda key: key[0])
         waiting: set[tuple[str, int]] = set()
         passed: dict[str, list[str]] = {}
         for step in steps:
@@ -177,7 +181,7 @@ def test_waiting_lane_is_passed_over_once_at_most(steps: list[tuple[str, int] | 
                 for others in passed.values():
                     assert key[0] not in others
                     others.append(key[0])
-                if any(lane == key[0] for lane, _ in waiting):
+                if any(flow == key[0] for flow, _ in waiting):
                     passed[key[0]] = []
 
     run(body())
@@ -195,7 +199,7 @@ def test_keys_added_during_work_are_processed_afterwards(
     """A key is processed after each time it is added, and only by one worker at a time."""
     runs: list[tuple[str, float, float]] = []
 
-    async def work(queue: KeyedQueue[str]) -> None:
+    async def work(queue: WorkQueue[str]) -> None:
         while True:
             key = await queue.get()
             begun = clock()
@@ -204,7 +208,7 @@ def test_keys_added_during_work_are_processed_afterwards(
             queue.done(key)
 
     async def body() -> list[tuple[str, float]]:
-        queue: KeyedQueue[str] = KeyedQueue()
+        queue: WorkQueue[str] = WorkQueue()
         tasks = [asyncio.create_task(work(queue)) for _ in range(workers)]
         asked = []
         for key, pause in added:

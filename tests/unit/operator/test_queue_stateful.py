@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from batchinference_operator.runtime.queue import MAX_RETRY_SECONDS, KeyedQueue
+from batchinference_operator.controller.workqueue import MAX_RETRY_SECONDS, WorkQueue
 from support.operator.virtual_time import VirtualTimeLoop, clock
 from support.tiers import examples
 
@@ -25,7 +25,7 @@ class Queue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner(loop_factory=VirtualTimeLoop)
-        self.queue: KeyedQueue[str] = KeyedQueue()
+        self.queue: WorkQueue[str] = WorkQueue()
         self.due: dict[str, float] = {}
         self.active: set[str] = set()
         self.failures: dict[str, int] = {}
@@ -60,15 +60,15 @@ class Queue(RuleBasedStateMachine):
     @rule(key=KEYS)
     def retry(self, key: str) -> None:
         now = self.now()
-        delay = self.call(self.queue.retry, key)
+        delay = self.call(self.queue.add_rate_limited, key)
         failures = self.failures.get(key, 0)
         assert delay == min(0.5 * 2**failures, MAX_RETRY_SECONDS)
         self.failures[key] = failures + 1
         self.expect_due(key, now + delay)
 
     @rule(key=KEYS)
-    def forgive(self, key: str) -> None:
-        self.queue.forgive(key)
+    def forget(self, key: str) -> None:
+        self.queue.forget(key)
         self.failures.pop(key, None)
 
     @rule(seconds=SECONDS)
@@ -98,7 +98,7 @@ class Queue(RuleBasedStateMachine):
         late = [key for key, when in self.due.items() if when <= now - 0.1]
         assert len(self.queue) <= len(due)
         assert len(self.queue) >= len([key for key in late if key not in self.active])
-        assert all(map(self.queue.is_due, late))
+        assert all(map(self.queue.is_queued, late))
 
 
 TestQueue = Queue.TestCase

@@ -7,38 +7,38 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.runtime.rate import Rate
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from support.operator.virtual_time import clock, in_virtual_time, run
 from support.tiers import examples
 
 
 @in_virtual_time
 async def test_requests_after_a_burst_are_rate_limited() -> None:
-    rate, times = Rate(qps=2, burst=3), []
+    rate, times = RateLimiter(qps=2, burst=3), []
     for _ in range(6):
-        await rate.turn()
+        await rate.wait()
         times.append(clock())
     assert times == [0, 0, 0, 0.5, 1.0, 1.5]
     await asyncio.sleep(98.5)
     for _ in range(3):
-        await rate.turn()
+        await rate.wait()
     assert clock() == 100, "another burst after a pause"
 
 
 @in_virtual_time
 async def test_pause_delays_all_requests() -> None:
-    rate = Rate(qps=100, burst=100)
+    rate = RateLimiter(qps=100, burst=100)
     rate.pause(7)
-    await rate.turn()
+    await rate.wait()
     assert 7 <= clock() < 7.1
 
 
 @in_virtual_time
 async def test_waiting_requests_are_served_in_order() -> None:
-    rate, order = Rate(qps=1, burst=1), []
+    rate, order = RateLimiter(qps=1, burst=1), []
 
     async def take(name: str) -> None:
-        await rate.turn()
+        await rate.wait()
         order.append(name)
 
     await asyncio.gather(*(take(name) for name in "abcd"))
@@ -53,10 +53,10 @@ async def test_waiting_requests_are_served_in_order() -> None:
 @settings(max_examples=examples(100), deadline=None)
 def test_rate_is_never_exceeded(pauses: list[float], qps: int, burst: int) -> None:
     async def body() -> list[float]:
-        rate, times = Rate(qps, burst), []
+        rate, times = RateLimiter(qps, burst), []
         for pause in pauses:
             await asyncio.sleep(pause)
-            await rate.turn()
+            await rate.wait()
             times.append(clock())
         return times
 

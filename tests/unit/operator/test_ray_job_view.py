@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference_operator.status.conditions import MAX_MESSAGE
-from batchinference_operator.status.observations import RayJobView, owner_uid
+from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from support.operator.objects import OTHER_UID, SUCCEEDED, UID, owner, ray_job_body
 
 RAY_STATES = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
@@ -31,7 +31,12 @@ def view(**status: Any) -> RayJobView:
 
 def test_ray_job_without_status_has_empty_fields() -> None:
     seen = RayJobView.of({"metadata": {"name": "job-1"}})
-    assert (seen.name, seen.owner_uid, seen.kept, seen.deleting) == ("job-1", None, False, False)
+    assert (seen.name, seen.owner_uid, seen.cluster_retained, seen.deleting) == (
+        "job-1",
+        None,
+        False,
+        False,
+    )
     fields = ("job_status", "deployment_status", "reason", "message", "cluster", "head_ip",
               "head_service", "ended_at")  # fmt: skip
     assert {field: getattr(seen, field) for field in fields} == dict.fromkeys(fields, "")
@@ -51,9 +56,9 @@ def test_incomplete_status_has_empty_fields(status: Any) -> None:
 @pytest.mark.parametrize("time", ["2026-03-01T12:00:00+99:99", "2026-03-01t12:00:00z"])
 def test_time_that_only_the_api_server_takes_counts_as_absent(time: str) -> None:
     seen = view(startTime=time, endTime=time, rayJobInfo={"startTime": time})
-    assert (seen.driven_since, seen.ended_at) == ("", "")
+    assert (seen.driver_started_at, seen.ended_at) == ("", "")
     began = "2026-03-01T12:00:00Z"
-    assert view(startTime=began, rayJobInfo={"startTime": time}).driven_since == began
+    assert view(startTime=began, rayJobInfo={"startTime": time}).driver_started_at == began
 
 
 def test_ended_ray_job_has_all_fields() -> None:
@@ -64,7 +69,7 @@ def test_ended_ray_job_has_all_fields() -> None:
     assert (seen.head_ip, seen.head_service) == ("10.0.0.7", "job-1-head-svc")
     assert (seen.reason, seen.message, seen.cluster) == ("AppFailed", "boom", "job-1-raycluster-x")
     assert seen.ended_at == "2026-03-01T12:10:00Z"
-    assert seen.kept
+    assert seen.cluster_retained
 
 
 def test_ttl_and_deletion_timestamp_give_kept_and_deleting() -> None:
@@ -72,7 +77,7 @@ def test_ttl_and_deletion_timestamp_give_kept_and_deleting() -> None:
     body["spec"]["ttlSecondsAfterFinished"] = 0
     body["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
     seen = RayJobView.of(body)
-    assert (seen.kept, seen.deleting) == (False, True)
+    assert (seen.cluster_retained, seen.deleting) == (False, True)
 
 
 def test_long_message_is_cut_to_the_limit_of_conditions() -> None:

@@ -12,32 +12,32 @@ import yaml
 from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
-from batchinference_operator.reconcile.beginning import names_of, refused, render
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.ending import POLL_SECONDS
-from batchinference_operator.reconcile.following import (
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.attempt_start import create_refused, names_of, render_objects
+from batchinference_operator.reconcile.attempt_sync import (
+    DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
-    SILENCE_SECONDS,
-    wants_report,
+    polls_driver,
 )
-from batchinference_operator.reconcile.looks import (
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.reconcile import finished, is_terminal, reconcile
+from batchinference_operator.reconcile.requeue import (
     IDLE_SECONDS,
     NO_PODS_SECONDS,
-    REST_SECONDS,
+    WATCHED_SECONDS,
 )
-from batchinference_operator.reconcile.model import Actions, JobView, Observed
-from batchinference_operator.reconcile.reconcile import finished, reconcile, settled
-from batchinference_operator.reconcile.settings import Settings
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.reconcile.state import Actions, JobView, Observed
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.documents.minimal import model_step
 from support.operator.objects import (
+    CONFIG,
     FAILED,
     INITIALIZING,
     NAMESPACE,
     OTHER_UID,
     RUNNING,
-    SETTINGS,
     SUCCEEDED,
     UID,
     job_body,
@@ -68,7 +68,7 @@ def ended(kind: str) -> dict[str, Any]:
 
 
 def act(observed: Observed, now: datetime = NOW) -> Actions:
-    return reconcile(observed, SETTINGS, now)
+    return reconcile(observed, CONFIG, now)
 
 
 def planned_job(**metadata: Any) -> JobView:
@@ -111,8 +111,8 @@ def test_new_job_gets_config_map_and_ray_job_that_it_owns() -> None:
     actions = act(Observed(job()))
     assert [body["kind"] for body in actions.create] == ["ConfigMap", "RayJob"]
     assert (phase(actions), reason(actions)) == ("Planning", "Planning")
-    assert actions.again_after == POLL_SECONDS
-    assert (actions.remove, actions.release) == ((), ())
+    assert actions.requeue_after == POLL_SECONDS
+    assert (actions.delete_ray_jobs, actions.release_clusters) == ((), ())
     for body in actions.create:
         (owner,) = body["metadata"]["ownerReferences"]
         assert body["metadata"]["namespace"] == NAMESPACE
@@ -120,9 +120,9 @@ def test_new_job_gets_config_map_and_ray_job_that_it_owns() -> None:
 
 
 def test_defaults_of_the_operator_are_rendered_or_named_if_missing() -> None:
-    *_, ray_job = render(job(), names_of(job(), 1), SETTINGS)
+    *_, ray_job = render_objects(job(), names_of(job(), 1), CONFIG)
     assert "registry/pipeline:1" in yaml.safe_dump(ray_job)
-    without_image = Settings(Cluster(), SETTINGS.token_key)
+    without_image = Config(Cluster(), CONFIG.token_key)
     actions = reconcile(Observed(job()), without_image, NOW)
     assert actions.create == ()
     assert "spec.cluster.image" in message(actions)
@@ -168,19 +168,19 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
 def test_a_refusal_by_the_default_queue_of_kueue_names_the_way_out() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
-    for words, spec, hint in (
+    for message, spec, hint in (
         (kueue, {}, True),
         (kueue, {"cluster": {"queue": "gpu"}}, False),
         ("403: exceeded quota", {}, False),
     ):
-        told = refused(replace(job(), spec=spec), words, NOW)["conditions"][0]["message"]
-        assert told.startswith(words)
+        told = create_refused(replace(job(), spec=spec), message, NOW)["conditions"][0]["message"]
+        assert told.startswith(message)
         assert ("with spec.cluster.queue: default" in told) is hint
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
     """The job could mount the key from which the tokens of all Ray clusters are derived."""
-    actions = reconcile(Observed(job()), replace(SETTINGS, own_namespace=NAMESPACE), NOW)
+    actions = reconcile(Observed(job()), replace(CONFIG, own_namespace=NAMESPACE), NOW)
     assert (actions.create, phase(actions), reason(actions)) == ((), "Failed", "InvalidSpec")
     assert message(actions).startswith(f"metadata.namespace: '{NAMESPACE}' is the operator's")
 
@@ -193,7 +193,7 @@ def test_a_corrected_spec_leaves_invalid_spec() -> None:
     loop.reconcile()
     assert loop.phases == ["Failed"], "nothing has changed"
     loop.spec["priority"], loop.generation = 4, 2
-    assert loop.reconcile().again_after == 0
+    assert loop.reconcile().requeue_after == 0
     assert (loop.phase, "completionTime" in loop.status) == ("Pending", False)
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
@@ -227,15 +227,15 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     body = job_body()
     seen = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        render(seen, names_of(seen, 1), SETTINGS)
+        render_objects(seen, names_of(seen, 1), CONFIG)
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
     assert message(actions) == "; ".join(str(refusal.value).splitlines())
-    assert actions.again_after == 0
+    assert actions.requeue_after == 0
 
 
-def token_in(job: JobView, settings: Settings = SETTINGS) -> str:
+def token_in(job: JobView, settings: Config = CONFIG) -> str:
     (secret,) = reconcile(Observed(job, {"job-1": view(job.uid)}), settings, NOW).create
     (token,) = secret["stringData"].values()
     return str(token)
@@ -243,14 +243,14 @@ def token_in(job: JobView, settings: Settings = SETTINGS) -> str:
 
 def test_token_depends_only_on_job_attempt_and_key() -> None:
     token = token_in(planned_job())
-    assert token == token_in(planned_job(resourceVersion="99")) == SETTINGS.token(job(), "job-1")
-    other_key = Settings(SETTINGS.defaults, b"another key of thirty-two bytes")
+    assert token == token_in(planned_job(resourceVersion="99")) == CONFIG.token(job(), "job-1")
+    other_key = Config(CONFIG.defaults, b"another key of thirty-two bytes")
     others = {token_in(planned_job(uid=OTHER_UID)), token_in(planned_job(), other_key)}
     assert len({token} | others) == 3
 
 
 def test_token_is_in_no_object_but_the_secret() -> None:
-    token = SETTINGS.token(job(), "job-1")
+    token = CONFIG.token(job(), "job-1")
     first, second = Observed(job()), Observed(planned_job(), {"job-1": view(**INITIALIZING)})
     made = [*act(first).create, *act(second).create]
     assert [body["kind"] for body in made if token in repr(body)] == ["Secret"]
@@ -262,13 +262,13 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
     assert (phase(actions), reason(actions)) == ("Starting", "Starting")
     assert actions.status is not None
     assert actions.status["rayJobName"] == "job-1"
-    assert actions.again_after == IDLE_SECONDS
-    without_pods = replace(seen, watched=True)
-    assert act(without_pods).again_after == NO_PODS_SECONDS
+    assert actions.requeue_after == IDLE_SECONDS
+    without_pods = replace(seen, ray_job_synced=True)
+    assert act(without_pods).requeue_after == NO_PODS_SECONDS
     with_pod = replace(without_pods, pods=(PodView.of(pod_body()),))
-    assert act(with_pod).again_after == IDLE_SECONDS
+    assert act(with_pod).requeue_after == IDLE_SECONDS
     without_cluster = observe_started(view(**{**INITIALIZING, "rayClusterName": ""}))
-    assert act(replace(without_cluster, watched=True)).again_after == REST_SECONDS
+    assert act(replace(without_cluster, ray_job_synced=True)).requeue_after == WATCHED_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
 def test_state_of_the_driver_is_the_phase(report_seen: Report | None, expected: str) -> None:
     actions = act(observe_started(view(**RUNNING), report=report_seen, driver_reached=True))
     assert phase(actions) == expected
-    assert actions.again_after == IDLE_SECONDS, "an answer of the driver comes before"
+    assert actions.requeue_after == IDLE_SECONDS, "an answer of the driver comes before"
 
 
 def test_silent_driver_is_reported_and_job_continues() -> None:
@@ -298,15 +298,15 @@ def test_driver_is_not_silent_in_its_first_minute() -> None:
     which is when KubeRay accepted the RayJob."""
     loop = ReconcileLoop()
     loop.start()
-    accepted = stamp(loop.now)
+    accepted = to_rfc3339(loop.now)
     loop.reconcile(480)
-    began = {"startTime": accepted, "rayJobInfo": {"startTime": stamp(loop.now)}}
+    began = {"startTime": accepted, "rayJobInfo": {"startTime": to_rfc3339(loop.now)}}
     loop.set_kuberay_status(**RUNNING, **began)
     reasons = []
     for _ in range(3):
         loop.reconcile()
         reasons.append(loop.reason)
-        loop.now += timedelta(seconds=SILENCE_SECONDS / 2)
+        loop.now += timedelta(seconds=DRIVER_START_SECONDS / 2)
     assert reasons == ["Starting", "Starting", "DriverSilent"]
 
 
@@ -323,7 +323,7 @@ def test_pod_trouble_is_in_the_status(
     status: dict[str, Any], events: dict[str, str], cause: str, expected: str
 ) -> None:
     pod = PodView.of(pod_body("job-1-worker", **status))
-    actions = act(observe_started(view(**INITIALIZING), pods=(pod,), words=events))
+    actions = act(observe_started(view(**INITIALIZING), pods=(pod,), messages=events))
     assert (phase(actions), reason(actions)) == ("Pending", cause)
     assert message(actions) == f"pod job-1-worker: {expected}"
 
@@ -336,7 +336,7 @@ def test_final_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> 
     assert actions.status is not None
     assert finished(replace(job(), status=actions.status))
     assert actions.status["completionTime"] == "2026-03-01T12:09:00Z"
-    assert actions.again_after == 0
+    assert actions.requeue_after == 0
 
 
 def test_ray_job_refused_by_kuberay_fails_the_job() -> None:
@@ -344,14 +344,14 @@ def test_ray_job_refused_by_kuberay_fails_the_job() -> None:
     actions = act(observe_started(refused_one))
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
     assert message(actions) == "spec is invalid"
-    assert actions.again_after == 0
+    assert actions.requeue_after == 0
 
 
 @pytest.mark.parametrize("seconds", [-30, 0, 1, REPORT_GRACE_SECONDS - 1])
 def test_final_report_is_polled_within_the_grace_period(seconds: float) -> None:
     actions = act(observe_started(view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
     assert (phase(actions), reason(actions)) == ("Finalizing", "Finalizing")
-    assert actions.again_after == POLL_SECONDS
+    assert actions.requeue_after == POLL_SECONDS
 
 
 @pytest.mark.parametrize("seconds", [REPORT_GRACE_SECONDS, REPORT_GRACE_SECONDS + 1, 86_400])
@@ -359,7 +359,7 @@ def test_job_ends_without_report_after_the_grace_period(seconds: float) -> None:
     actions = act(observe_started(view(**SUCCEEDED)), ENDED + timedelta(seconds=seconds))
     assert phase(actions) == "Succeeded"
     assert "could not be read" in message(actions)
-    assert actions.again_after == 0
+    assert actions.requeue_after == 0
 
 
 def test_grace_period_counts_in_any_time_zone() -> None:
@@ -415,10 +415,10 @@ def test_foreign_ray_job_blocks_the_start_until_it_is_deleted(
 ) -> None:
     foreign = {"job-1": view(owner_uid, **status)}
     actions = act(Observed(planned_job() if planned else job(), foreign))
-    assert (actions.remove, actions.create, actions.release) == ((), (), ())
+    assert (actions.delete_ray_jobs, actions.create, actions.release_clusters) == ((), (), ())
     assert (phase(actions), reason(actions)) == ("Pending", "NameTaken")
     assert expected in message(actions)
-    assert actions.again_after == POLL_SECONDS
+    assert actions.requeue_after == POLL_SECONDS
     assert len(act(Observed(job(actions.status))).create) == 2
 
 
@@ -427,7 +427,7 @@ def test_deleting_job_gets_no_actions() -> None:
     for ray_job in (view(**RUNNING), view(OTHER_UID), view(**SUCCEEDED)):
         observed = Observed(going, {"job-1": ray_job})
         assert act(observed) == Actions()
-        assert not wants_report(observed)
+        assert not polls_driver(observed)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_deleting_job_gets_no_actions() -> None:
 )  # fmt: skip
 def test_job_is_finished_by_conditions_not_by_phase(status: dict[str, Any], expected: bool) -> None:
     assert finished(job(status)) is expected
-    assert settled(job(status)) is expected
+    assert is_terminal(job(status)) is expected
 
 
 @pytest.mark.parametrize(
@@ -455,11 +455,11 @@ def test_job_is_finished_by_conditions_not_by_phase(status: dict[str, Any], expe
     ids=["no-ray-job", "no-driver", "running", "ended", "foreign", "no-attempt", "finished"],
 )
 def test_report_is_wanted_only_of_a_started_driver(observed: Observed, wanted: bool) -> None:
-    assert wants_report(observed) is wanted
+    assert polls_driver(observed) is wanted
 
 
 def test_refusal_by_the_api_server_is_in_the_status() -> None:
-    status = refused(job(), "403: exceeded quota: pods", NOW)
+    status = create_refused(job(), "403: exceeded quota: pods", NOW)
     assert status["phase"] == "Pending"
     assert {condition["reason"] for condition in status["conditions"]} == {"Refused"}
     assert status["conditions"][0]["message"] == "403: exceeded quota: pods"

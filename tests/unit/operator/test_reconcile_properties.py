@@ -18,19 +18,30 @@ from batchinference.spec.limits import Limits
 from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference_operator.reconcile.following import wants_report
-from batchinference_operator.reconcile.model import Actions, JobView, Observed
+from batchinference_operator.reconcile.attempt_sync import polls_driver
 from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.reconcile import finished, reconcile
-from batchinference_operator.status.attempts import closed, current, is_open, number_of, opened
-from batchinference_operator.status.conditions import holds
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.status.attempts import (
+    add_attempt,
+    attempt_number,
+    end_attempt,
+    is_running,
+    last_attempt,
+)
+from batchinference_operator.status.conditions import is_condition_true
+from batchinference_operator.status.job_status import (
+    Status,
+    StatusUpdate,
+    build_status,
+    merge_patch,
+)
+from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.status import Finding, Status, build_status, merge_patch
-from batchinference_operator.status.verdict import judge
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import (
+    CONFIG,
     OTHER_UID,
-    SETTINGS,
     UID,
     job_body,
     placed,
@@ -88,7 +99,7 @@ def _ray_job(
 
 
 def _is_finished(status: Status) -> bool:
-    return holds(status, "Complete") or holds(status, "Failed")
+    return is_condition_true(status, "Complete") or is_condition_true(status, "Failed")
 
 
 POLICIES = st.fixed_dictionaries(
@@ -120,21 +131,21 @@ def jobs(draw: st.DrawFn) -> JobView:
 def statuses(draw: st.DrawFn) -> Status:
     """Generate a status after up to three attempts. The last may still run."""
     status: Status = {}
-    stamp = NOON_STAMP
+    to_rfc3339 = NOON_STAMP
     for number in range(1, draw(st.sampled_from([0, 1, 1, 1, 2, 3])) + 1):
         outcome = draw(st.sampled_from(["Failed", "Suspended"]))
-        status = closed(status, outcome, stamp, Cause.NODE_LOST)
-        status = opened(status, Names("job", UID, number))
+        status = end_attempt(status, outcome, to_rfc3339, Cause.NODE_LOST)
+        status = add_attempt(status, Names("job", UID, number))
         if draw(st.booleans()):
-            status["attempts"][-1]["startTime"] = stamp
+            status["attempts"][-1]["startTime"] = to_rfc3339
     if draw(st.integers(0, 3)) == 0:
-        status = closed(status, "Failed", stamp, Cause.NODE_LOST, "gone")
+        status = end_attempt(status, "Failed", to_rfc3339, Cause.NODE_LOST, "gone")
         status |= draw(st.sampled_from([{}, {"nextAttemptTime": "2026-03-01T12:10:00Z"}]))
     seen, last = draw(st.none() | RAY_JOBS), draw(st.none() | REPORTS)
-    phase, verdict = judge(seen, (), last, "s3://out")
-    if verdict.complete or verdict.failed:
+    phase, summary = derive_phase(seen, (), last, "s3://out")
+    if summary.complete or summary.failed:
         return status
-    return build_status(status, 1, Finding(phase, verdict, seen, last), stamp)
+    return build_status(status, 1, StatusUpdate(phase, summary, seen, last), to_rfc3339)
 
 
 @st.composite
@@ -142,10 +153,10 @@ def observations(draw: st.DrawFn) -> Observed:
     """Generate a job with RayJobs, mostly including the RayJob of its last attempt. The driver
     reports only if the operator asks for a report."""
     job, some = draw(jobs()), draw(st.lists(RAY_JOBS, max_size=2))
-    last = replace(draw(RAY_JOBS), name=f"job-{number_of(job.status)}", owner_uid=UID)
-    mine = [last] if number_of(job.status) and draw(st.integers(0, 3)) else []
+    last = replace(draw(RAY_JOBS), name=f"job-{attempt_number(job.status)}", owner_uid=UID)
+    mine = [last] if attempt_number(job.status) and draw(st.integers(0, 3)) else []
     observed = Observed(job, {seen.name: seen for seen in [*some, *mine]}, draw(PODS))
-    if not wants_report(observed) or not draw(st.integers(0, 3)):
+    if not polls_driver(observed) or not draw(st.integers(0, 3)):
         return observed
     return replace(observed, report=draw(REPORTS), driver_reached=True)
 
@@ -155,7 +166,7 @@ def observations(draw: st.DrawFn) -> Observed:
 
 def is_deterministic(observed: Observed, actions: Actions, now: datetime) -> None:
     before = copy.deepcopy(observed)
-    assert reconcile(observed, SETTINGS, now) == actions
+    assert reconcile(observed, CONFIG, now) == actions
     assert observed == before, "reconcile changes none of its arguments"
 
 
@@ -165,7 +176,7 @@ def leaves_a_finished_job_alone(observed: Observed, _: Actions, now: datetime) -
         over = {"type": end, "status": "True", "lastTransitionTime": NOON_STAMP}
         status = {**observed.job.status, "conditions": [over]}
         ended = replace(observed, job=replace(observed.job, status=status))
-        actions = reconcile(ended, SETTINGS, now)
+        actions = reconcile(ended, CONFIG, now)
         assert actions.create == ()
         generation = {"observedGeneration": observed.job.generation}
         is_current = status.get("observedGeneration") == observed.job.generation
@@ -179,10 +190,10 @@ def creates_one_ray_job_at_a_time(observed: Observed, actions: Actions, _: datet
     if not created:
         return
     status, ray_jobs = observed.job.status, observed.ray_jobs
-    opening = number_of(status) + (not is_open(status))
+    opening = attempt_number(status) + (not is_running(status))
     assert created == [f"job-{opening}"]
     assert not Policies.of(observed.job.spec, Limits()).suspend
-    for number in range(1, opening) if not is_open(status) else ():
+    for number in range(1, opening) if not is_running(status) else ():
         seen = ray_jobs.get(f"job-{number}")
         assert seen is None or seen.ended or seen.owner_uid != UID
     seen = ray_jobs.get(created[0])
@@ -190,9 +201,9 @@ def creates_one_ray_job_at_a_time(observed: Observed, actions: Actions, _: datet
 
 
 def removes_only_its_own_ray_jobs(observed: Observed, actions: Actions, _: datetime) -> None:
-    for seen in actions.remove:
+    for seen in actions.delete_ray_jobs:
         assert seen == observed.ray_jobs[seen.name]
-    for seen in [*actions.remove, *actions.release]:
+    for seen in [*actions.delete_ray_jobs, *actions.release_clusters]:
         assert seen.owner_uid == UID
         clusters_with_pods = {pod.cluster for pod in observed.pods if pod.ended is None}
         assert not seen.deleting or seen.cluster in clusters_with_pods
@@ -201,24 +212,24 @@ def removes_only_its_own_ray_jobs(observed: Observed, actions: Actions, _: datet
 def removes_nothing_before_the_status_says_so(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
-    if is_open(observed.job.status) and not finished(observed.job):
-        assert actions.remove == ()
+    if is_running(observed.job.status) and not finished(observed.job):
+        assert actions.delete_ray_jobs == ()
 
 
 def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime) -> None:
     """Any event may be lost, so progress must not depend on events."""
     if observed.job.deleting or finished(observed.job):
         return
-    if actions.again_after is None:
+    if actions.requeue_after is None:
         assert actions.status is not None
-        assert _is_finished(actions.status) or holds(actions.status, "Suspended")
+        assert _is_finished(actions.status) or is_condition_true(actions.status, "Suspended")
 
 
 def writes_an_end_without_creating_objects(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
     """The API server may refuse objects. This must not delay the end."""
-    if actions.status is not None and not is_open(actions.status):
+    if actions.status is not None and not is_running(actions.status):
         assert actions.create == ()
 
 
@@ -228,14 +239,16 @@ def writes_a_valid_status(observed: Observed, actions: Actions, _: datetime) -> 
 
 
 def writes_nothing_the_second_time(observed: Observed, _: Actions, now: datetime) -> None:
-    first = reconcile(replace(observed, pods=()), SETTINGS, now).status
-    if first is None or _is_finished(first) or "startTime" not in (current(first) or {}):
+    first = reconcile(replace(observed, pods=()), CONFIG, now).status
+    if first is None or _is_finished(first) or "startTime" not in (last_attempt(first) or {}):
         return
     again = replace(observed, pods=(), job=replace(observed.job, status=first))
-    second = reconcile(again, SETTINGS, now + timedelta(seconds=1)).status
-    if second is None or not is_open(second):  # a deadline may have expired in that second
+    second = reconcile(again, CONFIG, now + timedelta(seconds=1)).status
+    if second is None or not is_running(second):  # a deadline may have expired in that second
         return
-    if number_of(first) == number_of(second):  # otherwise the RayJob of the next attempt exists
+    if attempt_number(first) == attempt_number(
+        second
+    ):  # otherwise the RayJob of the next attempt exists
         assert merge_patch(first, second) == {}
 
 
@@ -265,7 +278,7 @@ RULES: list[Callable[[Observed, Actions, datetime], None]] = [
 @given(observed=observations(), now=MOMENTS)
 @settings(max_examples=examples(1000, 300), deadline=None)
 def test_reconcile_follows_all_rules(observed: Observed, now: datetime) -> None:
-    actions = reconcile(observed, SETTINGS, now)
+    actions = reconcile(observed, CONFIG, now)
     for rule in RULES:
         rule(observed, actions, now)
 
@@ -284,8 +297,11 @@ def test_strategies_generate_every_kind_of_verdict() -> None:
         derandomize=True,
     )
     def collect(observed: Observed, now: datetime) -> None:
-        actions = reconcile(observed, SETTINGS, now)
-        found.update(["released"] * bool(actions.release) + ["removed"] * bool(actions.remove))
+        actions = reconcile(observed, CONFIG, now)
+        found.update(
+            ["released"] * bool(actions.release_clusters)
+            + ["removed"] * bool(actions.delete_ray_jobs)
+        )
         found.add(str((actions.status or {}).get("phase")))
         if actions.status:
             found.update(condition["reason"] for condition in actions.status["conditions"])

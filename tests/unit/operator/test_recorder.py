@@ -11,12 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.reconcile.model import JobView
-from batchinference_operator.runtime.gateway import Refused, Unreachable
-from batchinference_operator.runtime.metrics import Metrics
-from batchinference_operator.runtime.recorder import BURST, MAX_WAITING, QPS, Recorder, event_body
+from batchinference_operator.kube.api import Refused, Unreachable
+from batchinference_operator.observability.event_recorder import (
+    BURST,
+    MAX_WAITING,
+    QPS,
+    EventRecorder,
+    event_body,
+)
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.reconcile.state import JobView
 from batchinference_operator.status.events import Event
-from support.operator.fake_cluster import FakeCluster, FakeGateway
+from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.harness import Harness
 from support.operator.objects import OTHER_UID, UID, job_body
 from support.operator.virtual_time import BEGINNING, in_virtual_time, wall_clock
@@ -35,8 +41,8 @@ class RecorderWithCluster:
     def __init__(self) -> None:
         self.cluster, self.metrics, self.calls = FakeCluster(), Metrics(), 0
         self.fault: Exception | None = None
-        gateway = FakeGateway(self.cluster, before=self._called)
-        self.recorder = Recorder(gateway, self.metrics, wall_clock)
+        api = FakeKubeApi(self.cluster, before=self._called)
+        self.recorder = EventRecorder(api, self.metrics, wall_clock)
 
     def _called(self, _: str) -> None:
         self.calls += 1
@@ -167,7 +173,7 @@ async def test_events_never_contain_the_token(harness: Harness) -> None:
 @in_virtual_time
 async def test_events_of_one_namespace_hold_up_and_drop_none_of_another() -> None:
     cluster, metrics = FakeCluster(), Metrics()
-    recorder = Recorder(FakeGateway(cluster), metrics, wall_clock)
+    recorder = EventRecorder(FakeKubeApi(cluster), metrics, wall_clock)
     for number in range(MAX_WAITING + 1000):
         noisy = JobView.of(job_body(f"noisy-{number}", namespace="noisy"))
         recorder.record(noisy, 1, [EVENT])

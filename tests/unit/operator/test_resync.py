@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from batchinference_operator.runtime.controller import Controller
-from batchinference_operator.runtime.gateway import Refused, Unreachable
-from batchinference_operator.runtime.resync import RESYNC_SECONDS, resync
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
+from batchinference_operator.kube.api import Refused, Unreachable
 from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE
 from support.operator.virtual_time import in_virtual_time, until
@@ -37,13 +37,13 @@ async def test_job_deleted_unseen_is_forgotten_despite_a_failed_list(
         if call == "list BatchInference" and faults:
             raise faults.pop()
 
-    harness.gateway.before = fail
+    harness.api.before = fail
     async with resynced(harness) as controller:
         await harness.finish_job()
         harness.cluster.delete("BatchInference", "job", unseen=True)
         await asyncio.sleep((2 if fault else 1) * RESYNC_SECONDS + 1)
         assert controller.cache.observe(KEY) is None
-        assert controller.written == {}
+        assert controller.last_write == {}
 
 
 @in_virtual_time
@@ -70,7 +70,7 @@ async def test_recreated_job_is_kept(harness: Harness) -> None:
 async def test_resync_requeues_jobs_without_events(harness: Harness) -> None:
     harness.cluster.apply(suspend=True)
     async with resynced(harness) as controller:
-        registry = controller.signals.metrics.registry
+        registry = controller.telemetry.metrics.registry
 
         def reconciles() -> float:
             return registry.get_sample_value("batchinference_reconcile_seconds_count") or 0.0

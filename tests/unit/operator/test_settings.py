@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.model import JobView
-from batchinference_operator.reconcile.turns import Concurrency
-from batchinference_operator.runtime.settings import MIN_KEY_BYTES, OperatorSettings
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
 from support.operator.objects import job_body
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"
@@ -74,7 +74,7 @@ def test_all_settings_are_read_from_the_environment(
     assert (settings.qps, settings.burst) == (20.5, 30)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     assert settings.for_reconcile().defaults.image == "registry/pipeline:1"
-    assert settings.for_reconcile().concurrency == Concurrency(in_all=20, per_namespace=5)
+    assert settings.for_reconcile().concurrency == Concurrency(total=20, per_namespace=5)
 
 
 @pytest.mark.parametrize(

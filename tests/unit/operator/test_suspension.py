@@ -10,14 +10,14 @@ import pytest
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.beginning import LINGER_SECONDS
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.ending import POLL_SECONDS
-from batchinference_operator.reconcile.model import Actions
-from batchinference_operator.reconcile.suspension import LOOK_SECONDS, STOP_LOOK_SECONDS
-from batchinference_operator.status.conditions import holds
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECONDS
+from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.suspend import STOP_POLL_SECONDS, SUSPEND_POLL_SECONDS
+from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import RUNNING, SUCCEEDED, placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 
@@ -52,7 +52,7 @@ def suspended(phase: str = "Running") -> ReconcileLoop:
     assert loop.phase == phase
     suspend(loop)
     if phase in DRIVEN:
-        assert names(loop.reconcile().stop) == ["job-1"]
+        assert names(loop.reconcile().stop_drivers) == ["job-1"]
     return loop
 
 
@@ -85,13 +85,13 @@ def test_job_is_suspended_in_any_phase_and_resumed(phase: str) -> None:
     assert (loop.phase, loop.reason) == ("Suspending", "Suspending")
     assert "deletionTimestamp" in loop.ray_jobs["job-1"]["metadata"]
     loop.finalize_deletions()
-    assert loop.reconcile(LOOK_SECONDS).again_after is None
+    assert loop.reconcile(SUSPEND_POLL_SECONDS).requeue_after is None
     assert (loop.phase, loop.reason) == ("Suspended", "Suspended")
-    assert holds(loop.status, "Suspended")
-    assert holds(loop.status, "Ready"), "clients need not wait for it"
+    assert is_condition_true(loop.status, "Suspended")
+    assert is_condition_true(loop.status, "Ready"), "clients need not wait for it"
     resume(loop, 3600)
     assert (loop.phase, loop.status["attempt"]) == ("Planning", 2)
-    assert not holds(loop.status, "Suspended")
+    assert not is_condition_true(loop.status, "Suspended")
     loop.run()
     loop.set_report(JobState.SUCCEEDED)
     loop.reconcile()
@@ -102,21 +102,21 @@ def test_suspension_is_recorded_before_objects_are_removed() -> None:
     loop = running()
     loop.spec["suspend"] = True
     actions = loop.reconcile()
-    assert (actions.remove, actions.again_after) == ((), 0)
+    assert (actions.delete_ray_jobs, actions.requeue_after) == ((), 0)
     assert loop.attempt["outcome"] == "Suspended"
     assert "cause" not in loop.attempt, "it is not a failure"
     assert loop.status["failedAttempts"] == 0
 
 
 def test_driver_is_stopped_before_its_ray_job_is_removed() -> None:
-    assert suspended("Starting").reconcile().remove, "there is no driver yet"
+    assert suspended("Starting").reconcile().delete_ray_jobs, "there is no driver yet"
     loop = running()
     suspend(loop)
     actions = loop.reconcile(1)
-    assert names(actions.stop) == ["job-1"]
-    assert (actions.remove, actions.again_after) == ((), STOP_LOOK_SECONDS)
+    assert names(actions.stop_drivers) == ["job-1"]
+    assert (actions.delete_ray_jobs, actions.requeue_after) == ((), STOP_POLL_SECONDS)
     actions = loop.reconcile(1)
-    assert (actions.stop, names(actions.remove)) == ((), ["job-1"])
+    assert (actions.stop_drivers, names(actions.delete_ray_jobs)) == ((), ["job-1"])
 
 
 def test_waiting_for_the_driver_to_stop_times_out() -> None:
@@ -126,13 +126,13 @@ def test_waiting_for_the_driver_to_stop_times_out() -> None:
         loop.reconcile(STOP_SECONDS / 2 - 1)
         loop.ray_jobs["job-1"]["status"]["jobStatus"] = "RUNNING"
     actions = loop.reconcile(2)
-    assert (actions.stop, names(actions.remove)) == ((), ["job-1"])
+    assert (actions.stop_drivers, names(actions.delete_ray_jobs)) == ((), ["job-1"])
 
 
 def test_succeeded_job_waits_for_its_report_before_suspending() -> None:
     loop = running()
     loop.report = None
-    loop.set_kuberay_status(**{**SUCCEEDED, "endTime": stamp(loop.now)})
+    loop.set_kuberay_status(**{**SUCCEEDED, "endTime": to_rfc3339(loop.now)})
     loop.spec["suspend"] = True
     loop.reconcile()
     assert loop.phase == "Finalizing"
@@ -162,9 +162,9 @@ def test_job_created_suspended_creates_objects_when_resumed() -> None:
 def test_unrecorded_ray_job_is_removed_and_not_missed_after_resume(loop: ReconcileLoop) -> None:
     loop.plan()
     loop.status = {}
-    assert suspend(loop).remove == (), "it is removed only after it is recorded"
+    assert suspend(loop).delete_ray_jobs == (), "it is removed only after it is recorded"
     assert (loop.phase, loop.attempt["outcome"]) == ("Suspending", "Suspended")
-    assert names(loop.reconcile().remove) == ["job-1"]
+    assert names(loop.reconcile().delete_ray_jobs) == ["job-1"]
     # the deletion is not observed yet
     loop.ray_jobs["job-1"]["metadata"].pop("deletionTimestamp")
     resume(loop)
@@ -177,13 +177,13 @@ def test_job_is_suspending_while_kuberay_is_away() -> None:
     loop = suspended()
     loop.reconcile()
     for _ in range(3):
-        assert loop.reconcile(1000).again_after == LOOK_SECONDS
+        assert loop.reconcile(1000).requeue_after == SUSPEND_POLL_SECONDS
         assert loop.phase == "Suspending"
 
 
 @pytest.mark.parametrize(
     ("field", "held", "free"),
-    [("pods", pods(), pods(phase="Failed")), ("unheard_pods", True, False)],
+    [("pods", pods(), pods(phase="Failed")), ("unsynced_pods", True, False)],
     ids=["pod", "watch-not-begun"],
 )
 def test_job_is_suspending_until_no_pod_holds_resources(field: str, held: Any, free: Any) -> None:
@@ -200,9 +200,9 @@ def test_interrupted_removal_is_completed_without_kuberay() -> None:
     loop.reconcile()
     loop.ray_jobs["job-1"]["status"]["rayClusterName"] = "job-1-cluster"
     loop.pods = pods()
-    assert names(loop.reconcile(5).remove) == ["job-1"]
+    assert names(loop.reconcile(5).delete_ray_jobs) == ["job-1"]
     loop.pods = ()
-    assert loop.reconcile(5).remove == ()
+    assert loop.reconcile(5).delete_ray_jobs == ()
 
 
 def test_eviction_by_kueue_wins_over_a_failed_report() -> None:
@@ -222,7 +222,7 @@ def test_retry_waits_for_old_pods_for_a_limited_time() -> None:
     loop.pods = pods()
     resume(loop)
     assert loop.reconcile(5).create == ()
-    assert loop.reconcile(LINGER_SECONDS).create != ()
+    assert loop.reconcile(POD_TERMINATION_SECONDS).create != ()
 
 
 def test_early_resume_waits_for_the_old_attempt_to_go() -> None:
@@ -230,7 +230,7 @@ def test_early_resume_waits_for_the_old_attempt_to_go() -> None:
     loop.reconcile()
     resume(loop)
     actions = loop.reconcile()
-    assert (actions.create, actions.again_after) == ((), POLL_SECONDS)
+    assert (actions.create, actions.requeue_after) == ((), POLL_SECONDS)
     loop.finalize_deletions()
     loop.reconcile()
     assert (loop.phase, loop.status["attempt"]) == ("Planning", 2)
@@ -274,7 +274,7 @@ def test_cluster_kept_for_its_report_is_released() -> None:
     loop = running()
     loop.set_kuberay_status(**ENDED)
     suspend(loop)
-    assert names(loop.reconcile().release) == ["job-1"]
+    assert names(loop.reconcile().release_clusters) == ["job-1"]
     assert loop.phase == "Suspended"
 
 
@@ -284,10 +284,10 @@ def test_ended_ray_job_frees_its_turn_while_kuberay_is_away() -> None:
     loop.set_kuberay_status(**ENDED, rayClusterName="job-1-cluster")
     loop.pods = pods()
     actions = loop.reconcile()
-    assert [seen.cluster for seen in actions.release] == ["job-1-cluster"]
-    assert (loop.phase, actions.again_after) == ("Suspending", LOOK_SECONDS)
+    assert [seen.cluster for seen in actions.release_clusters] == ["job-1-cluster"]
+    assert (loop.phase, actions.requeue_after) == ("Suspending", SUSPEND_POLL_SECONDS)
     loop.pods = ()
-    assert loop.reconcile(LOOK_SECONDS).release == (), "it is released once"
+    assert loop.reconcile(SUSPEND_POLL_SECONDS).release_clusters == (), "it is released once"
     assert loop.phase == "Suspended"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.report import JobState
-from batchinference_operator.status.attempts import is_open
+from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.pods import PodView
 from support.operator.objects import (
     INITIALIZING,
@@ -54,7 +54,7 @@ def suspended(loop: ReconcileLoop) -> None:
 
 
 def invalid(loop: ReconcileLoop) -> None:
-    loop.settings = replace(loop.settings, defaults=Cluster())
+    loop.config = replace(loop.config, defaults=Cluster())
     loop.reconcile()
 
 
@@ -81,12 +81,12 @@ def clear(loop: ReconcileLoop) -> None:
     """Remove everything that blocks the next attempt."""
     loop.spec["suspend"] = False
     for name, body in list(loop.ray_jobs.items()):
-        if not is_open(loop.status) or body["metadata"]["ownerReferences"] != [owner()]:
+        if not is_running(loop.status) or body["metadata"]["ownerReferences"] != [owner()]:
             del loop.ray_jobs[name]
 
 
 def to_pending(loop: ReconcileLoop) -> None:
-    if is_open(loop.status):
+    if is_running(loop.status):
         loop.ray_job["spec"]["suspend"] = True
     elif loop.phases[-1:] == [Phase.FAILED]:
         loop.generation += 1
@@ -102,7 +102,7 @@ def to_planning(loop: ReconcileLoop) -> None:
 
 
 def to_failed(loop: ReconcileLoop) -> None:
-    if is_open(loop.status):
+    if is_running(loop.status):
         loop.fail("BadInput")
         return
     clear(loop)
@@ -111,7 +111,7 @@ def to_failed(loop: ReconcileLoop) -> None:
 
 
 def to_starting(loop: ReconcileLoop) -> None:
-    if not is_open(loop.status):
+    if not is_running(loop.status):
         clear(loop)
         loop.begin(10)
         return
@@ -142,7 +142,7 @@ def to_suspending(loop: ReconcileLoop) -> None:
 
 
 def to_suspended(loop: ReconcileLoop) -> None:
-    if loop.status and not is_open(loop.status):
+    if loop.status and not is_running(loop.status):
         loop.ray_jobs.clear()
     loop.spec["suspend"], loop.report = True, None
     loop.reconcile(10)

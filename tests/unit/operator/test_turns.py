@@ -11,24 +11,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from batchinference_operator.reconcile.turns import Concurrency, Key, Stand, Turn, Turns
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionDecision,
+    AdmissionQueue,
+    Concurrency,
+    Key,
+    QueueEntry,
+)
 from support.tiers import examples
 
 
 class Queue:
     """An admission queue with job names as keys. A job that was added earlier is older."""
 
-    def __init__(self, in_all: int | None = None, per_namespace: int | None = None) -> None:
+    def __init__(self, total: int | None = None, per_namespace: int | None = None) -> None:
         self.woken: list[str] = []
-        limits = Concurrency(in_all, per_namespace)
-        self.turns = Turns(limits, wake=lambda key: self.woken.append(key[1]))
+        limits = Concurrency(total, per_namespace)
+        self.admission_queue = AdmissionQueue(limits, wake=lambda key: self.woken.append(key[1]))
         self.version = 0
 
     def wait(self, *names: str, namespace: str = "team", **stand: object) -> None:
         for name in names:
             self.version += 1
             fields = {"waits": True, "created_at": f"{self.version:06}", **stand}
-            self.turns.see((namespace, name), Stand(str(self.version), **fields))  # type: ignore[arg-type]
+            self.admission_queue.see((namespace, name), QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
 
     def run(self, name: str) -> None:
         self.wait(name, holds=True, waits=False)
@@ -37,8 +43,8 @@ class Queue:
         self.wait(name, waits=False)
 
     def starts(self, name: str, *, namespace: str = "team") -> bool:
-        turn = self.turns.turn_of((namespace, name))
-        return turn is not None and turn.begins
+        admission = self.admission_queue.decide((namespace, name))
+        return admission is not None and admission.admitted
 
 
 @pytest.fixture
@@ -50,15 +56,15 @@ def queue() -> Queue:
 def test_no_job_waits_without_a_limit() -> None:
     queue = Queue()
     queue.wait("a")
-    assert queue.turns.turn_of(("team", "a")) is None
+    assert queue.admission_queue.decide(("team", "a")) is None
 
 
 def test_older_job_starts_first(queue: Queue) -> None:
     queue.wait("a", "b")
     assert (queue.starts("a"), queue.starts("b")) == (True, False)
-    turn = queue.turns.turn_of(("team", "b"))
-    assert turn is not None
-    assert turn.ahead == 1
+    admission = queue.admission_queue.decide(("team", "b"))
+    assert admission is not None
+    assert admission.ahead == 1
 
 
 def test_job_of_higher_priority_starts_before_an_older_one(queue: Queue) -> None:
@@ -77,14 +83,14 @@ def test_priority_may_change_while_a_job_waits(queue: Queue) -> None:
 
 def test_started_job_counts_before_its_ray_job_is_seen(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.turns.take(("team", "a"))
+    queue.admission_queue.take(("team", "a"))
     assert not queue.starts("b")
     assert queue.starts("a"), "its status may not have been written"
 
 
 def test_turn_is_freed_when_a_newer_version_has_not_started(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.turns.take(("team", "a"))
+    queue.admission_queue.take(("team", "a"))
     queue.end("a")
     assert queue.starts("b")
 
@@ -100,17 +106,17 @@ def test_next_job_is_woken_when_one_ends(queue: Queue) -> None:
 def test_pods_of_a_deleted_job_still_count(queue: Queue) -> None:
     queue.run("a")
     queue.wait("b")
-    queue.turns.see_pods(("team", "a"), held=True)
-    queue.turns.see(("team", "a"), None)
+    queue.admission_queue.update_usage(("team", "a"), held=True)
+    queue.admission_queue.see(("team", "a"), None)
     assert not queue.starts("b")
-    queue.turns.see_pods(("team", "a"), held=False)
+    queue.admission_queue.update_usage(("team", "a"), held=False)
     assert queue.woken == ["b"]
     assert queue.starts("b")
 
 
 def test_job_that_cannot_start_lets_the_next_start(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.turns.pass_over(("team", "a"))
+    queue.admission_queue.skip(("team", "a"))
     assert queue.woken == ["b"]
     assert queue.starts("b")
     assert queue.starts("a")
@@ -120,7 +126,7 @@ def test_job_that_cannot_start_lets_the_next_start(queue: Queue) -> None:
 def test_job_passed_over_before_its_turn_keeps_its_place(queue: Queue) -> None:
     queue.run("x")
     queue.wait("a")
-    queue.turns.pass_over(("team", "a"))
+    queue.admission_queue.skip(("team", "a"))
     queue.end("x")
     assert queue.woken == ["a"]
 
@@ -142,13 +148,13 @@ def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
     queue.wait("new", namespace="honest")
     assert queue.starts("old", namespace="honest")
     assert [name for name in hostile if queue.starts(name, namespace="hostile")] == ["hostile-0"]
-    queue.turns.take(("honest", "old"))
-    queue.turns.take(("hostile", "hostile-0"))
+    queue.admission_queue.take(("honest", "old"))
+    queue.admission_queue.take(("hostile", "hostile-0"))
     queue.wait("old", namespace="honest", waits=False)
     assert queue.woken[-1] == "new"
-    turn = queue.turns.turn_of(("hostile", "hostile-1"))
-    assert turn is not None
-    assert (turn.begins, turn.ahead) == (False, 1)
+    admission = queue.admission_queue.decide(("hostile", "hostile-1"))
+    assert admission is not None
+    assert (admission.admitted, admission.ahead) == (False, 1)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +169,7 @@ def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
     ],
 )
 def test_distant_position_is_rounded(ahead: int, message: str) -> None:
-    assert Turn(ahead, begins=False, why="why").words == f"{message}: why"
+    assert AdmissionDecision(ahead, admitted=False, why="why").message == f"{message}: why"
 
 
 KEYS = st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.sampled_from([*"abcde"]))
@@ -179,7 +185,7 @@ class AnyOrder(RuleBasedStateMachine):
     def begin(self, limits: Concurrency) -> None:
         self.limits = limits
         self.woken: set[Key] = set()
-        self.turns = Turns(limits, wake=self.woken.add)
+        self.admission_queue = AdmissionQueue(limits, wake=self.woken.add)
         self.waiting: dict[Key, tuple[int, str]] = {}
         self.running: set[Key] = set()
         self.pods: set[Key] = set()
@@ -187,7 +193,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def see(self, key: Key, **fields: object) -> None:
         self.version += 1
-        self.turns.see(key, Stand(str(self.version), **fields))  # type: ignore[arg-type]
+        self.admission_queue.see(key, QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
 
     @rule(key=KEYS, priority=st.integers(-1, 1), age=st.sampled_from(["1", "2", "3"]))
     def job_waits(self, key: Key, priority: int, age: str) -> None:
@@ -204,24 +210,24 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(key=KEYS, held=st.booleans())
     def pods_start_or_end(self, key: Key, held: bool) -> None:
         (self.pods.add if held else self.pods.discard)(key)
-        self.turns.see_pods(key, held)
+        self.admission_queue.update_usage(key, held)
 
     @rule(key=KEYS, ready=st.booleans())
     def job_is_reconciled(self, key: Key, ready: bool) -> None:
-        turn = self.turns.turn_of(key)
-        assert (turn is not None) == (key in self.waiting)
-        if turn is None:
+        admission = self.admission_queue.decide(key)
+        assert (admission is not None) == (key in self.waiting)
+        if admission is None:
             return
-        if ready and turn.begins:
-            self.turns.take(key)
+        if ready and admission.admitted:
+            self.admission_queue.take(key)
             del self.waiting[key]
             self.running.add(key)
             if self.version % 2:
                 self.see(key, holds=True)
             else:  # the answer is lost, so the job still looks unchanged
-                assert self.turns.turn_of(key) == Turn(0, begins=True)
+                assert self.admission_queue.decide(key) == AdmissionDecision(0, admitted=True)
                 self.see(key, holds=True)
-        self.turns.pass_over(key)
+        self.admission_queue.skip(key)
 
     def may_start(self) -> list[Key]:
         """Return the jobs that may start, computed from scratch."""
@@ -230,7 +236,7 @@ class AnyOrder(RuleBasedStateMachine):
         places = {key: (-first, age, *key) for key, (first, age) in self.waiting.items()}
         left = sorted(self.waiting.keys() - busy, key=places.__getitem__)
         most = self.limits.per_namespace or inf
-        while self.limits.in_all is None or len(busy) + len(chosen) < self.limits.in_all:
+        while self.limits.total is None or len(busy) + len(chosen) < self.limits.total:
             heads = {key[0]: key for key in reversed(left) if count[key[0]] < most}
             if not heads:
                 break
@@ -242,13 +248,17 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def exactly_the_admitted_jobs_may_start(self) -> None:
-        if not hasattr(self, "turns"):
+        if not hasattr(self, "admission_queue"):
             return
         for key in self.waiting:  # puts passed-over jobs back in their places
-            self.turns.turn_of(key)
-        turns = {key: self.turns.turn_of(key) for key in self.waiting}
-        begins = {key for key, turn in turns.items() if turn is not None and turn.begins}
-        assert begins == set(self.may_start())
+            self.admission_queue.decide(key)
+        admission_queue = {key: self.admission_queue.decide(key) for key in self.waiting}
+        admitted = {
+            key
+            for key, admission in admission_queue.items()
+            if admission is not None and admission.admitted
+        }
+        assert admitted == set(self.may_start())
 
 
 TestAnyOrder = AnyOrder.TestCase
@@ -265,7 +275,7 @@ def test_jobs_start_by_priority_and_then_by_age(jobs: list[tuple[int, int]]) -> 
     for _ in jobs:
         (name,) = filter(queue.starts, places)
         order.append((places[name], name))
-        queue.turns.take(("team", name))
+        queue.admission_queue.take(("team", name))
         queue.end(name)
     assert order == sorted(order)
 
@@ -278,5 +288,5 @@ def test_reconcile_is_cheap_with_five_thousand_jobs() -> None:
         queue.wait(f"job-{number}", namespace=spaces[number % 50])
     for number in range(1000):
         queue.starts(f"job-{number}", namespace=spaces[number % 50])
-        queue.turns.see_pods((spaces[number % 50], "x"), held=number % 2 == 0)
+        queue.admission_queue.update_usage((spaces[number % 50], "x"), held=number % 2 == 0)
     assert time.process_time() - began < 2.0

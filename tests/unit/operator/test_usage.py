@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from batchinference.rendering import GPUS_LABEL
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.beginning import LINGER_SECONDS
-from batchinference_operator.reconcile.clock import stamp
+from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECONDS
 from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import asking, placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import BEGINNING
@@ -21,7 +21,7 @@ from support.tiers import examples
 
 
 def at(seconds: float) -> str:
-    return stamp(BEGINNING + timedelta(seconds=seconds))
+    return to_rfc3339(BEGINNING + timedelta(seconds=seconds))
 
 
 def pod(
@@ -86,9 +86,9 @@ def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:
     loop.fail()
     loop.reconcile()
     loop.finalize_deletions()
-    loop.reconcile(LINGER_SECONDS)
+    loop.reconcile(POD_TERMINATION_SECONDS)
     loop.run()
-    loop.pods = (pod(), pod("v", since=100 + LINGER_SECONDS, attempt=2))
+    loop.pods = (pod(), pod("v", since=100 + POD_TERMINATION_SECONDS, attempt=2))
     loop.reconcile(10)
     assert [attempt["gpuSeconds"] for attempt in loop.status["attempts"]] == [100, 10]
     assert used(loop)[0] == 110

@@ -9,10 +9,10 @@ import pytest
 from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts
-from batchinference_operator.status.conditions import Verdict
-from batchinference_operator.status.observations import RayJobView
+from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.verdict import judge
+from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import (
     FAILED,
     HEAD,
@@ -40,9 +40,9 @@ def verdict_of(
     *pods: PodView,
     report: Report | None = None,
     before: str = "",
-    words: dict[str, str] | None = None,
-) -> tuple[Phase, Verdict]:
-    return judge(ray_job, pods, report, OUTPUT, before, words or {})
+    messages: dict[str, str] | None = None,
+) -> tuple[Phase, Summary]:
+    return derive_phase(ray_job, pods, report, OUTPUT, before, messages or {})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def verdict_of(
 )
 def test_success_report_gives_the_message(fields: dict[str, Any], message: str) -> None:
     last = report(JobState.SUCCEEDED, **fields)
-    expected = Phase.SUCCEEDED, Verdict("Succeeded", message, complete=True)
+    expected = Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
     assert verdict_of(seen(**SUCCEEDED), report=last) == expected
 
 
@@ -65,8 +65,8 @@ def test_success_report_gives_the_message(fields: dict[str, Any], message: str) 
 )
 def test_failure_report_gives_the_message(reported: str | None, message: str) -> None:
     last = report(JobState.FAILED, message=reported)
-    phase, verdict = verdict_of(seen(**FAILED), report=last)
-    assert (phase, verdict.failed, verdict.message) == (Phase.FAILED, True, message)
+    phase, summary = verdict_of(seen(**FAILED), report=last)
+    assert (phase, summary.failed, summary.message) == (Phase.FAILED, True, message)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +81,19 @@ def test_failure_report_gives_the_message(reported: str | None, message: str) ->
 )
 def test_final_report_wins_over_kuberay(ray_job: RayJobView | None) -> None:
     last = report(JobState.SUCCEEDED, counts=COUNTS)
-    phase, verdict = verdict_of(ray_job, TROUBLED, report=last, before="Running")
-    assert (phase, verdict.complete, verdict.failed) == (Phase.SUCCEEDED, True, False)
+    phase, summary = verdict_of(ray_job, TROUBLED, report=last, before="Running")
+    assert (phase, summary.complete, summary.failed) == (Phase.SUCCEEDED, True, False)
 
 
 @pytest.mark.parametrize(
     "silent", [None, report(JobState.FINALIZING)], ids=["no-report", "old-report"]
 )
 def test_success_without_final_report_names_its_path(silent: Report | None) -> None:
-    phase, verdict = verdict_of(seen(**SUCCEEDED), report=silent)
+    phase, summary = verdict_of(seen(**SUCCEEDED), report=silent)
     assert phase == Phase.SUCCEEDED
-    assert verdict.complete
-    assert "output written to s3://out/result/" in verdict.message
-    assert "s3://out/result/_batchinference/report.json" in verdict.message
+    assert summary.complete
+    assert "output written to s3://out/result/" in summary.message
+    assert "s3://out/result/_batchinference/report.json" in summary.message
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_success_without_final_report_names_its_path(silent: Report | None) -> N
 def test_failure_without_report_has_the_message_of_kuberay(
     status: dict[str, Any], message: str
 ) -> None:
-    phase, verdict = verdict_of(seen(**status), TROUBLED)
-    assert (phase, verdict.failed, verdict.message) == (Phase.FAILED, True, message)
+    phase, summary = verdict_of(seen(**status), TROUBLED)
+    assert (phase, summary.failed, summary.message) == (Phase.FAILED, True, message)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_failure_without_report_has_the_message_of_kuberay(
     ids=["no-ray-job", "suspending", "suspended"],
 )
 def test_job_without_a_running_cluster_is_pending(ray_job: RayJobView | None, reason: str) -> None:
-    phase, verdict = verdict_of(ray_job)
-    assert (phase, verdict.reason) == (Phase.PENDING, reason)
-    assert not verdict.complete
-    assert not verdict.failed
+    phase, summary = verdict_of(ray_job)
+    assert (phase, summary.reason) == (Phase.PENDING, reason)
+    assert not summary.complete
+    assert not summary.failed
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_job_without_a_running_cluster_is_pending(ray_job: RayJobView | None, re
     ids=["new", "initializing", "pending"],
 )
 def test_job_is_starting_until_its_driver_starts(status: dict[str, Any]) -> None:
-    expected = Verdict("Starting", "RayJob job-1 is starting its cluster")
+    expected = Summary("Starting", "RayJob job-1 is starting its cluster")
     assert verdict_of(seen(**status), HEALTHY) == (Phase.STARTING, expected)
 
 
@@ -158,17 +158,17 @@ def test_job_is_starting_until_its_driver_starts(status: dict[str, Any]) -> None
 def test_phase_of_a_started_job_is_that_of_its_driver(
     found_report: Report | None, phase: Phase, reason: str, message: str
 ) -> None:
-    found, verdict = verdict_of(seen(**RUNNING), HEALTHY, report=found_report)
-    assert (found, verdict.reason) == (phase, reason)
-    assert message in verdict.message
-    assert not verdict.complete
-    assert not verdict.failed
+    found, summary = verdict_of(seen(**RUNNING), HEALTHY, report=found_report)
+    assert (found, summary.reason) == (phase, reason)
+    assert message in summary.message
+    assert not summary.complete
+    assert not summary.failed
 
 
 @pytest.mark.parametrize("before", [Phase.RUNNING, Phase.FINALIZING])
 def test_silent_driver_does_not_change_the_phase(before: Phase) -> None:
-    phase, verdict = verdict_of(seen(**RUNNING), before=before.value)
-    assert (phase, verdict.reason) == (before, "DriverSilent")
+    phase, summary = verdict_of(seen(**RUNNING), before=before.value)
+    assert (phase, summary.reason) == (before, "DriverSilent")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_driver_without_progress_is_starting(found_report: Report | None, before
     assert verdict_of(seen(**RUNNING), report=found_report, before=before)[0] == Phase.STARTING
 
 
-IMAGE_PULL = Verdict("ImagePull", "pod job-1-worker: no such image")
+IMAGE_PULL = Summary("ImagePull", "pod job-1-worker: no such image")
 
 
 @pytest.mark.parametrize(
@@ -215,13 +215,13 @@ def test_first_pod_in_trouble_is_named() -> None:
 
 def test_warning_event_of_a_pod_is_its_trouble() -> None:
     event = 'MountVolume.SetUp failed: secret "key" not found'
-    phase, verdict = verdict_of(seen(), CREATING, words={"job-1-worker": event})
-    assert (phase, verdict.reason) == (Phase.PENDING, "ContainerConfig")
-    assert verdict.message == f"pod job-1-worker: {event}"
+    phase, summary = verdict_of(seen(), CREATING, messages={"job-1-worker": event})
+    assert (phase, summary.reason) == (Phase.PENDING, "ContainerConfig")
+    assert summary.message == f"pod job-1-worker: {event}"
 
 
 def test_events_of_a_started_pod_are_ignored() -> None:
-    assert verdict_of(seen(), HEALTHY, words={"job-1-head": "not found"})[0] == Phase.STARTING
+    assert verdict_of(seen(), HEALTHY, messages={"job-1-head": "not found"})[0] == Phase.STARTING
 
 
 @pytest.mark.parametrize(
@@ -230,22 +230,22 @@ def test_events_of_a_started_pod_are_ignored() -> None:
 def test_ray_job_held_by_kueue_is_queued(found_report: Report | None) -> None:
     body = ray_job_body(**RUNNING)
     body["spec"]["suspend"] = True
-    phase, verdict = verdict_of(RayJobView.of(body), report=found_report, before="Finalizing")
-    assert (phase, verdict.reason) == (Phase.PENDING, "Queued")
+    phase, summary = verdict_of(RayJobView.of(body), report=found_report, before="Finalizing")
+    assert (phase, summary.reason) == (Phase.PENDING, "Queued")
 
 
 def test_cluster_trouble_shows_until_pods_exist() -> None:
     events = {"job-1-xyz": "ServiceAccount nobody is not found"}
     without = seen(rayClusterName="job-1-xyz")
-    refused = Verdict("Refused", "ServiceAccount nobody is not found")
-    assert verdict_of(without, words=events) == (Phase.PENDING, refused)
-    assert verdict_of(without, TROUBLED, words=events)[1].reason == "ImagePull"
+    refused = Summary("Refused", "ServiceAccount nobody is not found")
+    assert verdict_of(without, messages=events) == (Phase.PENDING, refused)
+    assert verdict_of(without, TROUBLED, messages=events)[1].reason == "ImagePull"
 
 
 def test_refusal_of_pods_is_passed_on() -> None:
     full = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: pods=2"}
     cluster = {"rayClusterStatus": {"conditions": [full]}}
-    refused = Verdict("Refused", "exceeded quota: pods=2")
+    refused = Summary("Refused", "exceeded quota: pods=2")
     assert verdict_of(seen(**cluster)) == (Phase.PENDING, refused)
     started = seen(jobStatus="RUNNING", **cluster)
     waits, works = report(JobState.RUNNING), report(JobState.RUNNING, rows=5)
@@ -255,7 +255,7 @@ def test_refusal_of_pods_is_passed_on() -> None:
 
 def test_trouble_of_a_node_is_no_missing_secret() -> None:
     pod = PodView.of(pod_body(**waiting("ContainerCreating")))
-    words = {pod.name: "FailedCreatePodSandBox: failed to setup network for sandbox"}
-    _, verdict = verdict_of(seen(jobDeploymentStatus="Initializing"), pod, words=words)
-    assert verdict.reason == "NodeLost"
-    assert verdict.message.endswith(words[pod.name])
+    messages = {pod.name: "FailedCreatePodSandBox: failed to setup network for sandbox"}
+    _, summary = verdict_of(seen(jobDeploymentStatus="Initializing"), pod, messages=messages)
+    assert summary.reason == "NodeLost"
+    assert summary.message.endswith(messages[pod.name])

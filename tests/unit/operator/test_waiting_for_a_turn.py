@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference_operator.reconcile.beginning import LATE_SECONDS, SOON_SECONDS
-from batchinference_operator.reconcile.turns import Turn
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
+from batchinference_operator.reconcile.attempt_start import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
 from support.operator.reconcile_loop import ReconcileLoop
 
-FREE = Turn(0, begins=True)
-FULL = Turn(3, begins=False, why="only 5 may run at a time")
+FREE = AdmissionDecision(0, admitted=True)
+FULL = AdmissionDecision(3, admitted=False, why="only 5 may run at a time")
 
 
 def waiting(**spec: object) -> ReconcileLoop:
     loop = ReconcileLoop(**spec)
-    loop.turn = FULL
+    loop.admission = FULL
     loop.reconcile()
     return loop
 
@@ -34,27 +34,27 @@ def test_waiting_job_creates_objects_only_after_its_start_is_recorded() -> None:
     assert loop.message == "3 jobs are ahead: only 5 may run at a time"
     assert loop.ray_jobs == {}
     assert "attempts" not in loop.status
-    loop.turn = FREE
+    loop.admission = FREE
     actions = loop.reconcile()
-    assert (actions.create, actions.takes_turn, actions.again_after) == ((), True, 0)
+    assert (actions.create, actions.admits, actions.requeue_after) == ((), True, 0)
     assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
-    loop.turn = None
+    loop.admission = None
     assert [body["kind"] for body in loop.reconcile().create] == ["ConfigMap", "RayJob"]
 
 
-@pytest.mark.parametrize(("ahead", "seconds"), [(9, SOON_SECONDS), (10, LATE_SECONDS)])
+@pytest.mark.parametrize(("ahead", "seconds"), [(9, SHORT_QUEUE_SECONDS), (10, LONG_QUEUE_SECONDS)])
 def test_distant_position_is_updated_less_often(
     loop: ReconcileLoop, ahead: int, seconds: float
 ) -> None:
-    loop.turn = Turn(ahead, begins=False)
-    assert loop.reconcile().again_after == seconds
+    loop.admission = AdmissionDecision(ahead, admitted=False)
+    assert loop.reconcile().requeue_after == seconds
 
 
 def test_invalid_job_fails_at_once_without_a_turn() -> None:
-    for turn in (FULL, FREE):
+    for admission in (FULL, FREE):
         loop = ReconcileLoop(read={"format": "text"})
-        loop.turn = turn
-        assert not loop.reconcile().takes_turn
+        loop.admission = admission
+        assert not loop.reconcile().admits
         assert (loop.phase, loop.reason) == ("Failed", "InvalidSpec")
 
 
@@ -83,16 +83,16 @@ def test_waiting_job_can_be_suspended_and_resumed() -> None:
 
 def test_each_attempt_waits_for_its_turn() -> None:
     loop = failed(backoff="0s")
-    loop.turn = FULL
+    loop.admission = FULL
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
-    loop.turn = FREE
-    assert loop.reconcile().takes_turn
+    loop.admission = FREE
+    assert loop.reconcile().admits
     assert loop.status["attempt"] == 2
 
 
 def test_job_in_backoff_takes_no_turn() -> None:
     loop = failed(backoff="1m")
-    loop.turn = FREE
-    assert not loop.reconcile().takes_turn
+    loop.admission = FREE
+    assert not loop.reconcile().admits
     assert loop.phase == "Retrying"

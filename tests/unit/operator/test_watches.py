@@ -8,9 +8,10 @@ import kopf
 import pytest
 import yaml
 
-from batchinference_operator.runtime import watches as watches_module
-from batchinference_operator.runtime.metrics import Metrics
-from batchinference_operator.runtime.watches import Login, Watches, WatchRefused
+from batchinference_operator.kube import kopf_login
+from batchinference_operator.kube.kopf_login import KopfLogin, WatchRefused
+from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
 from support.servers.scripted_http import Serve, answering
 
@@ -22,15 +23,15 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def hear_all(watches: Watches, *, but: str = "") -> None:
+def hear_all(watches: WatchHealth, *, but: str = "") -> None:
     for path in watches.silence():
         if path != but:
             watches.heard(path, watch=True)
 
 
 def test_each_kind_is_watched_in_each_namespace() -> None:
-    assert len(Watches(["a", "b"], 60).missing) == 6
-    watches = Watches([], 60)
+    assert len(WatchHealth(["a", "b"], 60).missing) == 6
+    watches = WatchHealth([], 60)
     expected = [
         "/apis/batchinference.dev/v1alpha1/batchinferences",
         "/apis/ray.io/v1/rayjobs",
@@ -42,7 +43,7 @@ def test_each_kind_is_watched_in_each_namespace() -> None:
 
 
 def test_list_is_a_sign_of_life_but_does_not_begin_a_watch(clock: ManualClock) -> None:
-    watches = Watches(["team"], 60, lambda: clock.seconds)
+    watches = WatchHealth(["team"], 60, lambda: clock.seconds)
     clock.seconds += 181
     watches.heard(RAY_JOBS, watch=False)
     assert RAY_JOBS not in watches.dead
@@ -52,7 +53,7 @@ def test_list_is_a_sign_of_life_but_does_not_begin_a_watch(clock: ManualClock) -
 
 
 def test_dead_watch_is_found_and_may_recover(clock: ManualClock) -> None:
-    watches = Watches(["team"], 60, lambda: clock.seconds)
+    watches = WatchHealth(["team"], 60, lambda: clock.seconds)
     hear_all(watches)
     clock.seconds += 120
     hear_all(watches, but=RAY_JOBS)
@@ -64,7 +65,7 @@ def test_dead_watch_is_found_and_may_recover(clock: ManualClock) -> None:
 
 
 def test_watches_that_never_begin_are_dead_in_the_end(clock: ManualClock) -> None:
-    watches = Watches([], 60, lambda: clock.seconds)
+    watches = WatchHealth([], 60, lambda: clock.seconds)
     assert watches.dead == []
     clock.seconds += 181
     assert len(watches.dead) == 3
@@ -85,7 +86,7 @@ async def test_only_new_credentials_give_a_new_session(
 ) -> None:
     """kopf does not use a session again after the API server refused it."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
-    login = Login(Watches([], 60), Metrics())
+    login = KopfLogin(WatchHealth([], 60), Metrics().record_request)
     found = []
     for token in ("first", "first", "second"):
         write_kubeconfig(tmp_path / "kubeconfig", token)
@@ -101,7 +102,7 @@ async def test_only_new_credentials_give_a_new_session(
 
 
 def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: ManualClock) -> None:
-    watches = Watches(["gone", "team"], 60, lambda: clock.seconds)
+    watches = WatchHealth(["gone", "team"], 60, lambda: clock.seconds)
     hear_all(watches)
     lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"
     assert watches.refuse(lost, 403)
@@ -115,7 +116,7 @@ def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: Manua
 
 
 def test_operator_that_lost_all_namespaces_is_dead(clock: ManualClock) -> None:
-    watches = Watches(["team"], 60, lambda: clock.seconds)
+    watches = WatchHealth(["team"], 60, lambda: clock.seconds)
     watches.refuse(RAY_JOBS, 403)
     clock.seconds += 181
     assert RAY_JOBS in watches.dead
@@ -125,10 +126,10 @@ def test_operator_that_lost_all_namespaces_is_dead(clock: ManualClock) -> None:
 async def test_refused_watch_is_an_error_of_the_connection(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    monkeypatch.setattr(watches_module, "REFUSED_SECONDS", 0.0)
+    monkeypatch.setattr(kopf_login, "REFUSED_SECONDS", 0.0)
     server = await serve(answering(status, {"kind": "Status"}))
-    watches = Watches(["team"], 60)
-    login = Login(watches, Metrics())
+    watches = WatchHealth(["team"], 60)
+    login = KopfLogin(watches, Metrics().record_request)
     session = login._new_session(kopf.ConnectionInfo(server=server.url)).aiohttp_session
     async with session:
         with pytest.raises(WatchRefused):

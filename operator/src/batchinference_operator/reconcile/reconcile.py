@@ -10,50 +10,55 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.beginning import begin, corrected, recorded, unrecorded
-from batchinference_operator.reconcile.cleanup import clean_up
-from batchinference_operator.reconcile.following import follow, has_ended
-from batchinference_operator.reconcile.model import Actions, JobView, Observed
+from batchinference_operator.reconcile.attempt_start import (
+    adopt,
+    find_unadopted,
+    retry_corrected_spec,
+    start_attempt,
+)
+from batchinference_operator.reconcile.attempt_sync import driver_ended, sync_attempt
+from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.settings import Settings
-from batchinference_operator.reconcile.suspension import suspend
-from batchinference_operator.reconcile.usage import charged
-from batchinference_operator.status.attempts import is_open
-from batchinference_operator.status.conditions import holds
+from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.suspend import suspend
+from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
+from batchinference_operator.reconcile.usage import add_usage
+from batchinference_operator.status.attempts import is_running
+from batchinference_operator.status.conditions import is_condition_true
 
 
 def finished(job: JobView) -> bool:
     """Return whether the status says that the job is complete or failed."""
-    return holds(job.status, "Complete") or holds(job.status, "Failed")
+    return is_condition_true(job.status, "Complete") or is_condition_true(job.status, "Failed")
 
 
-def settled(job: JobView) -> bool:
+def is_terminal(job: JobView) -> bool:
     """Return whether a job is finished or being deleted, so that its state needs no live reads."""
     return job.deleting or finished(job)
 
 
-def reconcile(observed: Observed, settings: Settings, now: datetime) -> Actions:
+def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     """Return the actions for a job."""
     job = observed.job
-    policies = Policies.of(job.spec, settings.defaults.limits)
+    policies = Policies.of(job.spec, config.defaults.limits)
     if job.deleting:
         return Actions()  # Kubernetes would have to delete anything that is created now
     if finished(job):
-        return corrected(job, now) or clean_up(observed, policies, now)
-    if is_open(job.status):
-        observed = replace(observed, job=replace(job, status=charged(observed, now)))
-    return _decide(observed, policies, settings, now)
+        return retry_corrected_spec(job, now) or enforce_ttl(observed, policies, now)
+    if is_running(job.status):
+        observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
+    return _decide(observed, policies, config, now)
 
 
-def _decide(observed: Observed, policies: Policies, settings: Settings, now: datetime) -> Actions:
-    made = unrecorded(observed)
+def _decide(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
+    made = find_unadopted(observed)
     if made is not None:
-        observed = replace(observed, job=recorded(observed.job, now))
+        observed = replace(observed, job=adopt(observed.job, now))
         if made.driver_started or made.ended:
             # its driver and the losses of its pods are observed only after the status names it
-            return Actions(status=observed.job.status, again_after=0)
-    if policies.suspend and not has_ended(observed):
+            return Actions(status=observed.job.status, requeue_after=0)
+    if policies.suspend and not driver_ended(observed):
         return suspend(observed, now)
-    if is_open(observed.job.status):
-        return follow(observed, policies, settings, now)
-    return begin(observed, policies, settings, now)
+    if is_running(observed.job.status):
+        return sync_attempt(observed, policies, config, now)
+    return start_attempt(observed, policies, config, now)

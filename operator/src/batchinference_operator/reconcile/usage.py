@@ -10,36 +10,38 @@ from __future__ import annotations
 from datetime import datetime
 
 from batchinference.spec.status import MAX_ROWS
-from batchinference_operator.reconcile.clock import stamp
-from batchinference_operator.reconcile.model import Observed
+from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt
-from batchinference_operator.status.observations import RayJobView
-from batchinference_operator.status.pods import PodView, seconds_of
-from batchinference_operator.status.status import Status
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.pods import PodView, unix_seconds
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import to_rfc3339
 
 
-def charged(observed: Observed, now: datetime) -> Status:
+def add_usage(observed: Observed, now: datetime) -> Status:
     """Return the status with the usage of the running attempt since the last reconcile added.
 
     It is added to the usage of the job and to the usage of the attempt.
     """
     status = observed.job.status
-    until = seconds_of(stamp(now))  # rounded like usageTime, from which the next interval starts
-    since = seconds_of(status["usageTime"]) if "usageTime" in status else 0.0
+    until = unix_seconds(
+        to_rfc3339(now)
+    )  # rounded like usageTime, from which the next interval starts
+    since = unix_seconds(status["usageTime"]) if "usageTime" in status else 0.0
     *before, last = status["attempts"]
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
     gpus = _used([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
-        "gpuSeconds": min(gpus, _most(plan, last, since, until)),
+        "gpuSeconds": min(gpus, _max_gpu_seconds(plan, last, since, until)),
         "cpuSeconds": _used([(pod.cpus, pod) for pod in pods], since, until),
     }
     if not any(used.values()):
         return status
     attempts = [*before, {**last, **_added(last, used)}]
-    return {**status, **_added(status, used), "attempts": attempts, "usageTime": stamp(now)}
+    return {**status, **_added(status, used), "attempts": attempts, "usageTime": to_rfc3339(now)}
 
 
-def gpus_now(observed: Observed) -> int:
+def current_gpus(observed: Observed) -> int:
     """Return the number of GPUs that the pods of the last attempt have now."""
     held = [pod for pod in observed.pods_of_attempt if pod.started is not None]
     plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
@@ -51,16 +53,16 @@ def _gpus(pod: PodView, plan: RayJobView | None) -> int:
 
     The label is not trusted, because any user may label a pod.
     """
-    known = plan is not None and plan.most_gpus is not None
-    return min(pod.gpus, plan.gpus_of_pod) if plan is not None and known else pod.gpus
+    known = plan is not None and plan.max_gpus is not None
+    return min(pod.gpus, plan.max_gpus_per_pod) if plan is not None and known else pod.gpus
 
 
-def _most(plan: RayJobView | None, attempt: Attempt, since: float, until: float) -> int:
+def _max_gpu_seconds(plan: RayJobView | None, attempt: Attempt, since: float, until: float) -> int:
     """Return the maximum GPU seconds of an interval, with all planned workers."""
-    if plan is None or plan.most_gpus is None:
+    if plan is None or plan.max_gpus is None:
         return MAX_ROWS
-    begin = seconds_of(attempt.get("startTime") or plan.created_at) if plan.created_at else since
-    return max(0, round(plan.most_gpus * (until - max(since, begin))))
+    begin = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
+    return max(0, round(plan.max_gpus * (until - max(since, begin))))
 
 
 def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
@@ -69,7 +71,7 @@ def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
     It is the difference of two rounded sums, so that many short intervals lose nothing.
     """
     at_first, at_last = (
-        sum(amount * _held(pod, end) for amount, pod in pods) for end in (since, until)
+        sum(amount * _held_seconds(pod, end) for amount, pod in pods) for end in (since, until)
     )
     return max(0, round(at_last) - round(at_first))
 
@@ -78,7 +80,7 @@ def _added(counts: Status, used: dict[str, int]) -> dict[str, int]:
     return {name: counts.get(name, 0) + seconds for name, seconds in used.items()}
 
 
-def _held(pod: PodView, until: float) -> float:
+def _held_seconds(pod: PodView, until: float) -> float:
     """Return the seconds for which a pod held its resources up to a time."""
     if pod.started is None:
         return 0.0

@@ -7,37 +7,37 @@ from typing import Any
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.text import in_one_line
-from batchinference_operator.status.status import Status
+from batchinference_operator.status.job_status import Status
 
 MAX_ATTEMPTS = 20
 """The number of attempts that a status keeps; older ones are only counted."""
-MAX_WORDS = 1024
+MAX_ATTEMPT_MESSAGE = 1024
 Attempt = dict[str, Any]
 
 
-def current(status: Status) -> Attempt | None:
+def last_attempt(status: Status) -> Attempt | None:
     """Return the last attempt; None if there was none yet."""
     attempts: list[Attempt] = status.get("attempts", [])
     return attempts[-1] if attempts else None
 
 
-def is_open(status: Status) -> bool:
+def is_running(status: Status) -> bool:
     """Return whether the last attempt is still running."""
-    last = current(status)
+    last = last_attempt(status)
     return last is not None and "outcome" not in last
 
 
-def number_of(status: Status) -> int:
+def attempt_number(status: Status) -> int:
     """Return the number of the last attempt; 0 if there was none yet."""
     return int(status.get("attempt", 0))
 
 
-def failed(status: Status) -> int:
+def failed_attempts(status: Status) -> int:
     """Return the number of attempts that count towards `retry.maxAttempts`."""
     return int(status.get("failedAttempts", 0))
 
 
-def opened(status: Status, names: Names) -> Status:
+def add_attempt(status: Status, names: Names) -> Status:
     """Return the status with a new attempt. It starts when its RayJob is observed."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     kept = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
@@ -49,44 +49,44 @@ _OF_ATTEMPT = ("nextAttemptTime", "progressTime", "usageTime", "rayClusterName")
 """Status fields about one attempt, which do not apply to the next."""
 
 
-def withdrawn(status: Status) -> Status:
+def remove_attempt(status: Status) -> Status:
     """Return the status without the last attempt, if none of its objects were created.
 
     The next attempt gets the same number.
     """
     *before, last = status["attempts"]
-    left = {key: value for key, value in status.items() if key not in _OF_LAST}
+    left = {key: value for key, value in status.items() if key not in _LAST_ATTEMPT_FIELDS}
     if not before:
         return left
     name = before[-1]["rayJobName"]
     return {**left, "attempt": last["number"] - 1, "attempts": before, "rayJobName": name}
 
 
-_OF_LAST = ("attempt", "attempts", "rayJobName")
+_LAST_ATTEMPT_FIELDS = ("attempt", "attempts", "rayJobName")
 
 
-def begun(status: Status, start: str) -> Status:
+def set_start_time(status: Status, start: str) -> Status:
     """Return the status with the start time of the running attempt."""
-    return _with_last(status, {"startTime": start})
+    return _update_last(status, {"startTime": start})
 
 
-def advanced(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:
+def update_rows(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:
     """Return the status with the rows that the attempt has finished.
 
     `rows` is the driver's count for the whole job. A job stalls if the rows of the attempt do not
     change. `ended` is whether this is the driver's last count.
     """
-    last = current(status)
+    last = last_attempt(status)
     if last is None:
         return status
     before = last.get("rowsBefore")
     if before is None:
         before = _rows_before(status, last, rows, ended=ended)
-        status = status if last["number"] == 1 else _with_last(status, {"rowsBefore": before})
+        status = status if last["number"] == 1 else _update_last(status, {"rowsBefore": before})
     own = max(0, rows - before)
     if own == last.get("rows", 0):
         return status
-    return {**_with_last(status, {"rows": own}), "progressTime": now}
+    return {**_update_last(status, {"rows": own}), "progressTime": now}
 
 
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
@@ -102,15 +102,15 @@ def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> in
     return known if ended else rows
 
 
-def restarted(status: Status, now: str) -> Status:
+def reset_rows(status: Status, now: str) -> Status:
     """Return the status after the driver of the attempt has restarted, which counts as progress."""
-    last = current(status)
+    last = last_attempt(status)
     if last is None or not last.get("rows", 0):
         return status
-    return {**_with_last(status, {"rows": 0}), "progressTime": now}
+    return {**_update_last(status, {"rows": 0}), "progressTime": now}
 
 
-def queued(status: Status, now: str) -> Status:
+def mark_queued(status: Status, now: str) -> Status:
     """Return the status with the running attempt queued. It starts over when it is admitted."""
     *before, last = status["attempts"]
     if "queuedTime" in last:
@@ -120,7 +120,7 @@ def queued(status: Status, now: str) -> Status:
     return {**started_anew, "attempts": [*before, {**left, "queuedTime": now}]}
 
 
-def admitted(status: Status, now: str) -> Status:
+def mark_admitted(status: Status, now: str) -> Status:
     """Return the status with the running attempt admitted, if it was queued."""
     *before, last = status["attempts"]
     if "queuedTime" not in last:
@@ -129,30 +129,32 @@ def admitted(status: Status, now: str) -> Status:
     return {**status, "attempts": [*before, {**left, "admittedTime": now}]}
 
 
-def _with_last(status: Status, changes: Attempt) -> Status:
+def _update_last(status: Status, changes: Attempt) -> Status:
     *before, last = status["attempts"]
     return {**status, "attempts": [*before, {**last, **changes}]}
 
 
-def closed(
+def end_attempt(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
     """Return the status with the running attempt ended. Only failures count as failed attempts."""
-    last = current(status)
+    last = last_attempt(status)
     if last is None or "outcome" in last:
         return status
     ended: Attempt = {**last, "outcome": outcome, "completionTime": now}
     if cause is not None:
-        ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_WORDS]}
-    count = failed(status) + (outcome == "Failed")
-    return {**_with_last(status, ended), "failedAttempts": count}
+        ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_ATTEMPT_MESSAGE]}
+    count = failed_attempts(status) + (outcome == "Failed")
+    return {**_update_last(status, ended), "failedAttempts": count}
 
 
-def ended_between(before: Status, after: Status) -> list[Attempt]:
+def newly_ended(before: Status, after: Status) -> list[Attempt]:
     """Return the attempts that ended between two statuses of a job."""
     known = {one["number"] for one in before.get("attempts", []) if "outcome" in one}
     return [
         one
         for one in after.get("attempts", [])
-        if "outcome" in one and one["number"] not in known and one["number"] >= number_of(before)
+        if "outcome" in one
+        and one["number"] not in known
+        and one["number"] >= attempt_number(before)
     ]

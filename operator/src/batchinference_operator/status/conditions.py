@@ -19,7 +19,7 @@ rejects longer ones."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Summary:
     """What the conditions say: whether a job is active, complete, failed or suspended, and why."""
 
     reason: str
@@ -29,49 +29,49 @@ class Verdict:
     suspended: bool = False
 
 
-def conditions(
-    verdict: Verdict, previous: list[dict[str, Any]], generation: int, now: str
+def build_conditions(
+    summary: Summary, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
     """Return all conditions. The `lastTransitionTime` of one changes only with its status."""
-    active = not (verdict.complete or verdict.failed or verdict.suspended)
+    active = not (summary.complete or summary.failed or summary.suspended)
     wanted = {
-        "Ready": verdict.complete or verdict.suspended,
-        "Complete": verdict.complete,
-        "Failed": verdict.failed,
-        "Suspended": verdict.suspended,
+        "Ready": summary.complete or summary.suspended,
+        "Complete": summary.complete,
+        "Failed": summary.failed,
+        "Suspended": summary.suspended,
     }
     if active:
         wanted["Reconciling"] = True
-    if verdict.failed:
+    if summary.failed:
         wanted["Stalled"] = True
     before = {condition["type"]: condition for condition in previous}
     return [
-        _condition(kind, holds, verdict, before.get(kind), generation, now)
-        for kind, holds in wanted.items()
+        _condition(kind, is_condition_true, summary, before.get(kind), generation, now)
+        for kind, is_condition_true in wanted.items()
     ]
 
 
 def _condition(
     kind: str,
-    holds: bool,
-    verdict: Verdict,
+    is_condition_true: bool,
+    summary: Summary,
     before: dict[str, Any] | None,
     generation: int,
     now: str,
 ) -> dict[str, Any]:
-    status = "True" if holds else "False"
+    status = "True" if is_condition_true else "False"
     changed = before is None or before["status"] != status
     return {
         "type": kind,
         "status": status,
-        "reason": in_one_line(verdict.reason)[:MAX_REASON],
-        "message": truncated(verdict.message),
+        "reason": in_one_line(summary.reason)[:MAX_REASON],
+        "message": truncate_message(summary.message),
         "lastTransitionTime": now if changed or before is None else before["lastTransitionTime"],
         "observedGeneration": generation,
     }
 
 
-def truncated(message: str) -> str:
+def truncate_message(message: str) -> str:
     """Return the message in one line, with at most MAX_MESSAGE characters.
 
     kubectl cuts a column at a line break, and a longer message would exceed the limit of the CRD.
@@ -80,13 +80,13 @@ def truncated(message: str) -> str:
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 
 
-def condition_of(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
+def find_condition(status: dict[str, Any], kind: str) -> dict[str, Any] | None:
     """Return the condition of this type; None if the status does not have it."""
     found = (one for one in status.get("conditions", []) if one["type"] == kind)
     return next(found, None)
 
 
-def holds(status: dict[str, Any], kind: str) -> bool:
+def is_condition_true(status: dict[str, Any], kind: str) -> bool:
     """Return whether a status has this condition with status True."""
-    condition = condition_of(status, kind)
+    condition = find_condition(status, kind)
     return condition is not None and condition["status"] == "True"

@@ -14,7 +14,7 @@ from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
-from batchinference_operator.status.observations import NODE_TYPE_LABEL, Object
+from batchinference_operator.status.ray_job import NODE_TYPE_LABEL, Object
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
@@ -68,7 +68,7 @@ def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
     return None
 
 
-def describe(crashes: Sequence[Crash]) -> str:
+def describe_crashes(crashes: Sequence[Crash]) -> str:
     """Return a message with the number of crashed pods and the last crash."""
     count = len(crashes)
     pods = "1 pod has" if count == 1 else f"{count} pods have"

@@ -9,14 +9,14 @@ from typing import Literal
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.status.attempts import (
-    current,
-    ended_between,
-    failed,
-    is_open,
-    number_of,
+    attempt_number,
+    failed_attempts,
+    is_running,
+    last_attempt,
+    newly_ended,
 )
-from batchinference_operator.status.conditions import condition_of, holds
-from batchinference_operator.status.status import Status
+from batchinference_operator.status.conditions import find_condition, is_condition_true
+from batchinference_operator.status.job_status import Status
 
 _ORDINARY = frozenset(phase.value for phase in Phase)
 """Reasons that say no more than the phase does."""
@@ -49,31 +49,33 @@ def events_between(before: Status, after: Status) -> list[Event]:
 
 
 def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
-    if holds(after, "Failed"):
+    if is_condition_true(after, "Failed"):
         return  # the Event about the end of the job includes it
-    for attempt in ended_between(before, after):
+    for attempt in newly_ended(before, after):
         if attempt["outcome"] == "Failed":
-            words = f"attempt {attempt['number']} failed: {attempt['cause']}: {attempt['message']}"
-            yield Event("AttemptFailed", "Retry", words, "Warning")
-    if "nextAttemptTime" in after and failed(after) > failed(before):
-        words = f"attempt {number_of(after) + 1} begins at {after['nextAttemptTime']}"
-        yield Event("Retrying", "Retry", words)
+            message = (
+                f"attempt {attempt['number']} failed: {attempt['cause']}: {attempt['message']}"
+            )
+            yield Event("AttemptFailed", "Retry", message, "Warning")
+    if "nextAttemptTime" in after and failed_attempts(after) > failed_attempts(before):
+        message = f"attempt {attempt_number(after) + 1} begins at {after['nextAttemptTime']}"
+        yield Event("Retrying", "Retry", message)
 
 
 def _end(before: Status, after: Status) -> Iterator[Event]:
     for kind in ("Complete", "Failed"):
-        ready = condition_of(after, kind)
-        known = condition_of(before, kind)
+        ready = find_condition(after, kind)
+        known = find_condition(before, kind)
         if ready is None or ready["status"] != "True":
             continue
-        if holds(before, kind) and known and known["message"] == ready["message"]:
+        if is_condition_true(before, kind) and known and known["message"] == ready["message"]:
             continue
         if kind == "Complete":
             yield Event("Succeeded", "Finish", _result(after, ready["message"]))
         else:
-            which = f"attempt {number_of(after)}: " if ended_between(before, after) else ""
-            words = f"{which}{ready['reason']}: {ready['message']}"
-            yield Event("Failed", "Finish", words, "Warning")
+            which = f"attempt {attempt_number(after)}: " if newly_ended(before, after) else ""
+            message = f"{which}{ready['reason']}: {ready['message']}"
+            yield Event("Failed", "Finish", message, "Warning")
 
 
 def _result(status: Status, message: str) -> str:
@@ -90,7 +92,7 @@ def _trouble(before: Status, after: Status) -> Iterator[Event]:
     A new message with the same reason is not a new Event, because messages may change at each
     reconcile.
     """
-    now, then = condition_of(after, "Reconciling"), condition_of(before, "Reconciling")
+    now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
     if now is None or now["reason"] in _ORDINARY or (then and then["reason"] == now["reason"]):
         return
     kind: Literal["Normal", "Warning"] = "Warning" if now["reason"] in _TROUBLES else "Normal"
@@ -98,14 +100,14 @@ def _trouble(before: Status, after: Status) -> Iterator[Event]:
 
 
 def _suspension(before: Status, after: Status) -> Iterator[Event]:
-    if holds(after, "Suspended") and not holds(before, "Suspended"):
+    if is_condition_true(after, "Suspended") and not is_condition_true(before, "Suspended"):
         yield Event("Suspended", "Suspend", "suspended: nothing of the job is left on the cluster")
-    elif holds(before, "Suspended") and not holds(after, "Suspended"):
+    elif is_condition_true(before, "Suspended") and not is_condition_true(after, "Suspended"):
         yield Event("Resumed", "Resume", "suspend is false again: the job goes on")
 
 
 def _attempt_begun(before: Status, after: Status) -> Iterator[Event]:
-    attempt = current(after)
-    if attempt is not None and is_open(after) and number_of(after) > number_of(before):
-        words = f"attempt {attempt['number']} begins as RayJob {attempt['rayJobName']}"
-        yield Event("AttemptStarted", "Start", words)
+    attempt = last_attempt(after)
+    if attempt is not None and is_running(after) and attempt_number(after) > attempt_number(before):
+        message = f"attempt {attempt['number']} begins as RayJob {attempt['rayJobName']}"
+        yield Event("AttemptStarted", "Start", message)

@@ -9,7 +9,7 @@ from batchinference.rendering import NAME_LABEL
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
-from batchinference_operator.status.observations import (
+from batchinference_operator.status.ray_job import (
     CLUSTER_LABEL,
     NODE_TYPE_LABEL,
     Object,
@@ -18,7 +18,7 @@ from batchinference_operator.status.observations import (
 
 
 @dataclass(frozen=True)
-class Trouble:
+class PodProblem:
     """Why a pod does not run: the cause and the message of the pod."""
 
     cause: Cause
@@ -26,7 +26,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Loss:
+class Disruption:
     """The disruption of a pod that ran. `at` is in seconds since 1970; None if it is unknown."""
 
     cause: Cause
@@ -56,8 +56,8 @@ class PodView:
     """Whether it has a scheduling gate, as Kueue sets until there is quota."""
     waiting: bool
     """Whether it has a node but its containers have not started, which only Events may explain."""
-    trouble: Trouble | None
-    loss: Loss | None
+    problem: PodProblem | None
+    disruption: Disruption | None
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -76,8 +76,8 @@ class PodView:
             ended=_ended_at(status),
             gated=any(map(_is_gate, status.get("conditions", []))),
             waiting=_waits(status) and "deletionTimestamp" not in metadata,
-            trouble=trouble_of(body),
-            loss=loss_of(body),
+            problem=problem_of(body),
+            disruption=disruption_of(body),
         )
 
 
@@ -113,7 +113,7 @@ _ENDINGS = {
 _SHORT_OF_MEMORY = "low on resource: memory"
 
 
-def trouble_of(pod: Object) -> Trouble | None:
+def problem_of(pod: Object) -> PodProblem | None:
     """Return why a pod does not run; None if its status does not say so."""
     if "deletionTimestamp" in pod["metadata"]:
         return None
@@ -121,13 +121,13 @@ def trouble_of(pod: Object) -> Trouble | None:
     for condition in status.get("conditions", []):
         unscheduled = condition["type"] == "PodScheduled" and condition["status"] == "False"
         if unscheduled and not _is_gate(condition):
-            return Trouble(Cause.UNSCHEDULABLE, condition.get("message", ""))
+            return PodProblem(Cause.UNSCHEDULABLE, condition.get("message", ""))
     for container in _containers(status):
         if not _runs(container) and (killed := _killed(container)):
-            return Trouble(Cause.OUT_OF_MEMORY, killed[1])
+            return PodProblem(Cause.OUT_OF_MEMORY, killed[1])
         waiting = (container.get("state") or {}).get("waiting") or {}
         if cause := _WAITING.get(waiting.get("reason", "")):
-            return Trouble(cause, waiting.get("message") or waiting["reason"])
+            return PodProblem(cause, waiting.get("message") or waiting["reason"])
     return None
 
 
@@ -136,15 +136,15 @@ def _is_gate(condition: Object) -> bool:
     return gated and condition["type"] == "PodScheduled"
 
 
-def loss_of(pod: Object) -> Loss | None:
+def disruption_of(pod: Object) -> Disruption | None:
     """Return what ended a pod or one of its containers from outside; None if nothing did."""
     status = pod.get("status") or {}
     found = _short_of_memory(status) or _disrupted(status)
     if found is None:
         return None
-    cause, words, at = found
-    message = f"pod {pod['metadata']['name']}: {words}"
-    return Loss(cause, message, _is_head(pod["metadata"]), at)
+    cause, reason, at = found
+    message = f"pod {pod['metadata']['name']}: {reason}"
+    return Disruption(cause, message, _is_head(pod["metadata"]), at)
 
 
 def _is_head(metadata: Object) -> bool:
@@ -158,7 +158,7 @@ def _short_of_memory(status: Object) -> _Found | None:
     if _SHORT_OF_MEMORY in status.get("message", ""):
         return Cause.OUT_OF_MEMORY, status["message"], _ended_at(status) or None
     found = map(_killed, _containers(status))
-    return next(((Cause.OUT_OF_MEMORY, words, at) for at, words in filter(None, found)), None)
+    return next(((Cause.OUT_OF_MEMORY, message, at) for at, message in filter(None, found)), None)
 
 
 def _killed(container: Object) -> tuple[float | None, str] | None:
@@ -175,9 +175,9 @@ def _disrupted(status: Object) -> _Found | None:
     for condition in status.get("conditions", []):
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             reason = condition.get("reason", "")
-            words = condition.get("message") or reason
+            message = condition.get("message") or reason
             at = _time(condition, "lastTransitionTime")
-            return _DISRUPTIONS.get(reason, Cause.NODE_LOST), words, at
+            return _DISRUPTIONS.get(reason, Cause.NODE_LOST), message, at
     reason = status.get("reason", "")
     if cause := _ENDINGS.get(reason):
         return cause, status.get("message") or reason, _ended_at(status) or None
@@ -185,7 +185,7 @@ def _disrupted(status: Object) -> _Found | None:
 
 
 def _time(told: Object, field: str) -> float | None:
-    return seconds_of(told[field]) if told.get(field) else None
+    return unix_seconds(told[field]) if told.get(field) else None
 
 
 def _runs(container: Object) -> bool:
@@ -219,7 +219,7 @@ def _cpus(container: Object) -> float:
 def _scheduled_at(status: Object) -> float | None:
     for condition in status.get("conditions", []):
         if condition["type"] == "PodScheduled" and condition["status"] == "True":
-            return seconds_of(condition["lastTransitionTime"])
+            return unix_seconds(condition["lastTransitionTime"])
     return None
 
 
@@ -231,12 +231,12 @@ def _ended_at(status: Object) -> float | None:
         for container in _containers(status)
         if (ended := (container.get("state") or {}).get("terminated")) and ended.get("finishedAt")
     ]
-    return max(map(seconds_of, ends), default=0.0)
+    return max(map(unix_seconds, ends), default=0.0)
 
 
-def seconds_of(stamp: str) -> float:
+def unix_seconds(to_rfc3339: str) -> float:
     """Return the seconds since 1970 of a timestamp. Raises ValueError if it is invalid."""
-    time = time_of(stamp)
+    time = time_of(to_rfc3339)
     if time is None:
-        raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({stamp})")
+        raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({to_rfc3339})")
     return time.timestamp()

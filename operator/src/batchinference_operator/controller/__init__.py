@@ -1,0 +1,1 @@
+"""The control loop: the cache, the work queue and the reconcile workers."""

@@ -1,0 +1,109 @@
+"""Reads messages of other objects that explain why a job does not progress."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from math import inf
+from typing import Any
+
+from batchinference_operator.kube.api import (
+    POD,
+    RAY_CLUSTER,
+    Conflict,
+    KubeApi,
+    Refused,
+)
+from batchinference_operator.reconcile.attempt_sync import attempt_ray_job
+from batchinference_operator.reconcile.kueue import is_gated
+from batchinference_operator.reconcile.state import Observed
+
+MAX_ASKED = 3
+"""Maximum number of pods of a job whose Events are read: more would say the same."""
+PATIENCE_SECONDS = 60.0
+"""Seconds a pod may take to start before its Events are read: pulling an image takes a while."""
+FIRST_PAUSE, MAX_PAUSE = 10.0, 160.0
+"""First and longest backoff in seconds until Events about the same object are read again."""
+Ask = Callable[[], Coroutine[Any, Any, str]]
+logger = logging.getLogger("batchinference.operator")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    message: str
+    pause: float
+    until: float
+
+
+@dataclass
+class Diagnostics:
+    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
+
+    The messages explain and decide nothing, so no reconcile fails if they cannot be read. The
+    metrics of API requests count failed reads.
+    """
+
+    api: KubeApi
+    unread: set[str] = field(default_factory=set)
+    """What could not be read last time. The failure is logged only once."""
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)
+    """The last message of Events, by namespace and name; the least recently read comes first."""
+
+    async def messages(self, observed: Observed) -> dict[str, str]:
+        """Return messages by the name of the object that they are about.
+
+        The objects are pods whose containers do not start, a RayCluster that has no pods, and a
+        RayJob that Kueue holds back.
+        """
+        namespace, ask = observed.job.namespace, self.api
+        ray_job = attempt_ray_job(observed)
+        since = self.now().timestamp() - PATIENCE_SECONDS
+        pods = [pod for pod in observed.pods if pod.waiting and (pod.started or inf) <= since]
+        troubled = [(POD, pod.name) for pod in pods][:MAX_ASKED]
+        if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
+            troubled.append((RAY_CLUSTER, ray_job.cluster))
+        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in troubled]
+        waits = ray_job is not None and (ray_job.suspended or is_gated(observed))
+        held = [ray_job] if ray_job is not None and waits and ray_job.queue else []
+        queues = [(one.name, partial(ask.queued_reason, namespace, one)) for one in held]
+        return {**await self._read("Events", events), **await self._read("Workloads", queues)}
+
+    async def _warning(self, namespace: str, kind: str, name: str) -> str:
+        """Return the message of Events about an object, read with backoff.
+
+        For each read, the API server searches all Events of the namespace.
+        """
+        key, now = (namespace, name), self.now().timestamp()
+        known = self.asked.get(key)
+        if known is not None and now < known.until:
+            return known.message
+        message = await self.api.last_warning(namespace, kind, name)
+        pause = FIRST_PAUSE if known is None else min(2 * known.pause, MAX_PAUSE)
+        self.asked.pop(key, None)
+        self.asked[key] = _Asked(message, pause, now + pause)
+        self._forget(now - 2 * MAX_PAUSE)
+        return message
+
+    def _forget(self, limit: float) -> None:
+        """Forget the messages about objects that are no longer read."""
+        for key, asked in list(self.asked.items()):
+            if asked.until >= limit:
+                return
+            del self.asked[key]
+
+    async def _read(self, what: str, asks: Iterable[tuple[str, Ask]]) -> dict[str, str]:
+        """Return the messages that are not empty. Stops at the first read that fails."""
+        found: dict[str, str] = {}
+        try:
+            for name, ask in asks:
+                found[name] = await ask()
+                self.unread.discard(what)
+        except (Refused, Conflict) as problem:
+            if what not in self.unread:
+                logger.warning("%s cannot be read: %s", what, problem)
+            self.unread.add(what)
+        return {name: message for name, message in found.items() if message}

@@ -1,0 +1,135 @@
+"""Reads the report of a job's driver, and asks the driver to stop.
+
+The driver writes its report into Ray's log directory on the head. Ray's dashboard serves the file
+from there, even after the driver has exited.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import aiohttp
+
+from batchinference.spec.report import REPORT_FILE, Report
+from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
+
+CLUSTER_DOMAIN = "cluster.local"
+TIMEOUT_SECONDS = 2
+MAX_BYTES = 1 << 20
+"""Limit on the bytes read of a report. A report has a few kilobytes, but the head belongs to the
+user and may send anything."""
+NOT_REACHED = (TimeoutError, aiohttp.ClientError, UnicodeError)  # DNS raises the last one
+_NO_FILE = b"not found at"
+_SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Matches the name of a Service. The name comes from the RayJob's status, which users may write:
+any other text could name another host."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The result of polling a driver.
+
+    `reached` says whether an answer arrived. `report` is None if there is none yet. `problem` says
+    why no answer arrived. `age` is the age of the answer in seconds.
+    """
+
+    reached: bool
+    report: Report | None = None
+    problem: str = ""
+    unauthorized: bool = False
+    age: float = 0.0
+
+
+class Driver(Protocol):
+    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer: ...
+
+    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
+        """Ask the driver to commit work in progress and to exit.
+
+        An unreachable driver is no error: the operator ends it anyway.
+        """
+
+
+class DashboardClient:
+    """Reaches the driver through the dashboard of the job's Ray cluster."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, cluster_domain: str = CLUSTER_DOMAIN
+    ) -> None:
+        self._session = session
+        self._domain = cluster_domain
+
+    def _address(self, namespace: str, ray_job: RayJobView) -> str:
+        """Return the URL of the dashboard.
+
+        The host name ends with a dot, so DNS does not try search domains first. One of them could
+        be that of a namespace named `svc`, whose pods could answer for any head.
+        """
+        host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
+        return f"http://{host}:{DASHBOARD_PORT}"
+
+    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+        if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
+            return Answer(reached=False, problem="has no address yet")
+        url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
+        query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
+        try:
+            async with self._session.get(url, params=query, **_options(token)) as response:
+                return _answer(_host(ray_job), response.status, await _read(response))
+        except TimeoutError:
+            problem = f"does not answer the operator within {TIMEOUT_SECONDS} s"
+            return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
+        except NOT_REACHED:
+            problem = "cannot be reached from the operator"
+            return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
+
+    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
+        if not (ray_job.job_id and _SERVICE.fullmatch(ray_job.head_service)):
+            return
+        url = f"{self._address(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
+        with suppress(*NOT_REACHED):
+            async with self._session.post(url, **_options(token)):
+                pass
+
+
+def _host(ray_job: RayJobView) -> str:
+    return f"{ray_job.head_service}:{DASHBOARD_PORT}"
+
+
+def _options(token: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {token}"}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
+    return {"headers": headers, "timeout": timeout, "allow_redirects": False}
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body. Reading stops once it exceeds MAX_BYTES."""
+    content = b""
+    async for chunk in response.content.iter_chunked(MAX_BYTES):
+        content += chunk
+        if len(content) > MAX_BYTES:
+            break
+    return content
+
+
+def _answer(host: str, status: int, content: bytes) -> Answer:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        problem = f"{host} rejects the operator's token ({status}): {_WRONG_KEY}"
+        return Answer(reached=False, problem=problem, unauthorized=True)
+    if status != HTTPStatus.OK:
+        reached = _NO_FILE in content
+        return Answer(reached, problem="" if reached else f"{host} answers {status}")
+    try:
+        return Answer(reached=True, report=Report.parse(content))
+    except ValueError:
+        return Answer(reached=False, problem=f"{host} answers with something that is no report")
+
+
+_WRONG_KEY = (
+    "the operator's token key was replaced while the job was running, "
+    "or another release of the operator created the job's Secret"
+)

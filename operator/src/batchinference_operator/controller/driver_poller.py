@@ -1,0 +1,224 @@
+"""Polls drivers for their reports, separately from the workers that reconcile.
+
+A driver answers through the head of its Ray cluster, which belongs to the job's user: it may answer
+slowly, wrongly or not at all. So a reconcile reads the last answer and never waits for one. Each
+new answer adds the job to the work queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from batchinference_operator.controller.driver_client import Answer, Driver
+from batchinference_operator.controller.keys import Key
+from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.observability.logging import log_context
+from batchinference_operator.status.ray_job import RayJobView
+
+SLOTS, SLOTS_OF_NAMESPACE = 32, 4
+"""Maximum number of concurrent polls, in total and per namespace."""
+SLOW_SECONDS = 1.0
+"""A driver that takes longer to answer is polled less often."""
+FIRST_PAUSE, MAX_SLOW_PAUSE, MAX_PAUSE = 10.0, 40.0, 160.0
+"""Backoff in seconds before a driver that was slow or did not answer is polled again. It doubles
+each time, up to MAX_SLOW_PAUSE if the driver was slow and MAX_PAUSE if it did not answer."""
+FORGET_SECONDS = 600.0
+"""Seconds for which an answer is kept that no reconcile reads."""
+logger = logging.getLogger("batchinference.operator")
+
+
+class DriverKey(NamedTuple):
+    """Identifies a driver to poll.
+
+    If the RayJob ends or the head changes, this identifies a new driver, which is polled at once.
+    """
+
+    job: Key
+    ray_job: str
+    cluster: str
+    head: str
+    ended: bool
+
+
+@dataclass
+class _DriverState:
+    """What is known of a driver. `token` is the token that it last accepted."""
+
+    ray_job: RayJobView
+    tokens: tuple[str, ...]
+    token: str = ""
+    answer: Answer | None = None
+    at: float = 0.0
+    used: float = 0.0
+    pause: float = 0.0
+    due: float = 0.0
+    pending: bool = False
+    stop: bool = False
+
+
+class Drivers(Protocol):
+    """The controller's interface to the drivers. No call waits for a driver."""
+
+    answered: Callable[[Key], None]
+    """Called with the key of the job after each answer."""
+
+    @property
+    def slow(self) -> int:
+        """Return how many drivers are polled with backoff. They do not count for the poll pace."""
+
+    def latest(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
+    ) -> Answer | None:
+        """Return the last answer, with its age; None before the first answer.
+
+        The driver is polled again when the last answer is `pace` seconds old.
+        """
+
+    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+        """Ask a driver to commit work in progress and to exit."""
+
+
+class DriverPoller:
+    """Polls drivers, with a limit per namespace, so that no namespace can slow down another."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        clock: Callable[[], float] = time.monotonic,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.answered: Callable[[Key], None] = lambda _: None
+        self._driver, self._clock, self._count = driver, clock, count
+        self._known: dict[DriverKey, _DriverState] = {}
+        self._slow: set[DriverKey] = set()
+        self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda polled: polled.job[0])
+        self._busy: Counter[str] = Counter()
+        self._throttled: defaultdict[str, deque[DriverKey]] = defaultdict(deque)
+
+    @property
+    def slow(self) -> int:
+        return len(self._slow)
+
+    def latest(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
+    ) -> Answer | None:
+        polled, known = self._state_of(job, ray_job, tokens)
+        if not known.pending:
+            known.pending = True
+            due = max(known.due, known.at + interval) if known.answer else 0.0
+            self._queue.add_after(polled, max(0.0, due - self._clock()))
+        return replace(known.answer, age=self._clock() - known.at) if known.answer else None
+
+    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+        polled, known = self._state_of(job, ray_job, tokens)
+        known.stop = known.pending = True
+        self._queue.add(polled)
+
+    async def work(self) -> None:
+        """Run one of SLOTS workers until it is cancelled."""
+        while True:
+            polled = await self._queue.get()
+            namespace = polled.job[0]
+            if self._busy[namespace] >= SLOTS_OF_NAMESPACE:
+                if polled not in self._throttled[namespace]:
+                    self._throttled[namespace].append(polled)
+                self._queue.done(polled)
+                continue
+            self._busy[namespace] += 1
+            try:
+                with log_context(*polled.job):
+                    await self._poll(polled)
+            finally:
+                self._release(polled)
+
+    def _state_of(
+        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]
+    ) -> tuple[DriverKey, _DriverState]:
+        """Return what is known of a driver, and mark it as the most recently used."""
+        polled = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
+        known = self._known.pop(polled, None) or _DriverState(ray_job, tokens)
+        self._known[polled] = known
+        known.ray_job, known.tokens, known.used = ray_job, tokens, self._clock()
+        self._forget()
+        return polled, known
+
+    def _release(self, polled: DriverKey) -> None:
+        """Free a slot of the namespace and queue the next driver that waits for it."""
+        namespace = polled.job[0]
+        self._queue.done(polled)
+        self._busy[namespace] -= 1
+        if held := self._throttled.get(namespace):
+            self._queue.add(held.popleft())
+        else:
+            self._throttled.pop(namespace, None)
+        if not self._busy[namespace]:
+            del self._busy[namespace]
+
+    async def _poll(self, polled: DriverKey) -> None:
+        known = self._known.get(polled)
+        if known is None:
+            return
+        if known.stop:
+            known.stop = known.pending = False
+            await self._stop(polled.job[0], known)
+            return
+        began = self._clock()
+        try:
+            answer = await self._ask(polled.job[0], known)
+        except Exception:
+            logger.exception("the driver's answer cannot be read")
+            answer = Answer(reached=False, problem="its answer cannot be read")
+        self._note(known, answer, self._clock() - began)
+        (self._slow.add if known.pause else self._slow.discard)(polled)
+        self.answered(polled.job)
+
+    async def _stop(self, namespace: str, known: _DriverState) -> None:
+        try:
+            for token in [known.token] if known.token else known.tokens:
+                await self._driver.stop(namespace, known.ray_job, token)
+        except Exception:
+            logger.exception("the driver cannot be asked to stop")
+
+    async def _ask(self, namespace: str, known: _DriverState) -> Answer:
+        """Poll with the last accepted token, or else with each: the key may have been rotated."""
+        answer = Answer(reached=False)
+        for token in [known.token] if known.token else known.tokens:
+            answer = await self._driver.ask(namespace, known.ray_job, token)
+            known.token = token if answer.reached else ""
+            if not answer.unauthorized:
+                break
+        return answer
+
+    def _note(self, known: _DriverState, answer: Answer, seconds: float) -> None:
+        slow = seconds > SLOW_SECONDS
+        if answer.reached and not slow:
+            known.pause = 0.0
+        else:
+            longest = MAX_SLOW_PAUSE if answer.reached else MAX_PAUSE
+            known.pause = min(2 * known.pause or FIRST_PAUSE, longest)
+        if answer.problem and (known.answer is None or known.answer.problem != answer.problem):
+            level = logging.WARNING if answer.unauthorized else logging.INFO
+            logger.log(level, "the driver of %s %s", known.ray_job.name, answer.problem)
+        known.answer, known.at, known.pending = answer, self._clock(), False
+        known.due = known.at + known.pause
+        self._count(_result(answer, slow=slow))
+
+    def _forget(self) -> None:
+        """Forget answers that no reconcile reads. The least recently used drivers come first."""
+        limit = self._clock() - FORGET_SECONDS
+        for polled, known in list(self._known.items()):
+            if known.pending or known.used >= limit:
+                return
+            del self._known[polled]
+            self._slow.discard(polled)
+
+
+def _result(answer: Answer, *, slow: bool) -> str:
+    if answer.reached:
+        return "slow" if slow else "answered"
+    return "unauthorized" if answer.unauthorized else "failed"

@@ -1,0 +1,20 @@
+"""The keys that identify jobs in the control loop."""
+
+from __future__ import annotations
+
+from batchinference.rendering import NAME_LABEL
+from batchinference_operator.status.ray_job import Object
+
+Key = tuple[str, str]
+"""Namespace and name of a BatchInference."""
+
+
+def key_of(body: Object) -> Key:
+    """Return the key of a BatchInference."""
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def parent_of(body: Object) -> Key:
+    """Return the key of the job that an object's label names."""
+    metadata = body["metadata"]
+    return metadata["namespace"], metadata["labels"][NAME_LABEL]

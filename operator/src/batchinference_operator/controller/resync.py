@@ -1,0 +1,52 @@
+"""The periodic resync of all jobs, for changes that no watch has reported.
+
+A watch that starts over reports what exists, not what was deleted in the meantime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from batchinference.spec.job import KIND
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.kube.api import Conflict, Refused
+
+RESYNC_SECONDS = 3600.0
+logger = logging.getLogger("batchinference.operator")
+
+
+async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
+    """Every RESYNC_SECONDS, forget jobs that are gone and requeue all others.
+
+    No namespaces means all namespaces. Runs until cancelled.
+    """
+    while True:
+        await asyncio.sleep(RESYNC_SECONDS)
+        for namespace in namespaces or [""]:
+            try:
+                await _forget_the_gone(controller, namespace)
+            except (Refused, Conflict) as problem:
+                logger.warning("jobs cannot be listed: %s", problem)
+        _look_at_all(controller)
+
+
+async def _forget_the_gone(controller: Controller, namespace: str) -> None:
+    """Forget jobs of a namespace, or of all, that were known before the list and are not in it."""
+    known = controller.cache.uids().items()
+    gone = {key: uid for key, uid in known if namespace in ("", key[0])}
+    async for body in controller.api.list_all(KIND, namespace):
+        key = body["metadata"]["namespace"], body["metadata"]["name"]
+        if gone.get(key) == body["metadata"]["uid"]:
+            del gone[key]
+    for key, uid in gone.items():
+        controller.cache.forget_job(key, uid)
+        controller.queue.add(key)
+
+
+def _look_at_all(controller: Controller) -> None:
+    """Requeue all jobs, spread over the time until the next resync; most are due earlier anyway."""
+    keys = list(controller.cache.uids())
+    for number, key in enumerate(keys):
+        controller.queue.add_after(key, RESYNC_SECONDS * number / len(keys))

@@ -1,0 +1,109 @@
+"""The work queue of keys to reconcile.
+
+Keys wait in lanes that are served in round-robin order: while keys wait in two lanes, neither lane
+hands out two keys while the other hands out none, however long it is. A key is in the queue at most
+once, however often it is added. It is never handed out to two workers at the same time: a key that
+is added while a worker processes it is handed out again afterwards. Watches may lose or repeat
+events, so keys are also requeued after a delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+FIRST_RETRY_SECONDS = 0.5
+MAX_RETRY_SECONDS = 60.0
+
+
+class WorkQueue(Generic[Key]):
+    """A work queue of keys, all in one lane by default.
+
+    All methods must be called in one event loop.
+    """
+
+    def __init__(self, flow: Callable[[Key], Hashable] = lambda _: None) -> None:
+        self._flow = flow
+        self._flows: dict[Hashable, deque[Key]] = {}
+        """The lanes in which keys wait; the next lane to serve comes first."""
+        self._dirty: set[Key] = set()
+        self._active: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._ready = asyncio.Semaphore(0)
+
+    def add(self, key: Key) -> None:
+        """Queue a key for processing as soon as possible."""
+        self._cancel_timer(key)
+        if key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._active:
+            self._make_ready(key)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Queue a key after a delay, unless it is due earlier anyway."""
+        if key in self._dirty:
+            return
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None and timer.when() <= loop.time() + seconds:
+            return
+        self._cancel_timer(key)
+        self._timers[key] = loop.call_later(seconds, self.add, key)
+
+    def is_queued(self, key: Key) -> bool:
+        """Return whether a key is to be processed as soon as possible."""
+        return key in self._dirty
+
+    async def get(self) -> Key:
+        """Wait for the next key and return it. `done` must be called for it afterwards."""
+        await self._ready.acquire()
+        flow, keys = next(iter(self._flows.items()))
+        key = keys.popleft()
+        del self._flows[flow]
+        if keys:
+            self._flows[flow] = keys  # behind the other lanes
+        self._dirty.discard(key)
+        self._active.add(key)
+        return key
+
+    def done(self, key: Key) -> None:
+        self._active.discard(key)
+        if key in self._dirty:
+            self._make_ready(key)
+
+    def add_rate_limited(self, key: Key) -> float:
+        """Requeue a key after a failure, and return the delay in seconds.
+
+        Each failure doubles the delay, up to MAX_RETRY_SECONDS.
+        """
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: Key) -> None:
+        """Reset the backoff of a key after a success."""
+        self._failures.pop(key, None)
+
+    def drop(self, key: Key) -> None:
+        """Drop the backoff and the delay of a key whose object is gone."""
+        self.forget(key)
+        self._cancel_timer(key)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._flows.values()))
+
+    def _make_ready(self, key: Key) -> None:
+        self._flows.setdefault(self._flow(key), deque()).append(key)
+        self._ready.release()
+
+    def _cancel_timer(self, key: Key) -> None:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()

@@ -1,0 +1,226 @@
+"""The gateway to a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from batchinference.rendering import NAME_LABEL, RAY_API_VERSION, RAY_JOB, Backstop
+from batchinference.spec.job import API_VERSION, KIND, PLURAL
+from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Unreachable
+from batchinference_operator.kube.http import (
+    MERGE_PATCH,
+    TRANSIENT,
+    is_error,
+    is_gone,
+    raise_for,
+    send,
+)
+from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.status.event_messages import last_warning, quota_message
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
+
+EVENT = "events.k8s.io"
+"""The API group through which Events are written. They are read through the core API."""
+OnRequest = Callable[[str, str, int | None, float], None]
+"""Called after each request with method, path, status code (None without an answer), seconds."""
+RETRY_DELAYS = (0.2, 0.8)
+"""Seconds before each retry of a request. After the last retry, the work queue retries the job."""
+MAX_EVENTS = 50
+"""Maximum number of Events that are read about one object."""
+_SELECTED = {RAY_JOB: NAME_LABEL}
+WORKLOAD = "Workload"
+"""The object that Kueue creates for each RayJob in a LocalQueue."""
+_COLLECTIONS = {
+    POD: ("/api/v1", "pods"),
+    WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "ConfigMap": ("/api/v1", "configmaps"),
+    "Event": ("/api/v1", "events"),
+    EVENT: ("/apis/events.k8s.io/v1", "events"),
+    "Secret": ("/api/v1", "secrets"),
+    RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
+    RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
+    KIND: (f"/apis/{API_VERSION}", PLURAL),
+}
+
+
+class KubeClient:
+    """The Gateway to a real API server.
+
+    It sends and receives plain dicts: the client's models are several times as expensive.
+    """
+
+    def __init__(
+        self, client: ApiClient, asked: OnRequest = lambda *_: None, rate: RateLimiter | None = None
+    ) -> None:
+        self._client = client
+        self._asked = asked
+        self._rate = rate or RateLimiter()
+
+    async def _request(self, *call: Any) -> tuple[int, Any]:
+        """Send a request, with retries, and return the status and the answer.
+
+        Every request can be repeated safely: an object that already exists or is already gone is
+        no error. An overloaded server says how long the client must send no request.
+        """
+        for pause in RETRY_DELAYS:
+            with contextlib.suppress(Unreachable):
+                status, answer = await self._send(*call)
+                if status not in TRANSIENT:
+                    return status, answer
+            await asyncio.sleep(pause)
+        return await self._send(*call)
+
+    async def _send(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
+        await self._rate.wait()
+        begun, status = time.monotonic(), None
+        try:
+            status, answer, busy = await send(self._client, method, path, *call)
+        except (OSError, aiohttp.ClientError) as problem:
+            raise Unreachable(str(problem) or "no answer") from problem
+        finally:
+            self._asked(method, path, status, time.monotonic() - begun)
+        self._rate.pause(busy)
+        return status, answer
+
+    async def create(self, body: Object) -> Object | None:
+        answer: Object
+        # a KubeRay version that lacks a field must return an error instead of dropping the field
+        path = f"{_path(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
+        status, answer = await self._request("POST", path, body)
+        # a ResourceQuota under contention also returns 409, and then nothing was created
+        if is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
+        return self._list(_path(kind, namespace), _SELECTED.get(kind, ""))
+
+    async def list_pod_names(self, namespace: str, job: str) -> set[str]:
+        found = self._list(_path(POD, namespace), f"{NAME_LABEL}={job}")
+        return {body["metadata"]["name"] async for body in found}
+
+    async def _list(self, path: str, labels: str) -> AsyncIterator[Object]:
+        selected = f"&labelSelector={quote(labels)}" if labels else ""
+        query: str | None = ""
+        while query is not None:
+            page = f"{path}?limit={PAGE}{selected}{query}"
+            status, answer = await self._request("GET", page)
+            raise_for(status, answer)
+            for body in answer["items"]:
+                yield body
+            more = answer["metadata"].get("continue")
+            query = f"&continue={quote(more)}" if more else None
+
+    async def get_ray_job(self, namespace: str, name: str) -> Object | None:
+        answer: Object
+        status, answer = await self._request("GET", _path(RAY_JOB, namespace, name))
+        if is_gone(status, answer):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    async def last_warning(self, namespace: str, kind: str, name: str) -> str:
+        about = f"involvedObject.kind={kind},involvedObject.name={name}"
+        path = f"{_path('Event', namespace)}?fieldSelector={quote(about)}&limit={MAX_EVENTS}"
+        status, answer = await self._request("GET", path)
+        raise_for(status, answer)
+        return last_warning(answer["items"], of_pod=kind == POD)
+
+    async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
+        label = quote(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
+        path = f"{_path(WORKLOAD, namespace)}?labelSelector={label}"
+        status, answer = await self._request("GET", path)
+        if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
+            return ""
+        raise_for(status, answer)
+        found = [quota_message(body) for body in answer["items"]]
+        return next((message for message in found if message), "")
+
+    async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
+        # the cluster goes first: the patch marks the RayJob as released, so no retry would follow
+        await self._delete_cluster(namespace, ray_job)
+        patch = {"spec": {"ttlSecondsAfterFinished": 0}}
+        path = _path(RAY_JOB, namespace, ray_job.name)
+        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
+        if not is_gone(status, answer):
+            raise_for(status, answer)
+
+    async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
+        patch = {"metadata": {"uid": ray_job.uid}, "spec": backstop.fields}
+        path = _path(RAY_JOB, namespace, ray_job.name)
+        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
+        if not is_gone(status, answer):
+            raise_for(status, answer)
+
+    async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
+        await self._delete(_path(RAY_JOB, namespace, ray_job.name), ray_job.uid)
+        # even while KubeRay's finalizer blocks the deletion of the RayJob
+        await self._delete_cluster(namespace, ray_job)
+
+    async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
+        """Delete the RayCluster of a RayJob if the RayJob owns it.
+
+        KubeRay normally does this, but the cluster must not stay while KubeRay is unavailable. The
+        cluster's name comes from a status that users may write, hence the check of the owner.
+        """
+        if not ray_job.cluster:
+            return
+        path = _path(RAY_CLUSTER, namespace, ray_job.cluster)
+        status, cluster = await self._request("GET", path)
+        if is_gone(status, cluster):
+            return
+        raise_for(status, cluster)
+        if owner_uid(cluster, RAY_JOB) == ray_job.uid:
+            await self._delete(path, cluster["metadata"]["uid"])
+
+    async def _delete(self, path: str, uid: str) -> None:
+        body: Object = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        status, answer = await self._request("DELETE", path, body)
+        if not (is_gone(status, answer) or status == HTTPStatus.CONFLICT):
+            raise_for(status, answer)
+
+    async def patch_status(
+        self, namespace: str, name: str, resource_version: str, patch: Status
+    ) -> Object | None:
+        answer: Object
+        body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
+        path = _path(KIND, namespace, name, "status")
+        status, answer = await self._request("PATCH", path, body, MERGE_PATCH)
+        if is_gone(status, answer):
+            return None
+        raise_for(status, answer)
+        return answer
+
+    async def post_event(self, body: Object) -> bool:
+        namespace = body["metadata"]["namespace"]
+        status, answer = await self._request("POST", _path(EVENT, namespace), body)
+        if not is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
+            raise_for(status, answer)
+            return False
+        path = _path(EVENT, namespace, body["metadata"]["name"])
+        # an empty patch returns the current object, so no permission to read these Events is needed
+        status, answer = await self._request("PATCH", path, {}, MERGE_PATCH)
+        raise_for(status, answer)
+        count = (answer.get("series") or {}).get("count", 1) + 1
+        series = {"count": count, "lastObservedTime": body["eventTime"]}
+        status, answer = await self._request("PATCH", path, {"series": series}, MERGE_PATCH)
+        raise_for(status, answer)
+        return True
+
+
+def _path(kind: str, namespace: str, *below: str) -> str:
+    """Return the API path of all objects of a kind, or of the object or subresource in `below`."""
+    root, plural = _COLLECTIONS[kind]
+    place = ["namespaces", namespace] if namespace else []
+    return "/".join([root, *place, plural, *below])

@@ -1,0 +1,90 @@
+"""Sends single requests to the API server and interprets the answers."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import Any
+
+from kubernetes.aio.client import ApiClient
+
+from batchinference import __version__
+from batchinference.rendering import MANAGER
+from batchinference_operator.kube.api import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    Refused,
+    Unreachable,
+)
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+TIMEOUT_SECONDS = 30
+MAX_BUSY_SECONDS = 30.0
+TRANSIENT = {429, 500, 502, 503, 504}
+"""Status codes of transient errors, which a retry may resolve."""
+USER_AGENT = f"{MANAGER}/{__version__}"
+"""Audit logs show it, and the API server derives the field manager from it."""
+
+
+async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
+    """Send a request. Return the status and the answer: JSON as plain data, all else as text."""
+    status, answer, _ = await send(client, method, path)
+    return status, answer
+
+
+async def send(
+    client: ApiClient,
+    method: str,
+    path: str,
+    body: Any = None,
+    content_type: str = JSON,
+) -> tuple[int, Any, float]:
+    """Send a request. Return the status, the answer, and the seconds to wait (Retry-After).
+
+    The wait is at most MAX_BUSY_SECONDS, and 0 without the header.
+    """
+    asked = {"Accept": "application/json", "Content-Type": content_type}
+    # the body is passed later: it is plain data already, and serializing it here would be slow
+    method, url, headers, *_ = await client.param_serialize(
+        method, path, header_params=asked, auth_settings=["BearerToken"]
+    )
+    response = await client.call_api(method, url, headers, body, _request_timeout=TIMEOUT_SECONDS)
+    content = await response.read()
+    wait = response.getheader("Retry-After") or ""
+    busy = min(float(wait), MAX_BUSY_SECONDS) if wait.isdecimal() else 0.0
+    try:
+        return response.status, json.loads(content), busy
+    except ValueError:
+        return response.status, content.decode(errors="replace").strip(), busy
+
+
+def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
+    return status == wanted and isinstance(answer, dict) and answer.get("reason") == reason
+
+
+def is_gone(status: int, answer: Any) -> bool:
+    """Return whether the object is gone.
+
+    A kind that the server does not know (yet) is a 404 too, but says nothing about the object.
+    """
+    return is_error(status, answer, HTTPStatus.NOT_FOUND, "NotFound")
+
+
+def message_of(answer: Any) -> str:
+    """Return the message in an answer of the API server."""
+    return str(answer.get("message", "")) if isinstance(answer, dict) else str(answer)
+
+
+def raise_for(status: int, answer: Any) -> None:
+    if status < HTTPStatus.BAD_REQUEST:
+        return
+    if status == HTTPStatus.CONFLICT:
+        raise Conflict(message_of(answer))
+    kinds: dict[int, type[Refused]] = {
+        HTTPStatus.FORBIDDEN: Forbidden,
+        HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
+    }
+    kind = Unreachable if status in TRANSIENT else kinds.get(status, Refused)
+    raise kind(f"{status}: {message_of(answer)}")

@@ -1,0 +1,95 @@
+"""Detects dead and refused watches.
+
+The API server ends each watch after `seconds`, and kopf starts it again. So a watch without an
+answer for three times as long is dead, whatever the state of its connection. The check needs no
+requests of its own: it observes those that start the watches.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from batchinference.spec.job import GROUP, PLURAL, VERSION
+
+KINDS = (f"/apis/{GROUP}/{VERSION}", PLURAL), ("/apis/ray.io/v1", "rayjobs"), ("/api/v1", "pods")
+logger = logging.getLogger("batchinference.operator")
+PATIENCE = 3
+"""Number of watch periods without an answer after which a watch is dead."""
+
+
+class WatchHealth:
+    """Records when each watch was last answered.
+
+    A watch counts as answered when the server accepts it, and when the server returns a page of the
+    list that precedes it.
+    """
+
+    def __init__(
+        self,
+        namespaces: Sequence[str],
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        scopes = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
+        self._begun = {
+            f"{root}{scope}/{plural}": False for root, plural in KINDS for scope in scopes
+        }
+        self._last_event = dict.fromkeys(self._begun, clock())
+        self._limit = PATIENCE * seconds
+        self._clock = clock
+        self._namespaces = frozenset(namespaces)
+        self._refused: set[str] = set()
+
+    def heard(self, path: str, *, watch: bool) -> None:
+        """Record that the server answered a list or a watch."""
+        if path in self._begun:
+            self._last_event[path] = self._clock()
+            self._begun[path] |= watch
+            if path in self._refused:
+                self._refused.discard(path)
+                logger.info("%s is watched again", path)
+
+    def refuse(self, path: str, status: int) -> bool:
+        """Record a refused list or watch; return False if the path is that of no watch here."""
+        if path not in self._begun:
+            return False
+        if path not in self._refused:
+            self._refused.add(path)
+            effect = "jobs there are left alone until it is allowed again"
+            logger.warning("%s cannot be watched (%s): %s", path, status, effect)
+        return True
+
+    @property
+    def lost(self) -> set[str]:
+        """Namespaces in which at least one kind cannot be watched.
+
+        Empty if those are all namespaces: then the operator's own permissions are wrong, and the
+        operator must be restarted.
+        """
+        found = {name for name in self._namespaces if any(
+            f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip
+        return found if found != self._namespaces else set()
+
+    @property
+    def missing(self) -> list[str]:
+        """Watches that have not started yet, because their first list is not complete."""
+        return self._of_others([path for path, begun in self._begun.items() if not begun])
+
+    @property
+    def dead(self) -> list[str]:
+        """Watches without an answer for too long."""
+        return self._of_others(
+            [path for path, silent in self.silence().items() if silent > self._limit]
+        )
+
+    def _of_others(self, paths: list[str]) -> list[str]:
+        """Return the paths outside of lost namespaces, which must not affect the others."""
+        lost = [f"/namespaces/{name}/" for name in self.lost]
+        return [path for path in paths if not any(scope in path for scope in lost)]
+
+    def silence(self) -> dict[str, float]:
+        """Return the seconds since each watch was last answered."""
+        now = self._clock()
+        return {path: now - heard for path, heard in self._last_event.items()}

@@ -1,0 +1,129 @@
+"""The entry point of `batchinference-operator`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+import aiohttp
+import kopf
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+from pydantic import ValidationError
+
+from batchinference.rendering import MANAGER
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.driver_client import DashboardClient
+from batchinference_operator.controller.driver_poller import SLOTS, DriverPoller
+from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.controller.resync import resync
+from batchinference_operator.kube.api import Refused
+from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.http import USER_AGENT
+from batchinference_operator.kube.kopf_login import KopfLogin
+from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.http_server import serve_http
+from batchinference_operator.observability.logging import configure as configure_log
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.preflight import NotReady, check_api
+from batchinference_operator.settings import OperatorSettings
+
+logger = logging.getLogger("batchinference.operator")
+
+
+def main() -> None:
+    try:
+        settings = OperatorSettings()
+    except ValidationError as problem:
+        sys.exit(f"batchinference-operator cannot start: {problem}")
+    configure_log(settings.log_format, settings.log_level)
+    try:
+        asyncio.run(operate(settings))
+    except NotReady as problem:
+        logger.critical("cannot start: %s", problem)
+        sys.exit(1)
+
+
+async def operate(settings: OperatorSettings) -> None:
+    """Run the operator until SIGTERM. Raises NotReady."""
+    try:
+        decided = settings.for_reconcile()
+    except (OSError, ValueError) as problem:
+        raise NotReady(str(problem)) from None
+    metrics = Metrics()
+    client = ApiClient(await _connection(2 * settings.workers))
+    client.user_agent = USER_AGENT
+    async with client, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        left_out = await check_api(client, settings.namespace_list)
+        api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
+        telemetry = Telemetry(metrics, EventRecorder(api, metrics))
+        cache = Cache(config=decided)
+        polls = DriverPoller(
+            DashboardClient(session, settings.cluster_domain), count=metrics.record_poll
+        )
+        controller = Controller(api, polls, decided, cache, telemetry=telemetry)
+        metrics.add_operator(controller.queue, cache.phases)
+        watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
+        metrics.add_watches(lambda: watches.lost)
+        async with serve_http(settings.health_port, watches, metrics):
+            await _prime(controller, settings, left_out)
+            await _run(controller, polls, KopfLogin(watches, metrics.record_request), settings)
+
+
+async def _prime(
+    controller: Controller, settings: OperatorSettings, left_out: Sequence[str]
+) -> None:
+    """List all jobs before the watches start, so that no watch reports an older state."""
+    namespaces = [name for name in settings.namespace_list if name not in left_out]
+    try:
+        await controller.prime(namespaces)
+    except Refused as problem:
+        raise NotReady(f"jobs cannot be listed: {problem}") from None
+
+
+async def _run(
+    controller: Controller, polls: DriverPoller, login: KopfLogin, settings: OperatorSettings
+) -> None:
+    registry = kopf.OperatorRegistry()
+    register(registry, controller, login)
+    kopf_settings = kopf.OperatorSettings()
+    clusterwide = not settings.namespace_list
+    configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
+    async with asyncio.TaskGroup() as group:
+        # started before kopf, which waits on exit for each task that was created after it
+        workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
+        workers += [group.create_task(polls.work()) for _ in range(SLOTS)]
+        workers.append(group.create_task(controller.telemetry.work()))
+        workers.append(group.create_task(resync(controller, settings.namespace_list)))
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=kopf_settings,
+                namespaces=settings.namespace_list,
+                clusterwide=clusterwide,
+                standalone=True,
+                # else kopf looks up the user's name, and the user has none; its type is not public
+                identity=MANAGER,  # type: ignore[arg-type]
+            )
+        finally:
+            for worker in workers:
+                worker.cancel()
+
+
+async def _connection(pool: int) -> Configuration:
+    """Return the configuration of the pod's service account, or of kubeconfig outside a cluster."""
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = pool
+    # else each request looks for a .netrc, in a thread; the configuration names the proxy
+    configuration.client_session_kwargs = {"trust_env": False}
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        await config.load_kube_config(client_configuration=configuration)
+    return configuration

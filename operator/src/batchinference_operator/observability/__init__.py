@@ -1,0 +1,1 @@
+"""Metrics, Events, logs and the HTTP endpoints."""

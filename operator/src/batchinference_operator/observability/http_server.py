@@ -1,0 +1,48 @@
+"""The HTTP endpoints `/healthz`, `/readyz` and `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+
+from aiohttp import hdrs, web
+from prometheus_client.exposition import choose_encoder
+
+from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.observability.metrics import Metrics
+
+
+@asynccontextmanager
+async def serve_http(port: int, watches: WatchHealth, metrics: Metrics) -> AsyncIterator[None]:
+    """Serve the endpoints on a port of all addresses while the block runs."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return _answer("nothing was heard for too long of", watches.dead)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return _answer("the first list is not complete of", watches.missing)
+
+    async def exposed(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
+        body = encode(metrics.registry)
+        return web.Response(body=body, headers={hdrs.CONTENT_TYPE: content_type})
+
+    application = web.Application()
+    application.add_routes(
+        [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposed)]
+    )
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def _answer(problem: str, paths: Sequence[str]) -> web.Response:
+    if not paths:
+        return web.Response(text="ok\n")
+    lines = "".join(f"{problem} {path}\n" for path in paths)
+    return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=lines)

@@ -1,0 +1,116 @@
+"""Logging as JSON or text. Each line names the job that it is about."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+from pythonjsonlogger.core import RESERVED_ATTRS
+from pythonjsonlogger.json import JsonFormatter
+
+from batchinference.spec.job import KIND
+from batchinference.text import in_one_line
+
+_about: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
+_OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
+"""Attributes that kopf adds to log records for its own use."""
+_LEFT_BY_KOPF = "closing of asynchronous generator <async_generator object infinite_watch "
+
+
+@contextmanager
+def log_context(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
+    """Add this job and its attempt to each line logged in the block, by any logger."""
+    before = _about.set((f"{namespace}/{name}", attempt))
+    try:
+        yield
+    finally:
+        _about.reset(before)
+
+
+def configure(log_format: str, level: str) -> None:
+    """Log everything to stderr: the operator, kopf and libraries."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_named)
+    handler.setFormatter(_Json() if log_format == "json" else _Text())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line per event
+    asyncio_s = logging.getLogger("asyncio")
+    asyncio_s.removeFilter(_matters)
+    asyncio_s.addFilter(_matters)
+    kopf_s = logging.getLogger("kopf._cogs.clients.watching")
+    kopf_s.removeFilter(_is_news)
+    kopf_s.addFilter(_is_news)
+
+
+def _matters(record: logging.LogRecord) -> bool:
+    """Return False for the error that asyncio logs about kopf's watches at exit.
+
+    kopf does not close the nested generators of a watch that ends between two events. asyncio
+    closes all of them concurrently at the very end, when nothing depends on them any more. An outer
+    generator then finds that its inner one is already being closed. This is no operator error.
+    """
+    return _LEFT_BY_KOPF not in record.getMessage()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for the error that kopf logs at each retry of a refused watch.
+
+    watches.py logs the refusal once.
+    """
+    return "WatchRefused(" not in record.getMessage()
+
+
+def _named(record: logging.LogRecord) -> bool:
+    """Add the job and its attempt to a record. kopf names its records' object in `k8s_ref`."""
+    job, attempt = _about.get()
+    ref: dict[str, Any] = getattr(record, "k8s_ref", {})
+    if ref.get("kind") == KIND:
+        job = f"{ref.get('namespace')}/{ref.get('name')}"
+    elif ref:
+        record.object = f"{ref.get('kind')} {ref.get('namespace')}/{ref.get('name')}"
+    if job:
+        record.job = job
+    if attempt:
+        record.attempt = attempt
+    return True
+
+
+class _Json(JsonFormatter):
+    def __init__(self) -> None:
+        super().__init__("%(message)s", reserved_attrs=[*RESERVED_ATTRS, *_OF_KOPF])
+
+    def add_fields(
+        self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]
+    ) -> None:
+        log_data |= {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        super().add_fields(log_data, record, message_dict)
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = "\n".join(map(_shown, super().format(record).splitlines()))
+        attempt = f" attempt {record.attempt}" if hasattr(record, "attempt") else ""
+        of = getattr(record, "job", "") or getattr(record, "object", "")
+        log_context = f"[{of}{attempt}] " if of else ""
+        return f"{_time(record)} {record.levelname:<8}{log_context}{message}"
+
+
+def _shown(line: str) -> str:
+    """Return a line without terminal control characters. Its indentation is kept."""
+    indent = line[: len(line) - len(line.lstrip(" "))]
+    return indent + in_one_line(line)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,160 @@
+"""The Prometheus metrics. No metric has a label with the job's name: there are thousands."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Sized
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference_operator.status.attempts import newly_ended
+from batchinference_operator.status.job_status import Status
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_COLLECTION = re.compile(
+    r"/(?:api|apis/[^/]+)/[^/]+(?:/namespaces/[^/]+)?"
+    r"/(?P<plural>[a-z]+)(?P<name>/[^/]+(?P<below>/[a-z]+)?)?"
+)
+_VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+
+
+class Metrics:
+    """All metrics of the operator. docs/operations.md describes them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.queue_depth = Gauge(
+            "batchinference_queue_depth",
+            "Jobs that wait for a reconcile.",
+            registry=self.registry,
+        )
+        self.reconcile_seconds = Histogram(
+            "batchinference_reconcile_seconds",
+            "Duration of a reconcile, with its requests to the API server.",
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.reconcile_errors = self._counter(
+            "batchinference_reconcile_errors",
+            "Reconciles that failed and are retried: conflict, refused, unreachable (the API "
+            "server is unavailable or overloaded), or error.",
+            "kind",
+        )
+        self.api_requests = self._counter(
+            "batchinference_api_requests",
+            "Requests to the API server by status code; none if there was no answer.",
+            *("verb", "resource", "code"),
+        )
+        self.api_request_seconds = Histogram(
+            "batchinference_api_request_seconds",
+            "Response time of the API server; for a watch, the time until it starts.",
+            ["verb", "resource"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.attempts = self._counter(
+            "batchinference_attempts",
+            "Attempts that ended, by outcome and, if they failed, by cause.",
+            *("outcome", "cause"),
+        )
+        for cause in Cause:  # a series that starts with the first failure would show no increase
+            self.attempts.labels("Failed", cause.value)
+        self.rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
+        self.gpu_seconds = self._counter(
+            "batchinference_gpu_seconds", "Seconds of GPUs that jobs have used."
+        )
+        self.cpu_seconds = self._counter(
+            "batchinference_cpu_seconds", "Seconds of CPUs that jobs have used."
+        )
+        self._add_results()
+
+    def _add_results(self) -> None:
+        """Add the metrics that count results of operations."""
+        self.status_writes = self._counter(
+            "batchinference_status_writes",
+            "Reconciles by result for the status: written, unchanged, deferred to a later one, "
+            "conflict, rejected (the CustomResourceDefinition is older), or gone with its job.",
+            "result",
+        )
+        self.driver_polls = self._counter(
+            "batchinference_driver_polls",
+            "Polls of drivers: answered, slow (answered after more than a second), unauthorized "
+            "(the driver rejects the operator's token), or failed.",
+            "result",
+        )
+        self.events = self._counter(
+            "batchinference_events",
+            "Events on jobs: posted, repeated (counted on the first), or dropped.",
+            "result",
+        )
+        self.namespaces_unwatched = Gauge(
+            "batchinference_namespaces_unwatched",
+            "Watched namespaces to which the operator has no access.",
+            registry=self.registry,
+        )
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, registry=self.registry)
+
+    def add_operator(self, queue: Sized, phases: Callable[[], Counts[str]]) -> None:
+        """Add the metrics computed at scrape time: the queue, the jobs and this process."""
+        self.queue_depth.set_function(lambda: len(queue))
+        self.registry.register(_Jobs(phases))
+        ProcessCollector(registry=self.registry)
+
+    def add_watches(self, lost_namespaces: Callable[[], Sized]) -> None:
+        """Add the metrics of the watches."""
+        self.namespaces_unwatched.set_function(lambda: len(lost_namespaces()))
+
+    def record_request(self, method: str, path: str, code: int | None, seconds: float) -> None:
+        """Record a finished request to the API server; `code` is None if there was no answer."""
+        verb, resource = described(method, path)
+        self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
+        self.api_request_seconds.labels(verb, resource).observe(seconds)
+
+    def record_poll(self, result: str) -> None:
+        """Record the result of polling a driver."""
+        self.driver_polls.labels(result).inc()
+
+    def record_status_change(self, before: Status, after: Status) -> None:
+        """Record what the difference between two statuses of a job shows."""
+        self.rows.inc(_grown(before.get("progress", {}), after.get("progress", {}), "rows"))
+        self.gpu_seconds.inc(_grown(before, after, "gpuSeconds"))
+        self.cpu_seconds.inc(_grown(before, after, "cpuSeconds"))
+        for attempt in newly_ended(before, after):
+            self.attempts.labels(attempt["outcome"], attempt.get("cause", "")).inc()
+
+
+class _Jobs(Collector):
+    def __init__(self, phases: Callable[[], Counts[str]]) -> None:
+        self._phases = phases
+
+    def collect(self) -> Iterable[Metric]:
+        about = "Jobs by phase. A job before its first reconcile counts as Pending."
+        family = GaugeMetricFamily("batchinference_jobs", about, labels=["phase"])
+        counts = self._phases()
+        for phase in Phase:
+            family.add_metric([phase.value], counts[phase.value])
+        yield family
+
+
+def described(method: str, path: str) -> tuple[str, str]:
+    """Return the verb and the resource of a request, as RBAC roles name them."""
+    path, _, query = path.partition("?")
+    found = _COLLECTION.fullmatch(path)
+    if found is None:
+        return "get", "discovery"
+    if method == "GET" and not found["name"]:
+        verb = "watch" if "watch=true" in query else "list"
+    else:
+        verb = _VERBS.get(method, "get")
+    return verb, found["plural"] + (found["below"] or "")
+
+
+def _grown(before: Status, after: Status, name: str) -> int:
+    return max(0, int(after.get(name, 0)) - int(before.get(name, 0)))

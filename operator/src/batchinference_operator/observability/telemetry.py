@@ -1,0 +1,69 @@
+"""What the operator publishes: metrics, and Events on jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from batchinference.text import in_one_line
+from batchinference_operator.kube.api import Conflict, Refused, Unreachable
+from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.status.attempts import attempt_number
+from batchinference_operator.status.events import Event, events_between
+
+
+@dataclass
+class Telemetry:
+    """Updates metrics and records Events. Without a recorder, no Events are posted."""
+
+    metrics: Metrics = field(default_factory=Metrics)
+    recorder: EventRecorder | None = None
+
+    @contextmanager
+    def measure_reconcile(self) -> Iterator[None]:
+        """Measure the block as one reconcile of a job, and count its error if it raises one."""
+        begun = time.monotonic()
+        try:
+            yield
+        except Exception as error:
+            self.metrics.reconcile_errors.labels(_kind(error)).inc()
+            raise
+        finally:
+            self.metrics.reconcile_seconds.observe(time.monotonic() - begun)
+
+    async def work(self) -> None:
+        """Post Events until cancelled. Returns at once without a recorder."""
+        if self.recorder is not None:
+            await self.recorder.work()
+
+    def changed(self, before: JobView, job: JobView) -> None:
+        """Publish what changed between two statuses of a job.
+
+        The statuses are those that were seen, not those that were written, because the answer to a
+        write may be lost.
+        """
+        self.metrics.record_status_change(before.status, job.status)
+        if self.recorder is not None:
+            events = events_between(before.status, job.status)
+            self.recorder.record(job, attempt_number(job.status), events)
+
+    def rejected(self, job: JobView, message: str) -> None:
+        """Publish that the CustomResourceDefinition rejected a status."""
+        self.count_status_write("rejected")
+        if self.recorder is not None:
+            note = f"upgrade the CustomResourceDefinition; it is older than the operator: {message}"
+            event = Event("StatusRejected", "Write", in_one_line(note), "Warning")
+            self.recorder.record(job, attempt_number(job.status), [event])
+
+    def count_status_write(self, result: str) -> None:
+        """Count the result of a status write."""
+        self.metrics.status_writes.labels(result).inc()
+
+
+def _kind(error: Exception) -> str:
+    kinds = {Conflict: "conflict", Unreachable: "unreachable", Refused: "refused"}
+    return next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")

@@ -1,0 +1,78 @@
+"""Checks that the API server has the kinds that the operator needs, and allows listing them.
+
+kopf does not report a missing kind. Without the permission to watch CustomResourceDefinitions, it
+would wait forever. So the operator logs the reason and exits, and Kubernetes restarts it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference_operator.kube.http import message_of, request
+
+logger = logging.getLogger("batchinference.operator")
+
+
+class NotReady(Exception):
+    """The operator cannot start. The text says what is missing and how to provide it."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    group: str
+    version: str
+    plural: str
+    way_out: str
+
+
+_KINDS = (
+    _Kind(GROUP, VERSION, PLURAL, "install the operator's chart with crds.enabled=true"),
+    _Kind("ray.io", "v1", "rayjobs", "install KubeRay, or set kuberay.enabled=true in the chart"),
+)
+
+
+async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
+    """Return the namespaces that cannot be watched now, and log a warning for each.
+
+    Raises NotReady if no namespace can be watched, or if the API server fails.
+    """
+    problems = {name: await _first_problem(client, name) for name in namespaces or [""]}
+    found = {name: problem for name, problem in problems.items() if problem}
+    if len(found) == len(problems):
+        raise NotReady(next(iter(found.values())))
+    for problem in found.values():
+        logger.warning("%s; the operator goes on with the other namespaces", problem)
+    return list(found)
+
+
+async def _first_problem(client: ApiClient, namespace: str) -> str | None:
+    """Return why jobs or RayJobs of a namespace, or of all, cannot be listed; None if they can."""
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    where = f"in namespace {namespace}" if namespace else "in all namespaces"
+    for kind in _KINDS:
+        path = f"/apis/{kind.group}/{kind.version}{scope}/{kind.plural}?limit=1"
+        try:
+            status, answer = await request(client, "GET", path)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise NotReady(f"the API server cannot be reached: {error or 'no answer'}") from None
+        if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+            return _problem(kind, where, status, message_of(answer))
+        if status >= HTTPStatus.BAD_REQUEST:
+            raise NotReady(_problem(kind, where, status, message_of(answer)))
+    return None
+
+
+def _problem(kind: _Kind, where: str, status: int, message: str) -> str:
+    name = f"{kind.plural}.{kind.group}"
+    if status == HTTPStatus.NOT_FOUND:
+        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.way_out}"
+    if status == HTTPStatus.FORBIDDEN:
+        return f"the right to list {name} {where} is missing; the chart's roles have it: {message}"
+    return f"cannot list {name} {where}: {status}: {message}"

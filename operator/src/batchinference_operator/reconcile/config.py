@@ -1,0 +1,49 @@
+"""The settings of the installation that reconcile needs."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from batchinference.spec.cluster import Cluster
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.state import JobView
+
+
+@dataclass(frozen=True)
+class Config:
+    """The platform's defaults, the key from which tokens are derived, and the concurrency limit."""
+
+    defaults: Cluster
+    token_key: bytes
+    concurrency: Concurrency = field(default_factory=Concurrency)
+    previous_token_key: bytes = b""
+    """The key before the last rotation, while jobs run whose tokens are derived from it."""
+    own_namespace: str = ""
+    """The operator's namespace. A job there could mount the token key of all Ray clusters."""
+
+    def token(self, job: JobView, ray_job: str) -> str:
+        """Return the token of the Ray cluster of a RayJob, whose name has the attempt's number.
+
+        The token is derived from the operator's key. The operator never reads it back, because it
+        has no permission to read Secrets.
+        """
+        return _token(self.token_key, job, ray_job)
+
+    def tokens(self, job: JobView, ray_job: str) -> tuple[str, ...]:
+        """Return all tokens that the Ray cluster of a RayJob may have.
+
+        A cluster that was created before the key rotation has the token of the previous key.
+        """
+        keys = filter(None, (self.token_key, self.previous_token_key))
+        return tuple(_token(key, job, ray_job) for key in keys)
+
+
+def _token(key: bytes, job: JobView, ray_job: str) -> str:
+    about = "\n".join((_PURPOSE, job.namespace, job.name, job.uid, ray_job))
+    return hmac.new(key, about.encode(), hashlib.sha256).hexdigest()
+
+
+_PURPOSE = "batchinference.dev/ray-cluster-token/v1"
+"""Separates these tokens from anything else that may be derived from the key."""

@@ -1,0 +1,34 @@
+"""Requeue intervals of running jobs. An event may trigger a reconcile earlier."""
+
+from __future__ import annotations
+
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.ray_job import RayJobView
+
+POLLS_PER_SECOND = 100.0
+"""The rate limit of driver polls. With more drivers, each driver is polled less often."""
+IDLE_SECONDS = 30.0
+"""How often a job without changes is reconciled. An answer of its driver triggers a reconcile
+earlier."""
+QUEUED_SECONDS = 120.0
+"""How often the operator reads from Kueue why a RayJob is queued."""
+NO_PODS_SECONDS = 10.0
+"""How often a job is reconciled whose cluster has no pods yet. Possibly only Events tell why."""
+WATCHED_SECONDS = 3600.0
+"""How often a job is reconciled that waits for KubeRay to create its cluster. The watches report
+its changes, and there may be thousands of such jobs."""
+
+
+def requeue_after(observed: Observed, ray_job: RayJobView) -> float:
+    """Return the seconds until the next reconcile."""
+    if ray_job.suspended:
+        return QUEUED_SECONDS
+    if not ray_job.driver_started and not observed.pods and observed.ray_job_synced:
+        return NO_PODS_SECONDS if ray_job.awaiting_pods else WATCHED_SECONDS
+    return IDLE_SECONDS
+
+
+def poll_interval(drivers: int) -> float:
+    """Return the seconds between two polls of a driver that answers, for this number of drivers."""
+    return max(POLL_SECONDS, drivers / POLLS_PER_SECOND)

@@ -1,0 +1,138 @@
+"""The input and the output of reconcile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from batchinference.rendering import Backstop
+from batchinference.spec.report import Report
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
+from batchinference_operator.status.crashes import Crash
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.ray_job import Object, RayJobView
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A BatchInference as stored in the API server."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    spec: dict[str, Any]
+    status: Status
+    created_at: str = ""
+    deleting: bool = False
+    oversized: int = 0
+    """Size in bytes of a spec that is too large, else 0. Only its lifecycle fields are kept."""
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        metadata = body["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata["generation"],
+            resource_version=metadata["resourceVersion"],
+            spec=body.get("spec", {}),
+            status=body.get("status", {}),
+            created_at=metadata.get("creationTimestamp", ""),
+            deleting="deletionTimestamp" in metadata,
+        )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The resource in the form that the parser of the spec expects."""
+        return {
+            "apiVersion": "batchinference.dev/v1alpha1",
+            "kind": "BatchInference",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": self.spec,
+        }
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A job and the observed state of its objects.
+
+    `ray_jobs` are the RayJobs with the job's label or with a name that the job uses, by name.
+    `disruptions` are those of the running attempt's pods, including pods that are gone.
+    `crashes` are its pods whose containers ended by themselves. `report` is the driver's report, if
+    there is one. `driver_reached` is whether the driver answered the last poll, even without a
+    report. `driver_polled` is whether the driver was polled at all. `messages` are, by object
+    name, those of Events about pods that do not start or about a RayCluster without pods, and of
+    Kueue about a queued RayJob. `admission` is the decision of the admission queue; None if the job
+    needs no admission.
+    """
+
+    job: JobView
+    ray_jobs: Mapping[str, RayJobView] = field(default_factory=dict)
+    pods: tuple[PodView, ...] = ()
+    disruptions: tuple[Disruption, ...] = ()
+    report: Report | None = None
+    driver_reached: bool = False
+    messages: Mapping[str, str] = field(default_factory=dict)
+    admission: AdmissionDecision | None = None
+    crashes: tuple[Crash, ...] = ()
+    driver_polled: bool = True
+    report_age: float = 0.0
+    """Seconds since the last poll of the driver was answered."""
+    driver_problem: str = ""
+    """Why the driver did not answer the last poll."""
+    driver_unauthorized: bool = False
+    """Whether the driver rejects the operator's token."""
+    drivers: int = 0
+    """The number of drivers of all jobs. The operator polls each of them."""
+    unsynced_pods: bool = False
+    """Whether there are pods that the watch has not reported yet."""
+    ray_job_synced: bool = False
+    """Whether the watch has reported the last attempt's RayJob, and so reports its changes."""
+
+    @property
+    def cluster(self) -> str:
+        """The RayCluster of the last attempt; empty while it has none."""
+        status = self.job.status
+        ray_job = self.ray_jobs.get(status.get("rayJobName", ""))
+        if ray_job is not None and ray_job.owner_uid == self.job.uid:
+            return ray_job.cluster
+        return str(status.get("rayClusterName", ""))
+
+    @property
+    def pods_of_attempt(self) -> list[PodView]:
+        """The pods of the last attempt, without pods of earlier attempts or of an earlier job of
+        the same name."""
+        cluster = self.cluster
+        return [pod for pod in self.pods if pod.cluster == cluster]
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What to do, in this order: stop drivers, remove RayJobs, create objects, release the clusters
+    of finished RayJobs, change the backstop deadlines of a RayJob, write the status, requeue after
+    `again_after` seconds."""
+
+    stop_drivers: tuple[RayJobView, ...] = ()
+    """RayJobs whose drivers must commit the work in progress and exit."""
+    delete_ray_jobs: tuple[RayJobView, ...] = ()
+    """RayJobs that must not continue, or whose TTL has expired."""
+    create: tuple[Object, ...] = ()
+    release_clusters: tuple[RayJobView, ...] = ()
+    """RayJobs that have ended and whose clusters need not be kept any longer."""
+    update_backstop: tuple[RayJobView, Backstop] | None = None
+    """The RayJob of the running attempt and its new backstop deadlines, if its spec has others."""
+    status: Status | None = None
+    """The status to write; None leaves the status unchanged."""
+    requeue_after: float | None = None
+    admits: bool = False
+    """Whether the status starts an attempt that needed admission by the admission queue."""

@@ -1,0 +1,42 @@
+"""Limits how often the status of a job is written if only figures change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchinference.spec.phases import AT_WORK
+from batchinference_operator.status.job_status import Status
+
+WRITE_SECONDS = 5.0
+"""The minimum time between two writes that change only figures."""
+_FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpuSeconds", "cpuSeconds"}
+_OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
+
+
+def write_delay(before: Status, after: Status, since: float) -> float:
+    """Return the seconds by which the write of a status can be delayed.
+
+    `since` is the number of seconds since the last write. The next reconcile computes the delayed
+    status again.
+    """
+    in_progress = before.get("phase") == after.get("phase") and after.get("phase") in AT_WORK
+    # rows are being finished, so the reason is about single workers, which come and go
+    condition_fields = {"message", "reason"} if in_progress else {"message"}
+    if _urgent_part(before, condition_fields) != _urgent_part(after, condition_fields):
+        return 0.0
+    return WRITE_SECONDS - min(max(since, 0.0), WRITE_SECONDS)
+
+
+def _urgent_part(status: Status, condition_fields: set[str]) -> Status:
+    """Return the part that must be written at once.
+
+    `condition_fields` are the fields of a condition that can wait.
+    """
+    left = _without(status, _FIGURES)
+    for name, figures in (("attempts", _OF_ATTEMPT), ("conditions", condition_fields)):
+        left[name] = [_without(one, figures) for one in status.get(name, [])]
+    return left
+
+
+def _without(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in names}

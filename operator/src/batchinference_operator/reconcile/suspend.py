@@ -1,0 +1,82 @@
+"""Suspends a job: it must hold no resources."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batchinference.spec.lifecycle import STOP_SECONDS
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.ttl_after_finished import (
+    holds_resources,
+    owned_live,
+    stuck_in_deletion,
+)
+from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
+from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+
+STOP_POLL_SECONDS = 2.0
+"""How often the operator checks whether a driver that was asked to stop has ended."""
+SUSPEND_POLL_SECONDS = 5.0
+"""How often the operator checks whether everything is gone."""
+
+
+def suspend(observed: Observed, now: datetime) -> Actions:
+    """Return the actions that remove what still runs.
+
+    The status says so first, so that the removal is not taken for a failure.
+    """
+    job, ours = observed.job, owned_live(observed)
+    live = tuple(ray_job for ray_job in ours if not ray_job.ended)
+    release = tuple(ray_job for ray_job in ours if ray_job.ended and ray_job.cluster_retained)
+    if is_running(job.status):
+        status = end_attempt(_suspending_status(job, now), "Suspended", to_rfc3339(now))
+        return Actions(status=status, requeue_after=0)
+    if holds_resources(observed):
+        return _stop_all(observed, live, release, now)
+    summary = Summary("Suspended", "suspend is set; false goes on", suspended=True)
+    update = StatusUpdate(Phase.SUSPENDED, summary)
+    status = build_status(job.status, job.generation, update, to_rfc3339(now))
+    return Actions(release_clusters=release, status=status)
+
+
+def _stop_all(
+    observed: Observed, live: tuple[RayJobView, ...], release: tuple[RayJobView, ...], now: datetime
+) -> Actions:
+    """Let drivers commit the work in progress for up to STOP_SECONDS, and remove all else."""
+    job = observed.job
+    stop = tuple(ray_job for ray_job in live if _may_commit(job, ray_job, now))
+    remove = (*(ray_job for ray_job in live if ray_job not in stop), *stuck_in_deletion(observed))
+    status, again = (
+        _suspending_status(job, now),
+        STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS,
+    )
+    return Actions(stop, remove, release_clusters=release, status=status, requeue_after=again)
+
+
+def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
+    """Return whether a driver has time left to commit the work in progress."""
+    attempt = last_attempt(job.status) or {}
+    if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
+        return False
+    return seconds_since(attempt["completionTime"], now) < STOP_SECONDS
+
+
+def _suspending_status(job: JobView, now: datetime) -> Status:
+    summary = Summary("Suspending", "the RayJob is being removed, with all that it holds")
+    update = StatusUpdate(Phase.SUSPENDING, summary)
+    return build_status(add_suspended_time(job, now), job.generation, update, to_rfc3339(now))
+
+
+def add_suspended_time(job: JobView, now: datetime) -> Status:
+    """Return the status with the time for which the job was suspended added."""
+    before = find_condition(job.status, "Suspended")
+    if before is None or before["status"] != "True":
+        return job.status
+    seconds = job.status.get("suspendedSeconds", 0) + round(
+        seconds_since(before["lastTransitionTime"], now)
+    )
+    return {**job.status, "suspendedSeconds": seconds}

@@ -1,0 +1,123 @@
+"""Cleans up a finished job: what is kept, and for how long."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from math import inf
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
+from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
+from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.status.conditions import find_condition, is_condition_true
+from batchinference_operator.status.job_status import with_observed_generation
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import seconds_since
+
+END_SECONDS = 30.0
+"""How long a RayJob may continue after its job has ended. KubeRay notices the driver's end some
+seconds after the operator has read the driver's report."""
+
+
+def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Actions:
+    """Return the actions for a job whose status is final.
+
+    RayJobs that have not ended are ended. Clusters and RayJobs are kept for the job's TTL.
+    """
+    since = seconds_since(_end_time(observed.job), now)
+    remove, release, waits = list(stuck_in_deletion(observed)), [], []
+    if remove or any(not ray_job.ended for ray_job in owned(observed)):
+        waits.append(END_SECONDS)  # a watch may miss their deletion
+    for ray_job in owned_live(observed):
+        end = _grace_seconds(observed.job, ray_job, policies.ttl)
+        if (left := _retention_seconds(ray_job, policies.ttl, end) - since) <= 0:
+            remove.append(ray_job)
+            continue
+        waits.append(left)
+        if ray_job.ended and ray_job.cluster_retained:
+            if (left := seconds_of(policies.ttl.cluster) - since) <= 0:
+                release.append(ray_job)
+            else:
+                waits.append(left)
+    again = min(waits, default=inf)
+    return Actions(
+        stop_drivers=tuple(
+            ray_job
+            for ray_job in owned_live(observed)
+            if _kept_for_debugging(observed.job, policies.ttl)
+            and ray_job.driver_running
+            and ray_job not in remove
+        ),
+        delete_ray_jobs=tuple(remove),
+        release_clusters=tuple(release),
+        status=with_observed_generation(observed.job.status, observed.job.generation),
+        requeue_after=again if again < inf else None,
+    )
+
+
+def _end_time(job: JobView) -> str:
+    """Return when the end was written, by the operator's clock. The driver's clock may be wrong."""
+    end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
+    return str((find_condition(job.status, end) or {}).get("lastTransitionTime", ""))
+
+
+def _ended_by_operator(job: JobView) -> bool:
+    """Return whether the operator ended the job before its driver ended."""
+    cause = Cause.named((find_condition(job.status, "Failed") or {}).get("reason"))
+    return cause is not None and cause.gives_up
+
+
+def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
+    """Return whether the cluster of a job that the operator ended is kept for debugging.
+
+    The cluster of a job that has used up its GPU hours is never kept.
+    """
+    over = (find_condition(job.status, "Failed") or {}).get("reason") == Cause.LIMIT_EXCEEDED
+    return _ended_by_operator(job) and not over and seconds_of(ttl.cluster) > 0
+
+
+def _grace_seconds(job: JobView, ray_job: RayJobView, ttl: Ttl) -> float:
+    """Return the seconds from the job's end for which a RayJob that has not ended may continue."""
+    if not _ended_by_operator(job):
+        return END_SECONDS
+    if not _kept_for_debugging(job, ttl) or ray_job.suspended:
+        return 0.0  # a queued RayJob has nothing to debug, and Kueue may admit it later
+    return float(STOP_SECONDS if ray_job.driver_running else seconds_of(ttl.cluster))
+
+
+def _retention_seconds(ray_job: RayJobView, ttl: Ttl, end: float) -> float:
+    """Return the seconds from the job's end for which a RayJob is kept: its TTL.
+
+    `end` is the maximum for a RayJob that has not ended.
+    """
+    longest = inf if ray_job.ended else end
+    return longest if ttl.ray_job is None else min(longest, seconds_of(ttl.ray_job))
+
+
+def owned(observed: Observed) -> list[RayJobView]:
+    """Return the RayJobs of this job, without those of an earlier job of the same name."""
+    uid = observed.job.uid
+    return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
+
+
+def owned_live(observed: Observed) -> list[RayJobView]:
+    """Return the RayJobs of this job that are not being deleted."""
+    return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
+
+
+def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
+    """Return the RayJobs that are being deleted while their clusters still have pods.
+
+    This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
+    """
+    clusters = {pod.cluster for pod in observed.pods if pod.ended is None}
+    return tuple(
+        ray_job for ray_job in owned(observed) if ray_job.deleting and ray_job.cluster in clusters
+    )
+
+
+def holds_resources(observed: Observed) -> bool:
+    """Return whether a RayJob or a pod of this job still holds resources."""
+    live = any(not ray_job.ended for ray_job in owned(observed))
+    return live or observed.unsynced_pods or any(pod.ended is None for pod in observed.pods)

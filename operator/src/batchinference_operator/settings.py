@@ -1,0 +1,101 @@
+"""The operator's settings, read from environment variables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import log2
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from batchinference.spec import SpecError, parse_cluster
+from batchinference.spec.cluster import Cluster
+from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
+from batchinference_operator.kube.rate_limiter import BURST, QPS
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.config import Config
+
+MIN_KEY_BYTES = 32
+MIN_KEY_BITS = 96.0
+"""Minimum entropy of a key, estimated from how often each of its bytes occurs. The owner of a job
+knows the job's token, and could find a weak key by an offline search."""
+DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+
+
+class OperatorSettings(BaseSettings):
+    """BATCHINFERENCE_OPERATOR_* variables; the chart sets them from its values."""
+
+    model_config = SettingsConfigDict(env_prefix="BATCHINFERENCE_OPERATOR_")
+
+    defaults_file: Path | None = None
+    """YAML file with the platform's defaults, in the format of spec.cluster."""
+    token_key_file: Path
+    """File with the key from which the tokens of Ray clusters are derived."""
+    previous_token_key_file: Path | None = None
+    """File with the key before its last rotation: jobs that started before it keep their tokens.
+    The file may be absent."""
+    namespaces: str = ""
+    """Comma-separated namespaces to watch; all namespaces if empty."""
+    own_namespace: str = ""
+    """The operator's namespace, in which no jobs are run; no namespace is excluded if empty."""
+    cluster_domain: str = Field(default=CLUSTER_DOMAIN, pattern=DOMAIN)
+    """The DNS domain of the cluster."""
+    workers: int = Field(default=16, ge=1, le=256)
+    """Number of jobs that are reconciled concurrently."""
+    max_running: int | None = Field(default=None, ge=1)
+    """Maximum number of jobs that run at the same time; unlimited if absent."""
+    max_running_per_namespace: int | None = Field(default=None, ge=1)
+    """Maximum number of jobs that run at the same time in one namespace; unlimited if absent."""
+    qps: float = Field(default=QPS, gt=0, allow_inf_nan=False)
+    """Maximum average number of requests per second to the API server."""
+    burst: int = Field(default=BURST, ge=1)
+    """Number of requests that may be sent at once after an idle period."""
+    health_port: int = 8080
+    """Port of the health endpoints and the metrics."""
+    watch_seconds: int = Field(default=60, ge=1, le=600)
+    """Seconds after which the API server ends a watch, which then starts over. A watch without an
+    answer for three times as long is dead."""
+    log_format: Literal["json", "plain"] = "json"
+    """json or plain."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Level of the log."""
+
+    @property
+    def namespace_list(self) -> list[str]:
+        return [name.strip() for name in self.namespaces.split(",") if name.strip()]
+
+    def for_reconcile(self) -> Config:
+        """Return the settings for reconcile. Raises ValueError for unusable defaults or keys."""
+        previous, before = self.previous_token_key_file, b""
+        if previous is not None and previous.exists():
+            before = _key(previous)
+        concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
+        return Config(
+            self._defaults(),
+            _key(self.token_key_file),
+            concurrency,
+            previous_token_key=before,
+            own_namespace=self.own_namespace,
+        )
+
+    def _defaults(self) -> Cluster:
+        if self.defaults_file is None:
+            return Cluster()
+        try:
+            return parse_cluster(self.defaults_file.read_text(encoding="utf-8"))
+        except SpecError as error:
+            raise ValueError(f"{self.defaults_file}: {error}") from None
+
+
+def _key(path: Path) -> bytes:
+    """Read a key from a file. Raises ValueError if the key can be guessed."""
+    key = path.read_bytes().strip()
+    way_out = "generate one with: openssl rand -hex 32"
+    if len(key) < MIN_KEY_BYTES:
+        raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {way_out}")
+    shares = [count / len(key) for count in Counter(key).values()]
+    if -len(key) * sum(share * log2(share) for share in shares) < MIN_KEY_BITS:
+        raise ValueError(f"{path} holds a key that is easy to guess; {way_out}")
+    return key

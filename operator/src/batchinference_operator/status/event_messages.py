@@ -1,0 +1,72 @@
+"""Messages from other objects, Events and Workloads, about why something waits."""
+
+from __future__ import annotations
+
+from batchinference_operator.status.ray_job import Object
+
+NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
+"""Reasons of pod warnings that the node causes. They pass, or another node does not have them."""
+_START_FAILURES = {
+    "FailedMount",
+    "FailedMapVolume",
+    "FailedPrepareDynamicResources",
+    "FailedCreatePodContainer",
+    "Failed",
+    *NODE_WARNINGS,
+}
+"""Reasons of warnings about a pod that has a node but whose containers do not start."""
+
+
+def last_warning(events: list[Object], *, of_pod: bool) -> str:
+    """Return the message of the last Event if it is a warning, else an empty string.
+
+    A normal Event after a warning means that the problem is resolved.
+    """
+    warns = [_warns(event, of_pod=of_pod) for event in events]
+    telling = [
+        (_last_seen(event), warning, _message_of(event))
+        for event, warning in zip(events, warns, strict=True)
+        if warning or event.get("type") == "Normal"
+    ]
+    _, warning, message = max(telling, default=("", False, ""))
+    return message if warning else ""
+
+
+def _message_of(event: Object) -> str:
+    """Return the message of an Event, after its reason if the reason is in OF_NODE.
+
+    `judge` derives the failure cause from this prefix.
+    """
+    reason, message = event.get("reason"), str(event.get("message", ""))
+    return f"{reason}: {message}" if reason in NODE_WARNINGS else message
+
+
+def _warns(event: Object, *, of_pod: bool) -> bool:
+    """Return whether an Event is a relevant warning.
+
+    A pod that has a node gets many warnings that do not keep it from starting.
+    """
+    if of_pod:
+        return event.get("reason") in _START_FAILURES
+    return event.get("type") == "Warning"
+
+
+def _last_seen(event: Object) -> str:
+    """Return the time of an Event's last occurrence, cut to the second.
+
+    The components that create Events use different fields for it.
+    """
+    series = event.get("series") or {}
+    times = (
+        *(series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")),
+        event["metadata"]["creationTimestamp"],
+    )
+    return next(str(time)[: len("2026-03-01T12:00:00")] for time in times if time)
+
+
+def quota_message(workload: Object) -> str:
+    """Return why a Workload has no quota or lost it; empty if it does not say so."""
+    said = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
+    quota, evicted = said.get("QuotaReserved", {}), said.get("Evicted", {})
+    waiting = quota.get("message", "") if quota.get("status") == "False" else ""
+    return str(waiting or (evicted.get("message", "") if evicted.get("status") == "True" else ""))

@@ -1,0 +1,127 @@
+"""Builds the status of a BatchInference, and the patch from the old status to the new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.report import Report
+from batchinference.spec.times import time_of
+from batchinference_operator.status.conditions import Summary, build_conditions
+from batchinference_operator.status.ray_job import RayJobView
+
+Status = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class StatusUpdate:
+    """The result of one reconcile. `ray_job` and `report` are None if they were not observed."""
+
+    phase: Phase
+    summary: Summary
+    ray_job: RayJobView | None = None
+    report: Report | None = None
+
+
+def build_status(previous: Status, generation: int, update: StatusUpdate, now: str) -> Status:
+    """Return the new status. Fields that can no longer be observed keep their values."""
+    summary, ray_job, report = update.summary, update.ray_job, update.report
+    status: Status = {
+        **previous,
+        "phase": update.phase.value,
+        "observedGeneration": generation,
+        "conditions": build_conditions(summary, previous.get("conditions", []), generation, now),
+    }
+    if ray_job is not None:
+        status.setdefault("startTime", ray_job.created_at)
+        if ray_job.cluster:
+            status["rayClusterName"] = ray_job.cluster
+    if report is not None:
+        status |= _report_fields(report, previous)
+    if "progress" in status and update.phase not in AT_WORK:
+        status["progress"] = _at_rest(status["progress"])
+    if not (summary.complete or summary.failed):
+        status.pop("completionTime", None)  # the spec was invalid and has been corrected
+    else:
+        status.setdefault("completionTime", _end(status, ended_at(ray_job, report), now))
+        if "progress" in status and report is None:
+            # without the driver's final report, the completed share of the rows is unknown
+            status["progress"].pop("percent", None)
+    if summary.complete and not (report and report.state.ended):
+        status.pop("counts", None)  # they are of an earlier report; more rows were finished since
+    return status
+
+
+def _end(status: Status, told: str | None, now: str) -> str:
+    """Return the reported end; `now` if it is missing, before the start or after `now`.
+
+    The reported end is by the clock of the driver or of KubeRay.
+    """
+    times = told, status.get("startTime") or told, now
+    end, start, latest = (time_of(text or "") for text in times)
+    if end is None or start is None or latest is None or not start <= end <= latest:
+        return now
+    return str(told)
+
+
+def with_observed_generation(status: Status, generation: int) -> Status | None:
+    """Return an unchanged status with the generation of a later spec.
+
+    None if the status has this generation already, or has no conditions. Tools that wait for a job
+    compare the generation of the status or of the condition.
+    """
+    if status.get("observedGeneration") == generation or "conditions" not in status:
+        return None
+    told = [{**one, "observedGeneration": generation} for one in status["conditions"]]
+    return {**status, "observedGeneration": generation, "conditions": told}
+
+
+def _at_rest(progress: Status) -> Status:
+    """Return the progress of a job that processes no rows, without `eta`, which is unknown."""
+    return {key: value for key, value in progress.items() if key != "eta"}
+
+
+def _report_fields(report: Report, previous: Status) -> Status:
+    dumped = report.model_dump(mode="json", by_alias=True, exclude_none=True)
+    found: Status = {key: dumped[key] for key in ("progress", "counts", "output") if key in dumped}
+    before = previous.get("progress", {}).get("rows", 0)
+    if found.get("progress", {}).get("rows", 0) < before and not report.state.ended:
+        # a driver that started over counts from 0; progress must not decrease
+        found.pop("progress", None)
+        found.pop("counts", None)
+    return found
+
+
+def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
+    """Return when the work ended, as reported by the driver or KubeRay; None if unknown."""
+    if report is not None and report.state.ended:
+        return report.updated_at
+    return ray_job.ended_at if ray_job is not None and ray_job.ended_at else None
+
+
+def without_newer_fields(patch: Status) -> Status:
+    """Return a patch without the fields that an older CustomResourceDefinition may reject.
+
+    These are fields with enum values that it may not know. The reasons of conditions, which are not
+    enums, still contain the same information.
+    """
+    left = {key: value for key, value in patch.items() if key != "phase"}
+    if "attempts" in left:
+        left["attempts"] = [
+            {key: value for key, value in attempt.items() if key not in ("cause", "rowsBefore")}
+            for attempt in left["attempts"]
+        ]
+    return left
+
+
+def merge_patch(old: Status, new: Status) -> Status:
+    """Return the JSON merge patch (RFC 7396) between two statuses; empty if they are equal."""
+    patch: Status = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(old.get(key), dict):
+            if inner := merge_patch(old[key], value):
+                patch[key] = inner
+        elif key not in old or old[key] != value:
+            patch[key] = value
+    return patch

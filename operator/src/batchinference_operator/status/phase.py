@@ -1,0 +1,131 @@
+"""Determines the phase and verdict of a job from the state of its RayJob, pods and driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.report import JobState, Report
+from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.event_messages import NODE_WARNINGS
+from batchinference_operator.status.pods import PodProblem, PodView
+from batchinference_operator.status.ray_job import RayJobView
+
+REPORT_UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"
+
+
+def derive_phase(
+    ray_job: RayJobView | None,
+    pods: Sequence[PodView],
+    report: Report | None,
+    output: str,
+    before: str = "",
+    messages: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Phase, Summary]:
+    """Return the phase and the verdict of a job.
+
+    `before` is the phase that was written last. `messages` are messages by object name: of Events
+    about pods whose containers do not start or about a RayCluster without pods, of Kueue about a
+    RayJob, and of failed polls of a driver. The driver's report takes precedence: if it says that
+    the output is complete, the job succeeded, whatever happens to the cluster afterwards.
+    """
+    if report is not None and report.state.ended:
+        return _ended(report)
+    if ray_job is None:
+        return Phase.PENDING, Summary("Pending", "the RayJob is being created")
+    if ray_job.ended:
+        return _ended_without_report(ray_job, output)
+    return _unfinished(ray_job, pods, report, before, messages)
+
+
+def _ended(report: Report) -> tuple[Phase, Summary]:
+    if report.state == JobState.SUCCEEDED:
+        written = report.counts.written if report.counts else 0
+        message = report.message or f"{written} rows written to {report.output}"
+        return Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
+    return Phase.FAILED, Summary("Application", report.message or "the driver failed", failed=True)
+
+
+def _ended_without_report(ray_job: RayJobView, output: str) -> tuple[Phase, Summary]:
+    if ray_job.succeeded:
+        place = f"{output.rstrip('/')}/_batchinference/report.json"
+        message = f"output written to {output}; {REPORT_UNREAD.format(report=place)}"
+        return Phase.SUCCEEDED, Summary("Succeeded", message, complete=True)
+    message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
+    return Phase.FAILED, Summary("Application", message, failed=True)
+
+
+def _unfinished(
+    ray_job: RayJobView,
+    pods: Sequence[PodView],
+    report: Report | None,
+    before: str,
+    messages: Mapping[str, str],
+) -> tuple[Phase, Summary]:
+    if ray_job.suspended:
+        return Phase.PENDING, Summary("Queued", _queued(ray_job, messages))
+    phase, summary = _stage(ray_job, report, before, messages)
+    problem = next(_pod_problems(ray_job, pods, messages), None)
+    gated = next((pod for pod in pods if pod.gated), None)
+    if gated is not None and problem is None and not _makes_progress(phase, report):
+        return Phase.PENDING, Summary("Queued", _gated(ray_job, gated, messages))
+    if problem is None:
+        return phase, summary
+    return phase if _makes_progress(phase, report) else Phase.PENDING, Summary(
+        problem.cause.value, problem.message
+    )
+
+
+def _makes_progress(phase: Phase, report: Report | None) -> bool:
+    return phase in AT_WORK and not _waits_for_first_row(report)
+
+
+def _gated(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str]) -> str:
+    why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
+    return f"pod {pod.name} waits to be admitted by Kueue{why}"
+
+
+def _queued(ray_job: RayJobView, messages: Mapping[str, str]) -> str:
+    where = f" by Kueue from queue {ray_job.queue}" if ray_job.queue else ""
+    why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
+    return f"RayJob {ray_job.name} waits to be admitted{where}{why}"
+
+
+def _pod_problems(
+    ray_job: RayJobView, pods: Sequence[PodView], messages: Mapping[str, str]
+) -> Iterator[PodProblem]:
+    if refusal := ray_job.pod_creation_error or ("" if pods else messages.get(ray_job.cluster, "")):
+        yield PodProblem(Cause.REFUSED, refusal)
+    for pod in pods:
+        if pod.problem is not None:
+            yield PodProblem(pod.problem.cause, f"pod {pod.name}: {pod.problem.message}")
+        elif pod.waiting and pod.name in messages:
+            of_node = messages[pod.name].startswith(NODE_WARNINGS)
+            cause = Cause.NODE_LOST if of_node else Cause.CONTAINER_CONFIG
+            yield PodProblem(cause, f"pod {pod.name}: {messages[pod.name]}")
+
+
+def _stage(
+    ray_job: RayJobView, report: Report | None, before: str, messages: Mapping[str, str]
+) -> tuple[Phase, Summary]:
+    if not ray_job.driver_started:
+        return Phase.STARTING, Summary("Starting", f"RayJob {ray_job.name} is starting its cluster")
+    if report is None and (before in AT_WORK or ray_job.name in messages):
+        phase = Phase(before) if before in AT_WORK else Phase.STARTING
+        why = messages.get(ray_job.name, "it has no report any more")
+        return phase, Summary("DriverSilent", f"the driver cannot be asked how it goes: {why}")
+    if report is None:
+        return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")
+    if report.state == JobState.PREPARING:
+        return Phase.STARTING, Summary("Starting", "the driver is preparing the job")
+    if report.state == JobState.FINALIZING:
+        return Phase.FINALIZING, Summary("Finalizing", "all rows are written; checking the output")
+    return Phase.RUNNING, Summary("Running", "rows are being processed")
+
+
+def _waits_for_first_row(report: Report | None) -> bool:
+    if report is None or report.state != JobState.RUNNING:
+        return False
+    return report.progress is None or report.progress.rows == 0

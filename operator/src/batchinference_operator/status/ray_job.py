@@ -1,0 +1,185 @@
+"""The observed state of a job's objects, as small plain values.
+
+The operator keeps thousands of them, so it keeps only fields that a decision reads.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from batchinference.rendering import GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.spec.report import last_word_in
+from batchinference.spec.times import time_of
+from batchinference_operator.status.conditions import truncate_message
+
+Object = dict[str, Any]
+"""A Kubernetes object as the API server sends it."""
+
+DASHBOARD_PORT = 8265
+CLUSTER_LABEL = "ray.io/cluster"
+NODE_TYPE_LABEL = "ray.io/node-type"
+"""Labels of KubeRay. KubeRay does not label a pod with its RayJob."""
+
+
+def owner_uid(body: Object, kind: str) -> str | None:
+    """Return the uid of the controlling owner reference of this kind; None if there is none."""
+    for reference in body["metadata"].get("ownerReferences", []):
+        if reference.get("controller") and reference["kind"] == kind:
+            return str(reference["uid"])
+    return None
+
+
+def _replica_failure(cluster: Object) -> str:
+    for condition in cluster.get("conditions", []):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            failure = f"{condition.get('reason', '')} {condition.get('message', '')}"
+            return "" if _FAILED_DELETE in failure else str(condition.get("message", ""))
+    return ""
+
+
+_FAILED_DELETE = "FailedDelete"
+"""The start of KubeRay's reasons if it cannot delete a pod, mostly because the pod is gone."""
+
+
+def _planned_gpus(spec: Object) -> tuple[int, int | None]:
+    """Return the GPUs of the largest worker, and of the maximum number of workers.
+
+    The second is None if the spec has no worker groups.
+    """
+    groups = (spec.get("rayClusterSpec") or {}).get("workerGroupSpecs")
+    if groups is None:
+        return 0, None
+    templates = [(group.get("template") or {}).get("metadata") or {} for group in groups]
+    gpus = [gpus_of(metadata.get("labels") or {}) for metadata in templates]
+    counts = [int(group.get("maxReplicas", 0)) for group in groups]
+    return max(gpus, default=0), sum(map(operator.mul, gpus, counts))
+
+
+def gpus_of(labels: dict[str, str]) -> int:
+    """Return the GPUs of a pod with these labels, which any user may set; 0 if invalid."""
+    label = labels.get(GPUS_LABEL, "")
+    return int(label) if label.isdecimal() and len(label) < MAX_DIGITS else 0
+
+
+MAX_DIGITS = 6
+
+
+def _time(told: Object, field: str) -> str:
+    """Return a time in a field that users may write; empty if it is not a valid time.
+
+    The API server may have accepted an invalid one.
+    """
+    text = str(told.get(field) or "")
+    return text if time_of(text) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RayJobView:
+    """A RayJob. An empty string means that KubeRay has not set the field yet."""
+
+    name: str
+    uid: str
+    owner_uid: str | None
+    created_at: str
+    deleting: bool
+    cluster_retained: bool
+    """Whether KubeRay keeps the cluster after the end, so that users can inspect it."""
+    job_id: str
+    """Ray's submission ID of the driver's run."""
+    job_status: str
+    deployment_status: str
+    reason: str
+    message: str
+    """KubeRay's message about the end; the driver's own message if its log ends with one."""
+    cause: str
+    """The failure cause at the end of the driver's log."""
+    cluster: str
+    head_ip: str
+    head_service: str
+    driver_started_at: str
+    """When the driver started; if unknown, when KubeRay accepted the RayJob."""
+    ended_at: str
+    suspend: bool
+    """Whether `suspend` is set, as Kueue does with queued RayJobs, or KubeRay has not resumed it
+    yet."""
+    queue: str
+    """The LocalQueue that it is in; empty if Kueue does not manage it."""
+    backstop: Backstop
+    """The deadlines after which KubeRay ends it."""
+    max_gpus: int | None
+    """GPUs of the maximum number of workers; None if its spec has no worker groups."""
+    max_gpus_per_pod: int
+    """GPUs of the largest worker."""
+    pod_creation_error: str
+    """The API server's message if KubeRay cannot create pods: a quota, an admission policy."""
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        status = body.get("status") or {}
+        cluster = status.get("rayClusterStatus") or {}
+        told = last_word_in(status.get("message", "")) or ("", status.get("message", ""))
+        gpus, most = _planned_gpus(body.get("spec") or {})
+        head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
+        return cls(
+            name=body["metadata"]["name"],
+            uid=body["metadata"].get("uid", ""),
+            owner_uid=owner_uid(body, "BatchInference"),
+            created_at=body["metadata"].get("creationTimestamp", ""),
+            deleting="deletionTimestamp" in body["metadata"],
+            cluster_retained=bool(body.get("spec", {}).get("ttlSecondsAfterFinished")),
+            job_id=status.get("jobId", ""),
+            job_status=status.get("jobStatus", ""),
+            deployment_status=status.get("jobDeploymentStatus", ""),
+            reason=status.get("reason", ""),
+            message=truncate_message(told[1]),
+            cause=told[0],
+            cluster=status.get("rayClusterName", ""),
+            head_ip=head.get("podIP", ""),
+            head_service=head.get("serviceName", ""),
+            driver_started_at=_time(ray, "startTime") or _time(status, "startTime"),
+            ended_at=_time(status, "endTime"),
+            queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
+            backstop=Backstop.in_spec(body.get("spec") or {}),
+            suspend=bool(body.get("spec", {}).get("suspend"))
+            or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
+            max_gpus=most,
+            max_gpus_per_pod=gpus,
+            pod_creation_error=truncate_message(_replica_failure(cluster)),
+        )
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is suspended and has not ended."""
+        return self.suspend and not self.ended
+
+    @property
+    def awaiting_pods(self) -> bool:
+        """Whether KubeRay must still create the pods of its cluster."""
+        return bool(self.cluster) and not (self.driver_started or self.suspended or self.ended)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is in a final state. A RayJob that KubeRay finds invalid never starts."""
+        return self.deployment_status in ("Complete", "Failed", "ValidationFailed")
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether its driver succeeded. KubeRay's "Complete" only means that the driver ended."""
+        return self.deployment_status == "Complete" and self.job_status == "SUCCEEDED"
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in one word. KubeRay's "Complete" only means that it ended."""
+        ray = self.job_status.capitalize() if self.deployment_status == "Complete" else ""
+        return ray or self.deployment_status
+
+    @property
+    def driver_running(self) -> bool:
+        """Whether its driver is running, as far as KubeRay knows."""
+        return self.job_status == "RUNNING" and not self.ended
+
+    @property
+    def driver_started(self) -> bool:
+        return self.job_status in ("RUNNING", "STOPPED", "SUCCEEDED", "FAILED")

@@ -149,7 +149,7 @@ def test_repeated_kills_create_one_ray_job_per_job(
 ) -> None:
     jobs = []
     for turn in range(3):
-        jobs += [job(f"job-{turn}-{number}") for number in range(10)]
+        jobs += [job(f"job-{turn}-{number}") for number in range(5)]
         jobs[-1].ray_job  # noqa: B018 - wait until the operator has reached the last job
         operator.kill()
         operator.start()

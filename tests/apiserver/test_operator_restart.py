@@ -1,6 +1,6 @@
 """The operator is killed and started again: no job is lost or run twice.
 
-Four tests run at each landing. The unit tests of the controller kill it at every call.
+Three tests run at each landing. The unit tests of the controller kill it at every call.
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ def stopped(new_operator: Any, namespace: Namespace) -> OperatorProcess:
     """Return an operator that has not been started."""
     stopped: OperatorProcess = new_operator(watchNamespaces=[namespace.name])
     return stopped
-
-
-def test_operator_exits_with_0_on_sigterm(operator: OperatorProcess, job: Any) -> None:
-    job().status("Starting")
-    assert operator.stop() == 0
 
 
 @pytest.mark.long("faults")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from apiserver.mutated_jobs import MARK, bent
+from apiserver.one_operator.mutated_jobs import MARK, bent
 from batchinference.rendering.rayjob import entrypoint
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from apiserver.operators import Operators
 from support.cluster.chart import Chart, kuberay_definition, own_chart
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
@@ -66,46 +66,6 @@ def dashboard() -> Iterator[Dashboard]:
         yield dashboard
 
 
-@dataclass(frozen=True)
-class Operators:
-    """Creates operators, not started yet, with the rights that the chart gives them."""
-
-    server: ApiServer
-    chart: Chart
-    dashboard: Dashboard
-    directory: Path
-    made: list[OperatorProcess] = field(default_factory=list)
-
-    def __call__(self, **values: Any) -> OperatorProcess:
-        system = new_namespace(self.server, f"system-{uuid.uuid4().hex[:8]}").name
-        values = {"crds": {"enabled": False}, "fullnameOverride": system, **values}
-        manifests = self.chart.manifests(values, "--namespace", system)
-        directory = self.directory / system
-        directory.mkdir()
-        self.made.append(OperatorProcess(self.server, manifests, directory, self.dashboard))
-        return self.made[-1]
-
-    def close(self) -> None:
-        """Stop the operators. Fail the test if one sent a request that it has no right to."""
-        for operator in self.made:
-            operator.close()
-            print(operator.output())
-            assert not _refused(self.server.requests_of(operator.user))
-
-
-def _refused(events: list[Object]) -> set[str]:
-    """Return the requests that were refused every time.
-
-    While the API server starts, it refuses some requests that it allows later. A request that got
-    404 was allowed: its object was gone.
-    """
-    codes: dict[int, set[str]] = {403: set(), 200: set(), 201: set(), 404: set()}
-    for event in events:
-        asked = f"{event['verb']} {event['requestURI'].partition('?')[0]}"
-        codes.setdefault(event["responseStatus"]["code"], set()).add(asked)
-    return codes[403] - codes[200] - codes[201] - codes[404]
-
-
 @pytest.fixture
 def new_operator(
     server: ApiServer, kuberay: None, chart: Chart, dashboard: Dashboard, tmp_path: Path
@@ -121,22 +81,6 @@ def operator(new_operator: Operators, namespace: Namespace) -> OperatorProcess:
     operator = new_operator(watchNamespaces=[namespace.name])
     operator.start()
     return operator
-
-
-@pytest.fixture(scope="module")
-def operator_of_all(
-    server: ApiServer,
-    kuberay: None,
-    chart: Chart,
-    dashboard: Dashboard,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[OperatorProcess]:
-    """Start an operator that watches all namespaces. Each test uses its own namespace."""
-    operators = Operators(server, chart, dashboard, tmp_path_factory.mktemp("operator"))
-    operator = operators()
-    operator.start()
-    yield operator
-    operators.close()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The operator is killed and started again: no job is lost or run twice.
 
-Four tests run at each landing. The unit tests of the controller kill it at every call.
+Three tests run at each landing. The unit tests of the controller kill it at every call.
 """
 
 from __future__ import annotations
@@ -27,11 +27,6 @@ def stopped(new_operator: Any, namespace: Namespace) -> OperatorProcess:
     """Return an operator that has not been started."""
     stopped: OperatorProcess = new_operator(watchNamespaces=[namespace.name])
     return stopped
-
-
-def test_operator_exits_with_0_on_sigterm(operator: OperatorProcess, job: Any) -> None:
-    job().status("Starting")
-    assert operator.stop() == 0
 
 
 @pytest.mark.long("faults")
@@ -149,7 +144,7 @@ def test_repeated_kills_create_one_ray_job_per_job(
 ) -> None:
     jobs = []
     for turn in range(3):
-        jobs += [job(f"job-{turn}-{number}") for number in range(10)]
+        jobs += [job(f"job-{turn}-{number}") for number in range(5)]
         jobs[-1].ray_job  # noqa: B018 - wait until the operator has reached the last job
         operator.kill()
         operator.start()

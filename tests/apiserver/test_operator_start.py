@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster.chart import Chart, one
+from apiserver.operators import Operators
+from support.cluster.chart import Chart
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
 from support.engines import kubebuilder_assets
@@ -34,19 +33,11 @@ def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]
 
 @pytest.fixture
 def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]:
-    """Return a function that starts an operator for all namespaces. `change` may break the
-    manifests that the chart renders."""
-    started = []
+    """Return a function that starts an operator for all namespaces of a server."""
+    started: list[OperatorProcess] = []
 
-    def start(
-        server: ApiServer, change: Callable[[list[Object]], None] | None = None, **values: Any
-    ) -> OperatorProcess:
-        system = new_namespace(server, f"system-{uuid.uuid4().hex[:8]}").name
-        values = {"crds": {"enabled": False}, "fullnameOverride": system, **values}
-        manifests = chart.manifests(values, "--namespace", system)
-        if change:
-            change(manifests)
-        started.append(OperatorProcess(server, manifests, tmp_path, dashboard))
+    def start(server: ApiServer, **values: Any) -> OperatorProcess:
+        started.append(Operators(server, chart, dashboard, tmp_path)(**values))
         started[-1].start()
         return started[-1]
 
@@ -91,21 +82,3 @@ def test_operator_exits_without_its_rights(server: ApiServer, kuberay: None, sta
     operator = start(server, rbac={"create": False})
     assert operator.wait() == 1
     assert "the right to list batchinferences.batchinference.dev" in operator.output()
-
-
-def test_operator_exits_with_invalid_defaults(
-    server: ApiServer, kuberay: None, start: Start
-) -> None:
-    operator = start(server, defaults={"imagePullPolicy": "Often"})
-    assert operator.wait() == 1
-    assert "imagePullPolicy" in operator.output()
-
-
-def test_operator_exits_with_a_short_key(server: ApiServer, kuberay: None, start: Start) -> None:
-    def shorten(manifests: list[Object]) -> None:
-        one(manifests, "Secret")["data"]["key"] = base64.b64encode(b"xyzzy").decode()
-
-    operator = start(server, shorten)
-    assert operator.wait() == 1
-    assert "fewer than 32 bytes" in operator.output()
-    assert "xyzzy" not in operator.output()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -217,20 +216,3 @@ def test_namespaced_operator_has_no_right_elsewhere(
     assert allowed(server, operator.token, other.name) == set()
     own = operator.user.split(":")[2]
     assert allowed(server, operator.token, own) == set()
-
-
-def test_operator_watches_only_labelled_pods_and_ray_jobs(
-    operator: OperatorProcess, server: ApiServer, job: Any
-) -> None:
-    """Otherwise the API server would send it every pod of the cluster."""
-    job().status("Starting")
-    asked = [
-        urlsplit(event["requestURI"])
-        for event in server.requests_of(operator.user)
-        if event["verb"] in ("list", "watch")
-    ]
-    queries = [parse_qs(uri.query) for uri in asked if uri.path.endswith(("/pods", "/rayjobs"))]
-    # a list with limit 1 only checks whether the kind exists
-    queries = [query for query in queries if query.get("limit") != ["1"]]
-    assert len(queries) >= 4
-    assert [query for query in queries if query.get("labelSelector") != [f"{GROUP}/name"]] == []

@@ -43,7 +43,7 @@ def create_job(release: Release) -> Namespace:
     return namespace
 
 
-def test_install_creates_all_objects(release: Release) -> None:
+def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> None:
     assert "STATUS: deployed" in release.install()
     for kind, name in [
         ("Deployment", FULLNAME),
@@ -55,11 +55,6 @@ def test_install_creates_all_objects(release: Release) -> None:
     ]:
         assert release.has(kind, name), kind
     assert len(key(release)) >= 32
-    create_job(release)
-
-
-def test_pod_meets_restricted_pod_security(release: Release) -> None:
-    release.install()
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     namespace = new_namespace(release.server, release.namespace, label)
     template = release.get("Deployment", FULLNAME)["spec"]["template"]
@@ -67,14 +62,21 @@ def test_pod_meets_restricted_pod_security(release: Release) -> None:
     namespace.create({**pod, "metadata": {"name": "operator"}}, dryRun="All")
 
 
-def test_upgrade_keeps_the_key(release: Release) -> None:
-    """The tokens of running jobs are derived from the key."""
+def test_upgrade_restarts_the_operator_only_for_new_defaults(release: Release) -> None:
+    """The tokens of running jobs are derived from the key, which therefore never changes."""
     release.install()
-    before = key(release)
-    release.upgrade(workers=32, defaults={"image": "registry.example/pipeline:2"})
-    assert key(release) == before
+    before = key(release), checksum(release)
+    release.upgrade(workers=32)
+    assert (key(release), checksum(release)) == before
+    deployed = release.get("Deployment", FULLNAME)
+    with pytest.raises(AssertionError, match="/workers"):
+        release.upgrade(workers=0)
+    assert release.get("Deployment", FULLNAME) == deployed
+    release.upgrade(defaults={"image": "registry.example/pipeline:2"})
+    assert key(release) == before[0]
+    assert checksum(release) != before[1]
     release.helm("rollback", "batchinference", "1")
-    assert key(release) == before
+    assert (key(release), checksum(release)) == before
 
 
 def test_installations_have_different_keys(chart: Chart) -> None:
@@ -93,15 +95,6 @@ def test_existing_secret_is_used(release: Release) -> None:
     assert not release.has("Secret", KEY)
     release.uninstall()
     assert release.has("Secret", "own")
-
-
-def test_upgrade_with_new_defaults_restarts_the_operator(release: Release) -> None:
-    release.install()
-    before = checksum(release)
-    release.upgrade(nodeSelector={"pool": "system"})
-    assert checksum(release) == before
-    release.upgrade(defaults={"image": "registry.example/pipeline:2"})
-    assert checksum(release) != before
 
 
 def test_upgrade_updates_the_crd(release: Release, tmp_path: Path) -> None:
@@ -123,36 +116,36 @@ def columns_of(release: Release) -> list[Object]:
     return found
 
 
-def test_uninstall_keeps_jobs_and_crd(release: Release) -> None:
+def test_jobs_the_crd_and_the_key_outlive_the_release(release: Release) -> None:
     release.install()
     namespace = create_job(release)
     release.uninstall()
     assert not release.has("Deployment", FULLNAME)
     assert not release.has("ClusterRole", FULLNAME)
+    assert remaining(release, "configmaps") == remaining(release, "serviceaccounts") == []
+    (kept,) = remaining(release, "secrets")
     assert namespace.find("BatchInference", "job")
-
-
-def test_reinstall_adopts_the_kept_crd(release: Release) -> None:
     release.install()
-    namespace = create_job(release)
-    release.uninstall()
-    release.install()
+    assert remaining(release, "secrets")[0]["data"] == kept["data"]
     assert namespace.find("BatchInference", "job")
-
-
-def test_upgrade_with_crd_disabled_keeps_the_crd(release: Release) -> None:
-    release.install()
-    namespace = create_job(release)
     release.upgrade(crds={"enabled": False})
     assert namespace.find("BatchInference", "job")
 
 
-def test_uninstall_deletes_the_crd_if_not_kept(release: Release) -> None:
+def test_uninstall_deletes_all_objects_if_none_is_kept(release: Release) -> None:
     release.install(crds={"keep": False})
     create_job(release)
     release.uninstall()
+    for plural in ("secrets", "configmaps", "serviceaccounts"):
+        assert remaining(release, plural) == []
     gone = "the definition is gone"
     eventually(gone, lambda: not release.has("CustomResourceDefinition", CRD), 30, 0.05)
+
+
+def remaining(release: Release, plural: str) -> list[Any]:
+    path = f"/api/v1/namespaces/{release.namespace}/{plural}"
+    items: list[Any] = release.server.get(path, labelSelector="helm.sh/chart")["items"]
+    return items
 
 
 def test_watched_namespaces_get_roles_instead_of_a_cluster_role(release: Release) -> None:
@@ -164,33 +157,3 @@ def test_watched_namespaces_get_roles_instead_of_a_cluster_role(release: Release
     assert not release.has("ClusterRole", FULLNAME)
     release.upgrade(watchNamespaces=watched[:1])
     assert [release.has("Role", FULLNAME, name) for name in watched] == [True, False]
-
-
-def test_upgrade_with_invalid_value_changes_nothing(release: Release) -> None:
-    release.install()
-    before = release.get("Deployment", FULLNAME)
-    with pytest.raises(AssertionError, match="/workers"):
-        release.upgrade(workers=0)
-    assert release.get("Deployment", FULLNAME) == before
-
-
-def test_uninstall_leaves_only_kept_objects(release: Release) -> None:
-    release.install()
-    release.uninstall()
-    assert remaining(release, "configmaps") == remaining(release, "serviceaccounts") == []
-    (key,) = remaining(release, "secrets")
-    release.install()
-    assert remaining(release, "secrets")[0]["data"] == key["data"]
-
-
-def test_uninstall_deletes_all_objects_if_none_is_kept(release: Release) -> None:
-    release.install(crds={"keep": False})
-    release.uninstall()
-    for plural in ("secrets", "configmaps", "serviceaccounts"):
-        assert remaining(release, plural) == []
-
-
-def remaining(release: Release, plural: str) -> list[Any]:
-    path = f"/api/v1/namespaces/{release.namespace}/{plural}"
-    items: list[Any] = release.server.get(path, labelSelector="helm.sh/chart")["items"]
-    return items

@@ -2,30 +2,39 @@
 
 A test marked `long("GROUP")` runs only in that group of the long tier. A test marked
 `scaled("GROUP")` runs at each landing with few examples, and in the group with all examples (see
-support/tiers.py). Unmarked Hypothesis tests belong to the group `properties`.
+support/tiers.py). Unmarked Hypothesis tests belong to the group `properties`. If they do not set
+their number of examples, they use DEFAULT_EXAMPLES, and a quarter of them at each landing.
 """
 
 from __future__ import annotations
 
 import os
 
+import hypothesis
 import pytest
 
-from support.tiers import TIER
+from support.tiers import TIER, examples
 
 PROPERTIES = "properties"
+DEFAULT_EXAMPLES = 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", metavar="GROUP", help="Run one group of the long tier.")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long(group): runs in this group of the long tier only")
     config.addinivalue_line("markers", "scaled(group): uses more examples in this group")
     config.addinivalue_line("markers", "serial: changes what all tests share; runs alone, last")
     if config.getoption("--long"):
         os.environ[TIER] = "long"
+    # no deadline: other processes may use the same cores
+    hypothesis.settings.register_profile(
+        "tier", max_examples=examples(DEFAULT_EXAMPLES), deadline=None
+    )
+    hypothesis.settings.load_profile("tier")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs/src/batchinference"
 OPERATOR = ROOT / "operator/src/batchinference_operator"
 SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
-TEXTS = {path: path.read_text(encoding="utf-8") for path in SOURCES}
-TREES = {path: ast.parse(text) for path, text in TEXTS.items()}
 LONGEST = 60
 LONG = 35
 MAY_BE_LONG = 5
@@ -36,6 +35,11 @@ LIGHT = {
 """Light modules, and the packages that they must not import. One process imports them in order."""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -47,7 +51,7 @@ def imports(path: Path) -> Iterator[str]:
 
 def modules_imported(path: Path) -> Iterator[str]:
     """Yield the full name of each module that a file imports."""
-    for node in ast.walk(TREES[path]):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -57,8 +61,8 @@ def modules_imported(path: Path) -> Iterator[str]:
 def functions_over(limit: int) -> list[str]:
     return [
         f"{name_of(path)}:{node.lineno} {node.name}"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
+        for path in SOURCES
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno
         and node.end_lineno - node.lineno + 1 > limit
@@ -116,9 +120,11 @@ def test_at_most_five_functions_are_longer_than_35_lines() -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    assert [name_of(path) for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [name_of(path) for path in SOURCES if not ast.get_docstring(tree_of(path))] == []
 
 
 def test_no_module_has_a_todo_mark() -> None:
     marks = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
-    assert [name_of(path) for path, text in TEXTS.items() if marks.search(text)] == []
+    assert [
+        name_of(path) for path in SOURCES if marks.search(path.read_text(encoding="utf-8"))
+    ] == []

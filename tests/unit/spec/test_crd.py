@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args
 
 import kubernetes_validate
@@ -17,7 +18,7 @@ from jsonschema import Draft4Validator
 from batchinference.spec import SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.crd import custom_resource_definition
-from batchinference.spec.generate import CRD_FILE, generated_files
+from batchinference.spec.generate import CRD_FILE
 from batchinference.spec.job import MUTABLE
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
@@ -110,7 +111,7 @@ def test_printer_columns_have_the_type_of_their_field() -> None:
 
 
 def test_crd_fits_into_an_annotation() -> None:
-    assert len(generated_files()[CRD_FILE].encode()) < 256 * KIB
+    assert (Path(__file__).parents[3] / CRD_FILE).stat().st_size < 256 * KIB
     assert len(json.dumps(CRD).encode()) < 256 * KIB
 
 

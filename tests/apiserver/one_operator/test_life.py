@@ -234,8 +234,8 @@ def test_concurrent_jobs_are_isolated(
     assert jobs[2].status("Succeeded")["counts"]["read"] == 2
 
 
-def test_forty_concurrent_jobs_all_succeed(operator_of_all: OperatorProcess, job: Any) -> None:
-    jobs = [job(f"job-{number}") for number in range(40)]
+def test_twenty_concurrent_jobs_all_succeed(operator_of_all: OperatorProcess, job: Any) -> None:
+    jobs = [job(f"job-{number}") for number in range(20)]
     for played in jobs:
         played.play_success()
     for played in jobs:

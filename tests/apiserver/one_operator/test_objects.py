@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hmac
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
 from batchinference import __version__
+from batchinference.rendering import NAME_LABEL
 from batchinference.spec import parse
 from support.documents.minimal import python_step
 from support.operator.process import OperatorProcess
@@ -34,6 +36,12 @@ def test_a_job_gets_a_ray_job_with_its_file_and_token(created: PlayedJob) -> Non
     assert written.spec.steps == given.spec.steps
     assert written.spec.read == given.spec.read
     assert len(base64.b64decode(created.secret["data"]["auth_token"])) == 64
+
+
+def test_default_image_comes_from_the_chart(created: PlayedJob) -> None:
+    for group in created.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
+        image = group["template"]["spec"]["containers"][0]["image"]
+        assert image == f"batchinference/pipeline:{__version__}"
 
 
 def test_objects_have_owner_references(created: PlayedJob) -> None:
@@ -81,6 +89,23 @@ def test_token_is_derived_from_the_installation_key(
     about += [metadata["namespace"], metadata["name"], metadata["uid"], ray_job]
     expected = hmac.new(key, "\n".join(about).encode(), "sha256").hexdigest()
     assert base64.b64decode(created.secret["data"]["auth_token"]).decode() == expected
+
+
+def test_operator_watches_only_labelled_pods_and_ray_jobs(
+    operator_of_all: OperatorProcess, created: PlayedJob
+) -> None:
+    """Otherwise the API server would send it every pod of the cluster."""
+    asked = [
+        urlsplit(event["requestURI"])
+        for event in created.namespace.server.requests_of(operator_of_all.user)
+        if event["verb"] in ("list", "watch")
+    ]
+    queries = [parse_qs(uri.query) for uri in asked if uri.path.endswith(("/pods", "/rayjobs"))]
+    # a list with limit 1 only checks whether the kind exists
+    queries = [query for query in queries if query.get("limit") != ["1"]]
+    assert len(queries) >= 4
+    selectors = [query.get("labelSelector", [""])[0] for query in queries]
+    assert [each for each in selectors if not each.startswith(NAME_LABEL)] == []
 
 
 def test_spec_of_the_job_is_not_changed(created: PlayedJob) -> None:

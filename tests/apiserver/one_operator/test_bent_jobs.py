@@ -1,6 +1,6 @@
 """Mutated jobs: each is refused or runs, and no mutated value reaches a shell.
 
-There are 400 at a landing and 10,000 in the long tier. `BENT_JOBS` sets another number.
+There are 200 at a landing and 10,000 in the long tier. `BENT_JOBS` sets another number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from apiserver.mutated_jobs import MARK, bent
+from apiserver.one_operator.mutated_jobs import MARK, bent
 from batchinference.rendering.rayjob import entrypoint
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess
@@ -24,7 +24,7 @@ from support.tiers import examples
 Object = dict[str, Any]
 
 pytestmark = pytest.mark.scaled("bent")
-JOBS = int(os.environ.get("BENT_JOBS", examples(10_000, landing=400)))
+JOBS = int(os.environ.get("BENT_JOBS", examples(10_000, landing=200)))
 SECONDS = 60 + JOBS / 10
 """Deadline of the operator for all jobs."""
 _OF_SHELLS = re.compile(r"[$`;&|<>()\n\x00]")

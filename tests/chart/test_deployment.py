@@ -28,10 +28,20 @@ def pod(manifests: list[Object]) -> Object:
     return template
 
 
-def test_deployment_has_one_replica_and_recreates_it(manifests: list[Object]) -> None:
+def test_replicas_are_replaced_one_by_one(manifests: list[Object]) -> None:
     spec = one(manifests, "Deployment")["spec"]
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    (spread,) = pod(manifests)["spec"]["topologySpreadConstraints"]
+    budget = one(manifests, "PodDisruptionBudget")["spec"]
+    assert budget["minAvailable"] == 1
+    assert spec["selector"] == spread["labelSelector"] == budget["selector"]
+
+
+def test_single_replica_has_no_disruption_budget(chart: Chart) -> None:
+    """A budget of one replica would block the drain of its node forever."""
+    manifests = chart.manifests({"replicas": 1})
+    assert "PodDisruptionBudget" not in {manifest["kind"] for manifest in manifests}
 
 
 def test_deployment_selects_its_own_pods(manifests: list[Object]) -> None:
@@ -115,13 +125,19 @@ def test_env_variables_are_read_by_the_operator(
         monkeypatch.setenv(variable["name"], variable["value"])
     settings = OperatorSettings()
     assert settings.namespace_list == ["a", "b"]
+    assert settings.identity.release == f"{NAMESPACE}/{settings.release}"
+    assert settings.lease == settings.identity.release
     assert (settings.workers, settings.qps, settings.burst) == (4, 20.5, 30)
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}
-    assert OperatorSettings.model_fields.keys() - names == {"health_port", "watch_seconds"}
+    assert OperatorSettings.model_fields.keys() - names == {
+        "health_port",
+        "pod_name",
+        "watch_seconds",
+    }
 
 
 @pytest.mark.parametrize("name", ["defaults_file", "token_key_file"])

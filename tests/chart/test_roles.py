@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.cluster.chart import NAMESPACE, Chart, one
+from support.cluster.chart import NAMESPACE, Chart, container, one
 
 Object = dict[str, Any]
 
@@ -18,13 +18,40 @@ def kinds(manifests: list[Object]) -> set[str]:
 
 
 def of_kind(manifests: list[Object], kind: str) -> list[Object]:
-    return [manifest for manifest in manifests if manifest["kind"] == kind]
+    """Return the manifests of a kind, without those of the leader election."""
+    found = [manifest for manifest in manifests if manifest["kind"] == kind]
+    return [each for each in found if not each["metadata"]["name"].endswith("-leader")]
 
 
 def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
     manifests = chart.manifests()
     assert {"ClusterRole", "ClusterRoleBinding"} <= kinds(manifests)
-    assert {"Role", "RoleBinding"}.isdisjoint(kinds(manifests))
+    assert of_kind(manifests, "Role") == of_kind(manifests, "RoleBinding") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "namespace", "name"),
+    [
+        ({}, "kube-system", "batch-inference-operator"),
+        ({"leaderElection": {"namespace": "shared"}}, "shared", "batch-inference-operator"),
+        (WATCHED, NAMESPACE, "own"),
+    ],
+    ids=["all namespaces", "another namespace", "watched namespaces"],
+)
+def test_lease_is_the_only_one_that_can_be_changed(
+    chart: Chart, values: Object, namespace: str, name: str
+) -> None:
+    """Releases that watch all namespaces use the same Lease. Others use one of their own."""
+    manifests = chart.manifests({**values, "fullnameOverride": "own"})
+    (role,) = (
+        m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "own-leader"
+    )
+    assert role["metadata"]["namespace"] == namespace
+    (create, change) = role["rules"]
+    assert create["verbs"] == ["create"]
+    assert (change["resourceNames"], change["verbs"]) == ([name], ["get", "update"])
+    variables = {each["name"]: each["value"] for each in container(manifests)["env"]}
+    assert variables["BATCHINFERENCE_OPERATOR_LEASE"] == f"{namespace}/{name}"
 
 
 def test_roles_are_created_in_watched_namespaces_only(chart: Chart) -> None:
@@ -77,7 +104,9 @@ def test_role_bindings_refer_to_role_and_service_account(chart: Chart, values: O
         ]
         role = binding["roleRef"]
         assert role["kind"] == binding["kind"].removesuffix("Binding")
-        assert role["name"] in {m["metadata"]["name"] for m in of_kind(manifests, role["kind"])}
+        assert role["name"] in {
+            m["metadata"]["name"] for m in manifests if m["kind"] == role["kind"]
+        }
 
 
 def test_roles_can_be_disabled(chart: Chart) -> None:

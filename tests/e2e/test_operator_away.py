@@ -16,6 +16,8 @@ from support.cluster.waits import JOB_END, wait_for_phase, wait_for_rows
 pytestmark = [pytest.mark.serial, pytest.mark.long("faults"), pytest.mark.timeout(600)]
 Job = dict[str, Any]
 AWAY_SECONDS = 180
+FAILOVER = 20
+"""Seconds until another replica leads."""
 SLOT = "batchinference.test/slot"
 UNDISTURBED = {
     "phase": "Succeeded",
@@ -44,9 +46,18 @@ def final(status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def leader(system: Kubectl) -> str:
+    """Return the pod that holds the operators' Lease."""
+    lease = system.get("lease", "batch-inference-operator") or {}
+    return str(lease.get("spec", {}).get("holderIdentity", "")).rpartition("/")[2]
+
+
 def kill(operator: Kubectl) -> None:
-    """Kill the operator's pod; its Deployment starts another."""
-    operator("delete", "pod", "--all", "--grace-period=0", "--force", "--wait=false")
+    """Kill the leader, and wait until the other replica leads."""
+    system = Kubectl("kube-system")
+    killed = leader(system)
+    operator("delete", "pod", killed, "--grace-period=0", "--force", "--wait=false")
+    eventually("the other replica leads", lambda: leader(system) not in ("", killed), FAILOVER)
 
 
 @pytest.fixture
@@ -81,7 +92,7 @@ def test_operator_killed_in_each_phase_resumes_the_job(
         open_gate(job)
         eventually("the RayJob ends", lambda: ended(kubectl, name), 120)
     finally:
-        operator("scale", "deployment", "--all", "--replicas=1")
+        operator("scale", "deployment", "--all", "--replicas=2")
     assert final(kubectl.wait_complete(name, JOB_END)) == UNDISTURBED
     assert_phases_only_advance(kubectl.history[name])
     made = {event["involvedObject"]["name"] for event in kubectl.list("events")
@@ -117,7 +128,7 @@ def test_operator_away_for_three_minutes_still_reads_the_report(
         # the test is about the long absence: there is no condition to wait for
         time.sleep(max(0.0, left + AWAY_SECONDS - time.monotonic()))
     finally:
-        operator("scale", "deployment", "--all", "--replicas=1")
+        operator("scale", "deployment", "--all", "--replicas=2")
     assert final(kubectl.wait_complete(name, 120)) == UNDISTURBED
 
 

@@ -47,6 +47,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-key" (include "bi.fullname" .)) .Values.tokenKey.existingSecret -}}
 {{- end -}}
 
+{{/* Releases that watch all namespaces share a Lease, so that only one of them works. */}}
+{{- define "bi.leaseNamespace" -}}
+{{- if .Values.watchNamespaces }}{{ .Release.Namespace }}{{ else }}{{ .Values.leaderElection.namespace }}{{ end }}
+{{- end -}}
+
+{{- define "bi.lease" -}}
+{{- if .Values.watchNamespaces }}{{ include "bi.fullname" . }}{{ else }}batch-inference-operator{{ end }}
+{{- end -}}
+
 {{- define "bi.defaults" -}}
 {{- $own := dict "image" (printf "batchinference/pipeline:%s" .Chart.AppVersion) -}}
 {{- toYaml (mergeOverwrite $own (deepCopy (.Values.defaults | default dict))) -}}

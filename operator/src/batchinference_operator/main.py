@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import aiohttp
 import kopf
@@ -22,8 +23,14 @@ from batchinference_operator.controller.kopf_handlers import configure, register
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.kube.api import Refused
 from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.http import USER_AGENT
+from batchinference_operator.kube.http import USER_AGENT, send
 from batchinference_operator.kube.kopf_login import KopfLogin
+from batchinference_operator.kube.leader_election import (
+    Leadership,
+    LeadershipLost,
+    Lease,
+    LeaseForbidden,
+)
 from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
@@ -32,6 +39,7 @@ from batchinference_operator.observability.logging import configure as configure
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import NotReady, check_api
+from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
 
 logger = logging.getLogger("batchinference.operator")
@@ -45,13 +53,16 @@ def main() -> None:
     configure_log(settings.log_format, settings.log_level)
     try:
         asyncio.run(operate(settings))
-    except NotReady as problem:
+    except (NotReady, LeaseForbidden) as problem:
         logger.critical("cannot start: %s", problem)
+        sys.exit(1)
+    except LeadershipLost as problem:
+        logger.critical("no longer the leader: %s", problem)
         sys.exit(1)
 
 
 async def operate(settings: OperatorSettings) -> None:
-    """Run the operator until SIGTERM. Raises NotReady."""
+    """Run the operator until SIGTERM. Raises NotReady, LeaseForbidden or LeadershipLost."""
     try:
         decided = settings.for_reconcile()
     except (OSError, ValueError) as problem:
@@ -59,8 +70,25 @@ async def operate(settings: OperatorSettings) -> None:
     metrics = Metrics()
     client = ApiClient(await _connection(2 * settings.workers))
     client.user_agent = USER_AGENT
-    async with client, aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
-        left_out = await check_api(client, settings.namespace_list)
+    async with client:
+        leadership = Leadership(Lease(partial(send, client), settings.lease), settings.identity)
+        watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
+        metrics.add_leadership(lambda: leadership.is_leader)
+        async with serve_http(settings.health_port, leadership, watches, metrics):
+            await leadership.lead(lambda: _lead(client, settings, decided, watches, metrics))
+
+
+async def _lead(
+    client: ApiClient,
+    settings: OperatorSettings,
+    decided: Config,
+    watches: WatchHealth,
+    metrics: Metrics,
+) -> None:
+    """Reconcile jobs until SIGTERM, or until it is cancelled. Raises NotReady."""
+    left_out = await check_api(client, settings.namespace_list)
+    watches.start()
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
         cache = Cache(config=decided)
@@ -69,11 +97,9 @@ async def operate(settings: OperatorSettings) -> None:
         )
         controller = Controller(api, polls, decided, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.phases)
-        watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.add_watches(lambda: watches.lost)
-        async with serve_http(settings.health_port, watches, metrics):
-            await _prime(controller, settings, left_out)
-            await _run(controller, polls, KopfLogin(watches, metrics.record_request), settings)
+        await _prime(controller, settings, left_out)
+        await _run(controller, polls, KopfLogin(watches, metrics.record_request), settings)
 
 
 async def _prime(

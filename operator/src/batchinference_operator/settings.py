@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from math import log2
 from pathlib import Path
@@ -13,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from batchinference.spec import SpecError, parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
+from batchinference_operator.kube.leader_election import Identity
 from batchinference_operator.kube.rate_limiter import BURST, QPS
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.config import Config
@@ -22,6 +24,7 @@ MIN_KEY_BITS = 96.0
 """Minimum entropy of a key, estimated from how often each of its bytes occurs. The owner of a job
 knows the job's token, and could find a weak key by an offline search."""
 DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+NAMESPACED_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 
 class OperatorSettings(BaseSettings):
@@ -40,6 +43,12 @@ class OperatorSettings(BaseSettings):
     """Comma-separated namespaces to watch; all namespaces if empty."""
     own_namespace: str = ""
     """The operator's namespace, in which no jobs are run; no namespace is excluded if empty."""
+    release: str = "batch-inference-operator"
+    """The name of the release, unique in the operator's namespace."""
+    lease: str = Field(default="kube-system/batch-inference-operator", pattern=NAMESPACED_NAME)
+    """NAMESPACE/NAME of the Lease for which the replicas compete."""
+    pod_name: str = Field(default_factory=socket.gethostname)
+    """The name of this replica."""
     cluster_domain: str = Field(default=CLUSTER_DOMAIN, pattern=DOMAIN)
     """The DNS domain of the cluster."""
     workers: int = Field(default=16, ge=1, le=256)
@@ -65,6 +74,10 @@ class OperatorSettings(BaseSettings):
     @property
     def namespace_list(self) -> list[str]:
         return [name.strip() for name in self.namespaces.split(",") if name.strip()]
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(f"{self.own_namespace}/{self.release}", self.pod_name)
 
     def for_reconcile(self) -> Config:
         """Return the settings for reconcile. Raises ValueError for unusable defaults or keys."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from support.cluster.kubectl import Kubectl
 
+REPLICAS = "app.kubernetes.io/instance=batchinference"
 MAX_CHARACTERS = 6000
 """The number of characters that are kept from the end of each command's output."""
 
@@ -16,7 +17,7 @@ def state(kubectl: Kubectl, operator: Kubectl, job: str | None = None) -> str:
     calls = [
         kubectl.picture,
         lambda: kubectl("get", "events", "--sort-by=.lastTimestamp"),
-        lambda: operator("logs", "deployment/batchinference", "--tail=60"),
+        lambda: operator("logs", f"--selector={REPLICAS}", "--prefix", "--tail=60"),
     ]
     if job is not None:
         calls.append(lambda: _driver_log(kubectl, job))

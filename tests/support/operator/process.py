@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import os
 import subprocess
 import sys
@@ -38,7 +39,7 @@ class OperatorProcess:
                 server.apply(manifest)
         self.token = server.token(account["namespace"], account["name"])
         kubeconfig = server.kubeconfig(directory / "kubeconfig", self.token)
-        self._environment = _environment(manifests, _mounted(manifests, directory)) | {
+        self.environment = _environment(manifests, _mounted(manifests, directory)) | {
             "HOME": str(directory),
             "PATH": os.environ["PATH"],
             "KUBECONFIG": str(kubeconfig),
@@ -47,11 +48,20 @@ class OperatorProcess:
             "DASHBOARD_OF_TEST": dashboard.address,
         }
 
+    def replica(self, name: str) -> OperatorProcess:
+        """Return another replica of the same release, not started yet."""
+        other = copy.copy(self)
+        other._process = None
+        other.log = self.log.with_name(f"{name}.log")
+        other.environment = self.environment | {
+            "BATCHINFERENCE_OPERATOR_POD_NAME": name,
+            "BATCHINFERENCE_OPERATOR_HEALTH_PORT": str(free_port()),
+        }
+        return other
+
     @property
     def health(self) -> str:
-        return (
-            f"http://127.0.0.1:{self._environment['BATCHINFERENCE_OPERATOR_HEALTH_PORT']}/healthz"
-        )
+        return f"http://127.0.0.1:{self.environment['BATCHINFERENCE_OPERATOR_HEALTH_PORT']}/healthz"
 
     def answers(self, path: str) -> int:
         """Return the HTTP status of the operator's answer, or 0 if it gives none."""
@@ -70,7 +80,7 @@ class OperatorProcess:
     def start(self) -> None:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(PROGRAM)], env=self._environment, stdout=log, stderr=subprocess.STDOUT
+                [str(PROGRAM)], env=self.environment, stdout=log, stderr=subprocess.STDOUT
             )
 
     def stop(self, seconds: float = 10) -> int:

@@ -88,8 +88,8 @@ class ScriptedApiServer:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         plural = request.path.rsplit("/", 1)[-1]
         discovery = _discovery()
-        if plural == self.missing:
-            return web.Response(status=404, text="404 page not found\n")
+        if plural == self.missing or self._is_missing_lease(request):
+            return web.json_response({"kind": "Status", "code": 404}, status=404)
         if self.forbidden and f"/namespaces/{self.forbidden}/" in request.path:
             return web.json_response({"kind": "Status", "code": 403}, status=403)
         if request.path in discovery:
@@ -97,20 +97,31 @@ class ScriptedApiServer:
         if "watch" in request.query:
             return await self._watch(request, plural)
         if request.path in self.created:
-            return web.json_response(self.created[request.path])
+            return await self._stored(request)
         if request.method == "GET":
             if plural == "pods":
                 await self.pods_listed.wait()
             items = [job_body()] if plural == "batchinferences" else []
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
         if request.method == "POST":
-            body = await request.json()
-            metadata = {**body["metadata"], "uid": "uid", "resourceVersion": "2"}
-            created = {**body, "metadata": metadata}
-            self.created[f"{request.path}/{metadata['name']}"] = created
-            return web.json_response(created, status=201)
+            return await self._create(request)
         written = (await request.json()).get("status", {})
         return web.json_response(job_body(resourceVersion="2", status=written))
+
+    def _is_missing_lease(self, request: web.Request) -> bool:
+        return "/leases/" in request.path and request.path not in self.created
+
+    async def _stored(self, request: web.Request) -> web.Response:
+        if request.method == "PUT":
+            self.created[request.path] = await request.json()
+        return web.json_response(self.created[request.path])
+
+    async def _create(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        metadata = {**body["metadata"], "uid": "uid", "resourceVersion": "2"}
+        created = {**body, "metadata": metadata}
+        self.created[f"{request.path}/{metadata['name']}"] = created
+        return web.json_response(created, status=201)
 
     async def _watch(self, request: web.Request, plural: str) -> web.StreamResponse:
         if self.unauthorized:
@@ -182,7 +193,7 @@ async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subproc
     finally:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+            print((await process.communicate())[1].decode())
 
 
 async def wait_for_requests(
@@ -244,14 +255,16 @@ async def test_operator_from_start_to_sigterm(serve: Serve, settings: dict[str, 
     assert process.returncode == 0
     check_selectors(server)
     created = [request.body["kind"] for request in server.requests if request.method == "POST"]
-    assert created == ["ConfigMap", "RayJob", "Secret", "Event"]
+    assert created == ["Lease", "ConfigMap", "RayJob", "Secret", "Event"]
+    (lease,) = (body for path, body in api.created.items() if "/leases/" in path)
+    assert lease["spec"]["holderIdentity"] == "", "it is released"
     assert [line for line in log.decode().splitlines() if json.loads(line)["level"] != "info"] == []
 
 
 async def check_readiness(environment: dict[str, str], api: ScriptedApiServer) -> None:
     """Check that the operator is ready after all initial lists, and healthy before that."""
     text = await wait_for_status(environment, "/readyz", 503)
-    while text.count("\n") > 1:
+    while text.count("\n") > 1 or "leader" in text:
         text = await wait_for_status(environment, "/readyz", 503)
     assert text.rstrip().endswith(f"/api/v1/namespaces/{NAMESPACE}/pods")
     assert (await get_endpoint(environment, "/healthz"))[0] == 200

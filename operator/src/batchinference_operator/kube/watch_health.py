@@ -42,6 +42,10 @@ class WatchHealth:
         self._namespaces = frozenset(namespaces)
         self._refused: set[str] = set()
 
+    def start(self) -> None:
+        """Measure the silence of the watches from now on."""
+        self._last_event = dict.fromkeys(self._last_event, self._clock())
+
     def heard(self, path: str, *, watch: bool) -> None:
         """Record that the server answered a list or a watch."""
         if path in self._begun:

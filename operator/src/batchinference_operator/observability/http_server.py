@@ -9,19 +9,28 @@ from http import HTTPStatus
 from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
+from batchinference_operator.kube.leader_election import Leadership
 from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 
 
 @asynccontextmanager
-async def serve_http(port: int, watches: WatchHealth, metrics: Metrics) -> AsyncIterator[None]:
-    """Serve the endpoints on a port of all addresses while the block runs."""
+async def serve_http(
+    port: int, leadership: Leadership, watches: WatchHealth, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Serve the endpoints on a port of all addresses while the block runs.
+
+    A standby replica has no watches. It is ready unless another release is at work.
+    """
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer("nothing was heard for too long of", watches.dead)
+        dead = watches.dead if leadership.is_leader else []
+        return _answer([f"nothing was heard for too long of {path}" for path in dead])
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer("the first list is not complete of", watches.missing)
+        if not leadership.is_leader:
+            return _answer([leadership.unready] if leadership.unready else [])
+        return _answer([f"the first list is not complete of {path}" for path in watches.missing])
 
     async def exposed(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
@@ -41,8 +50,8 @@ async def serve_http(port: int, watches: WatchHealth, metrics: Metrics) -> Async
         await runner.cleanup()
 
 
-def _answer(problem: str, paths: Sequence[str]) -> web.Response:
-    if not paths:
+def _answer(problems: Sequence[str]) -> web.Response:
+    if not problems:
         return web.Response(text="ok\n")
-    lines = "".join(f"{problem} {path}\n" for path in paths)
+    lines = "".join(f"{problem}\n" for problem in problems)
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=lines)

@@ -92,6 +92,11 @@ class Metrics:
             "Events on jobs: posted, repeated (counted on the first), or dropped.",
             "result",
         )
+        self.leader = Gauge(
+            "batchinference_leader",
+            "1 for the replica that works, 0 for the others.",
+            registry=self.registry,
+        )
         self.namespaces_unwatched = Gauge(
             "batchinference_namespaces_unwatched",
             "Watched namespaces to which the operator has no access.",
@@ -106,6 +111,10 @@ class Metrics:
         self.queue_depth.set_function(lambda: len(queue))
         self.registry.register(_Jobs(phases))
         ProcessCollector(registry=self.registry)
+
+    def add_leadership(self, is_leader: Callable[[], bool]) -> None:
+        """Add the metric of the leader election."""
+        self.leader.set_function(is_leader)
 
     def add_watches(self, lost_namespaces: Callable[[], Sized]) -> None:
         """Add the metrics of the watches."""

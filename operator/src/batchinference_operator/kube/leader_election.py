@@ -1,0 +1,221 @@
+"""Leader election: of all replicas that share a Lease, one works and the others wait.
+
+All releases that watch the whole cluster share a Lease, so that a second one waits instead of
+working on the jobs of the first.
+
+`kubernetes.aio.leaderelection` is not used: in version 37 it cannot create a Lease, writes local
+times as UTC, sends requests without a timeout, and does not release the Lease on exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+LEASE_SECONDS = 12
+"""Seconds after the last heartbeat until another replica may take the Lease."""
+RENEW_SECONDS = 7.0
+"""Seconds for which a leader tries to renew the Lease. Then it gives up."""
+RETRY_SECONDS = 2.0
+"""Seconds between two heartbeats, or two tries to take the Lease."""
+REQUEST_SECONDS = 2.0
+"""A leader that gives up does so before the Lease expires, even if its last two requests hang."""
+API_VERSION = "coordination.k8s.io/v1"
+Object = dict[str, Any]
+Send = Callable[[str, str, Any], Awaitable[tuple[int, Any, float]]]
+"""Sends a request with method, path and body. Returns the status, the answer and a delay."""
+logger = logging.getLogger("batchinference.operator")
+
+
+class LeadershipLost(Exception):
+    """The Lease could not be renewed. Another replica may have taken it."""
+
+
+class LeaseForbidden(Exception):
+    """The operator has no right to read its Lease."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A replica. `release` is the namespace and the name of its release, such as `system/bi`."""
+
+    release: str
+    pod: str
+
+    def __str__(self) -> str:
+        return f"{self.release}/{self.pod}"
+
+
+class Leadership:
+    """Competes for a Lease, and holds it while the operator works."""
+
+    def __init__(self, lease: Lease, identity: Identity) -> None:
+        self._lease = lease
+        self._identity = identity
+        self.is_leader = False
+
+    @property
+    def other_release(self) -> str | None:
+        """The release that holds the Lease, as NAMESPACE/NAME; None if it is this one or none."""
+        release = self._lease.holder.rpartition("/")[0]
+        return release if release and release != self._identity.release else None
+
+    @property
+    def unready(self) -> str | None:
+        """Why this replica cannot take over from a leader of its release; None if it can."""
+        if self.other_release:
+            return f"release {self.other_release} runs the jobs of this cluster"
+        return None if self._lease.holder else "there is no leader yet"
+
+    async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Wait until this replica holds the Lease, work, and release the Lease.
+
+        Raises LeadershipLost if the Lease cannot be renewed. The work is cancelled first.
+        """
+        await self._acquire()
+        logger.info("%s is the leader", self._identity)
+        self.is_leader = True
+        try:
+            await self._work_while_renewed(work())
+        finally:
+            self.is_leader = False
+            await self._lease.release(str(self._identity))
+
+    async def _acquire(self) -> None:
+        """Wait until the Lease is held. Log each replica that holds it meanwhile."""
+        reported = ""
+        while not await self._lease.take(str(self._identity)):
+            if (holder := self._lease.holder) != reported:
+                reported = holder
+                self._report(holder)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _report(self, holder: str) -> None:
+        if self.other_release is None:
+            logger.info("waiting: %s is the leader", holder)
+            return
+        logger.warning(
+            "waiting: %s. Uninstall one of the two releases, or give each its own watchNamespaces",
+            self.unready,
+        )
+
+    async def _work_while_renewed(self, work: Coroutine[Any, Any, None]) -> None:
+        working, renewing = asyncio.create_task(work), asyncio.create_task(self._renew())
+        try:
+            await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            (working if working.done() else renewing).result()
+        finally:
+            working.cancel()
+            renewing.cancel()
+            await asyncio.gather(working, renewing, return_exceptions=True)
+
+    async def _renew(self) -> None:
+        """Send heartbeats until they have failed for RENEW_SECONDS. Raises LeadershipLost then."""
+        renewed = time.monotonic()
+        while time.monotonic() - renewed < RENEW_SECONDS:
+            await asyncio.sleep(RETRY_SECONDS)
+            began = time.monotonic()
+            if await self._lease.take(str(self._identity)):
+                renewed = began
+            elif self._lease.holder != str(self._identity):
+                break
+        raise LeadershipLost(f"the Lease was not renewed; its holder is {self._lease.holder!r}")
+
+
+class Lease:
+    """A Lease in the API server. `name` is NAMESPACE/NAME."""
+
+    def __init__(self, send: Send, name: str) -> None:
+        self._send = send
+        self._namespace, _, self._name = name.partition("/")
+        self._collection = f"/apis/{API_VERSION}/namespaces/{self._namespace}/leases"
+        self._spec: Object = {}
+        """The Lease when it was last read, and when it was first read like that."""
+        self._since = 0.0
+
+    @property
+    def holder(self) -> str:
+        """The identity of the leader when the Lease was last read; empty if there was none."""
+        return self._spec.get("holderIdentity") or ""
+
+    async def take(self, identity: str) -> bool:
+        """Take or renew the Lease, unless another replica holds it. Return whether it is held."""
+        found = await self._read()
+        if found is None:
+            return False
+        if self.holder not in ("", identity) and not self._is_expired:
+            return False
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        is_new = self.holder != identity
+        spec = {
+            "holderIdentity": identity,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "acquireTime": now if is_new else self._spec.get("acquireTime", now),
+            "renewTime": now,
+            "leaseTransitions": self._spec.get("leaseTransitions", -1) + is_new,
+        }
+        return await self._write(found, spec)
+
+    @property
+    def _is_expired(self) -> bool:
+        # the clocks of two nodes may differ, so the time since the last change counts
+        seconds: float = self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
+        return time.monotonic() - self._since >= seconds
+
+    async def release(self, identity: str) -> None:
+        """Give the Lease back, so that the next leader need not wait until it expires."""
+        found = await self._read()
+        if found is None or self.holder != identity:
+            return
+        if not await self._write(found, {**self._spec, "holderIdentity": ""}):
+            logger.warning("the Lease was not released: the next leader waits until it expires")
+
+    async def _read(self) -> Object | None:
+        """Return the metadata of the Lease, empty if there is no Lease; None if that is unknown."""
+        status, answer = await self._request("GET", f"{self._collection}/{self._name}")
+        if status == HTTPStatus.NOT_FOUND:
+            self._spec = {}
+            return {}
+        if status == HTTPStatus.FORBIDDEN:
+            raise LeaseForbidden(
+                f"the right to read the Lease {self._namespace}/{self._name} is missing; the "
+                f"chart's roles have it: {answer}"
+            )
+        if status != HTTPStatus.OK:
+            logger.warning("the Lease cannot be read: %s: %s", status, answer)
+            return None
+        if answer["spec"] != self._spec:
+            self._spec, self._since = answer["spec"], time.monotonic()
+        metadata: Object = answer["metadata"]
+        return metadata
+
+    async def _write(self, found: Object, spec: Object) -> bool:
+        """Create or replace the Lease, unless it has changed since it was read."""
+        method, path = ("PUT", f"{self._collection}/{self._name}") if found else (
+            "POST", self._collection)  # fmt: skip
+        metadata = found or {"name": self._name, "namespace": self._namespace}
+        body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
+        status, answer = await self._request(method, path, body)
+        written = status in (HTTPStatus.OK, HTTPStatus.CREATED)
+        if written:
+            self._spec, self._since = answer["spec"], time.monotonic()
+        elif status != HTTPStatus.CONFLICT:
+            logger.warning("the Lease cannot be written: %s: %s", status, answer)
+        return written
+
+    async def _request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Send a request. Return the status and the answer; 0 and the problem without an answer."""
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                status, answer, _ = await self._send(method, path, body)
+                return status, answer
+        except (aiohttp.ClientError, TimeoutError) as problem:
+            return 0, str(problem) or "no answer"

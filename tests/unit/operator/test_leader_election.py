@@ -1,0 +1,156 @@
+"""The Lease for which the replicas of the operator compete."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from batchinference_operator.kube import leader_election
+from batchinference_operator.kube.leader_election import (
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    REQUEST_SECONDS,
+    Identity,
+    Leadership,
+    LeadershipLost,
+    Lease,
+    LeaseForbidden,
+)
+
+A, B = Identity("system/bi", "a"), Identity("system/bi", "b")
+OTHER = Identity("default/other", "c")
+
+
+@dataclass
+class LeaseStore:
+    """Stores one Lease, with the API server's rules for concurrent writes."""
+
+    stored: dict[str, Any] | None = None
+    status: int = 0
+    """The status of every answer instead of the right one; -1 for no answer."""
+    version: int = 0
+    now: float = 0.0
+    """The time. A request that fails takes a second."""
+
+    async def send(self, method: str, _path: str, body: Any) -> tuple[int, Any, float]:
+        self.now += 1 if self.status else 0
+        if self.status < 0:
+            raise aiohttp.ClientConnectionError
+        return (self.status, "no", 0.0) if self.status else (*self._answer(method, body), 0.0)
+
+    def _answer(self, method: str, body: Any) -> tuple[int, Any]:
+        if method == "GET":
+            return (200, self.stored) if self.stored else (404, {})
+        version = self.stored["metadata"]["resourceVersion"] if self.stored else None
+        if body["metadata"].get("resourceVersion") != version:
+            return 409, {}
+        self.version += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self.version)}
+        self.stored = {**body, "metadata": metadata}
+        return 200, self.stored
+
+    def lease(self) -> Lease:
+        return Lease(self.send, "system/bi")
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
+    """Return a store whose `now` is the clock of all replicas."""
+    store = LeaseStore()
+    monkeypatch.setattr(leader_election.time, "monotonic", lambda: store.now)
+    return store
+
+
+async def test_lease_is_held_until_its_last_renewal_expires(store: LeaseStore) -> None:
+    first, second = store.lease(), store.lease()
+    assert await first.take(str(A))
+    assert not await second.take(str(B))
+    store.now = LEASE_SECONDS - 1
+    assert await first.take(str(A))
+    store.now = 2 * LEASE_SECONDS - 2
+    assert not await second.take(str(B)), "it has been renewed"
+    store.now = 3 * LEASE_SECONDS
+    assert await second.take(str(B))
+    assert store.stored is not None
+    assert store.stored["spec"]["leaseTransitions"] == 1
+    assert not await first.take(str(A))
+
+
+async def test_released_lease_is_taken_at_once(store: LeaseStore) -> None:
+    first, second = store.lease(), store.lease()
+    assert await first.take(str(A))
+    await second.release(str(B))
+    assert not await second.take(str(B)), "only the holder releases it"
+    await first.release(str(A))
+    assert await second.take(str(B))
+
+
+async def test_one_of_two_replicas_takes_a_free_lease(store: LeaseStore) -> None:
+    taken = await asyncio.gather(store.lease().take(str(A)), store.lease().take(str(B)))
+    assert sorted(taken) == [False, True]
+
+
+@pytest.mark.parametrize("status", [-1, 409, 500])
+async def test_lease_is_not_taken_without_an_answer(store: LeaseStore, status: int) -> None:
+    store.status = status
+    assert not await store.lease().take(str(A))
+
+
+async def test_missing_right_ends_the_operator(store: LeaseStore) -> None:
+    store.status = 403
+    with pytest.raises(LeaseForbidden, match="the right to read the Lease system/bi"):
+        await Leadership(store.lease(), A).lead(_work_forever)
+
+
+async def _work_forever() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("status", [-1, 500])
+async def test_work_is_cancelled_if_the_lease_is_not_renewed(
+    store: LeaseStore, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(leader_election, "RETRY_SECONDS", 0)
+    leadership, ended = Leadership(store.lease(), A), asyncio.Event()
+
+    async def work() -> None:
+        store.status = status
+        try:
+            await _work_forever()
+        finally:
+            ended.set()
+
+    with pytest.raises(LeadershipLost):
+        await leadership.lead(work)
+    assert ended.is_set()
+    assert not leadership.is_leader
+
+
+def test_leader_gives_up_before_its_lease_expires() -> None:
+    """Its last try may begin just before the deadline, and both of its requests may hang."""
+    assert RENEW_SECONDS + 2 * REQUEST_SECONDS < LEASE_SECONDS
+
+
+async def test_lease_is_released_after_the_work(store: LeaseStore) -> None:
+    leadership = Leadership(store.lease(), A)
+
+    async def work() -> None:
+        assert leadership.is_leader
+
+    await leadership.lead(work)
+    assert store.stored is not None
+    assert store.stored["spec"]["holderIdentity"] == ""
+
+
+async def test_standby_is_ready_if_a_replica_of_its_release_leads(store: LeaseStore) -> None:
+    lease = store.lease()
+    standby = Leadership(lease, B)
+    assert standby.unready == "there is no leader yet"
+    await store.lease().take(str(A))
+    await lease.take(str(B))
+    assert standby.unready is None
+    assert Leadership(lease, OTHER).unready == "release system/bi runs the jobs of this cluster"

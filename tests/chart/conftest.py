@@ -36,13 +36,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release]:
-    """Return a release that is not installed yet. Delete its cluster-wide objects afterwards."""
+    """Return a release that is not installed yet. Delete its objects elsewhere afterwards."""
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     yield Release(chart, server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
     ours = "app.kubernetes.io/managed-by=Helm"
-    for plural in ("clusterroles", "clusterrolebindings"):
-        path = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
-        server.call("DELETE", path, labelSelector=ours)
+    rbac, system = "/apis/rbac.authorization.k8s.io/v1", "namespaces/kube-system/"
+    for plural in (
+        "clusterroles",
+        "clusterrolebindings",
+        f"{system}roles",
+        f"{system}rolebindings",
+    ):
+        server.call("DELETE", f"{rbac}/{plural}", labelSelector=ours)
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.call("DELETE", definitions)
     eventually("no definitions", lambda: not server.get(definitions)["items"], 30, 0.05)

@@ -62,6 +62,18 @@ def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> No
     namespace.create({**pod, "metadata": {"name": "operator"}}, dryRun="All")
 
 
+def test_second_release_that_watches_all_namespaces_is_refused(release: Release) -> None:
+    """Their operators would work on the same jobs."""
+    release.install()
+    second = replace(release, namespace=f"{release.namespace}-second")
+    own_names = {"fullnameOverride": "second", "crds": {"enabled": False}}
+    with pytest.raises(
+        AssertionError, match=f'batch-inference-operator-leader.*"{release.namespace}"'
+    ):
+        second.install(**own_names)
+    assert "deployed" in second.install(**own_names, watchNamespaces=["default"])
+
+
 def test_upgrade_restarts_the_operator_only_for_new_defaults(release: Release) -> None:
     """The tokens of running jobs are derived from the key, which therefore never changes."""
     release.install()

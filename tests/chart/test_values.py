@@ -33,6 +33,8 @@ CHANGES: dict[str, Any] = {
     "image.digest": "sha256:" + "77" * 32,
     "image.pullPolicy": "Always",
     "imagePullSecrets": [{"name": "marked"}],
+    "replicas": 3,
+    "leaderElection.namespace": "marked",
     "crds.enabled": False,
     "crds.keep": False,
     "watchNamespaces": ["marked"],

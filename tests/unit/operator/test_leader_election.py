@@ -110,7 +110,7 @@ async def _work_forever() -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("status", [-1, 500])
+@pytest.mark.parametrize("status", [-1, 403, 500])
 async def test_work_is_cancelled_if_the_lease_is_not_renewed(
     store: LeaseStore, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:

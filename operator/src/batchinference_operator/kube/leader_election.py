@@ -184,7 +184,8 @@ class Lease:
         if status == HTTPStatus.NOT_FOUND:
             self._spec = {}
             return {}
-        if status == HTTPStatus.FORBIDDEN:
+        # an API server that has just started refuses requests that it allows a moment later
+        if status == HTTPStatus.FORBIDDEN and not self._spec:
             raise LeaseForbidden(
                 f"the right to read the Lease {self._namespace}/{self._name} is missing; the "
                 f"chart's roles have it: {answer}"

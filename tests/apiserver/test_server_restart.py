@@ -1,4 +1,4 @@
-"""The operator and its watches survive a restart of the API server."""
+"""Jobs survive a restart of the API server. A longer one ends the leader, which is restarted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ def test_jobs_of_every_phase_survive_an_api_server_restart(
     ended.play_success()
     ended.status("Succeeded")
     made = {body["metadata"]["uid"] for body in namespace.list("RayJob")}
-    server.kill()
-    server.start()
-    running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})
-    running.status("Succeeded")
-    starting.play_success()
-    starting.status("Succeeded")
-    assert {body["metadata"]["uid"] for body in namespace.list("RayJob")} == made
-    late = job("late")
-    late.play_success()
-    late.status("Succeeded")
-    eventually("the operator is healthy", lambda: operator.answers("/healthz") == 200, 60)
+    with operator.restarted():
+        server.kill()
+        server.start()
+        running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})
+        running.status("Succeeded")
+        starting.play_success()
+        starting.status("Succeeded")
+        assert {body["metadata"]["uid"] for body in namespace.list("RayJob")} == made
+        late = job("late")
+        late.play_success()
+        late.status("Succeeded")
+        eventually("the operator is healthy", lambda: operator.answers("/healthz") == 200, 60)
 
 
 def test_outage_of_the_api_server_is_no_failed_attempt(
@@ -46,9 +47,10 @@ def test_outage_of_the_api_server_is_no_failed_attempt(
     running.play_driver()
     running.report("running", progress={"rows": 4})
     running.status("Running")
-    server.kill()
-    running.report("running", progress={"rows": 6})
-    eventually("a call has failed", lambda: "trying again" in operator.output(), 60)
-    server.start()
-    running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})
-    assert running.status("Succeeded")["failedAttempts"] == 0
+    with operator.restarted():
+        server.kill()
+        running.report("running", progress={"rows": 6})
+        eventually("a call has failed", lambda: "trying again" in operator.output(), 60)
+        server.start()
+        running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})
+        assert running.status("Succeeded")["failedAttempts"] == 0

@@ -7,6 +7,9 @@ import copy
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,24 @@ class OperatorProcess:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+
+    @contextmanager
+    def restarted(self) -> Iterator[None]:
+        """Start it again whenever it ends while the block runs, as the kubelet does."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.1):
+                if self._process is not None and self._process.poll() is not None:
+                    self.start()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     def output(self) -> str:
         """Return everything that it has logged so far."""

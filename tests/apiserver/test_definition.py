@@ -20,8 +20,6 @@ Object = dict[str, Any]
 
 CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
 PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD['metadata']['name']}"
-LONGEST_ANNOTATION = 262144
-"""The API server's limit for annotations, in bytes. `kubectl apply` stores the object in one."""
 
 
 @pytest.fixture
@@ -54,18 +52,6 @@ def test_server_stores_the_whole_schema(server: ApiServer) -> None:
     assert version["schema"] == CRD["spec"]["versions"][0]["schema"]
 
 
-def test_the_definition_is_small_enough_for_kubectl_apply() -> None:
-    assert len((CHART / "files" / "crd.yaml").read_text()) < LONGEST_ANNOTATION
-
-
-def test_jobs_have_a_short_name_and_a_category(server: ApiServer) -> None:
-    resources = server.get("/apis/batchinference.dev/v1alpha1")["resources"]
-    (jobs,) = (found for found in resources if found["name"] == "batchinferences")
-    assert jobs["shortNames"] == ["bi"]
-    assert jobs["categories"] == ["all"]
-    assert jobs["namespaced"]
-
-
 def condition(kind: str, status: str, message: str) -> Object:
     return {
         "type": kind,
@@ -91,35 +77,21 @@ STATUS = {
 }
 
 
-def test_kubectl_get_shows_progress(namespace: Namespace, kubectl: Any) -> None:
+def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: Any) -> None:
     namespace.create(document("shown"))
+    _, row = kubectl("get", "batchinferences").splitlines()
+    assert row.split()[0] == "shown"  # a job without a status
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
     assert header.split() == ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ATTEMPT", "ERRORS", "AGE"]
     *shown, age = row.split()
     assert shown == ["shown", "Running", "41", "12.5", "47s", "2", "3"]
     assert age.endswith("s")
-
-
-def test_kubectl_get_wide_shows_more_columns(namespace: Namespace, kubectl: Any) -> None:
-    namespace.create(document("shown"))
-    namespace.patch_status("BatchInference", "shown", STATUS)
-    header, row = kubectl("get", "bi", "--output", "wide").splitlines()
+    header, row = kubectl("get", "all", "--output", "wide").splitlines()
     assert header.split()[-4:] == ["ROWS", "RAYJOB", "REASON", "MESSAGE"]
     assert row.split()[8:11] == ["410", "shown-1", "Word"]
     assert row.endswith("rows are being processed")
-
-
-def test_kubectl_get_shows_a_job_without_status(namespace: Namespace, kubectl: Any) -> None:
-    namespace.create(document("new"))
-    _, row = kubectl("get", "batchinferences").splitlines()
-    assert row.split()[0] == "new"
-
-
-def test_kubectl_waits_for_a_condition(namespace: Namespace, kubectl: Any) -> None:
-    namespace.create(document("waited"))
-    namespace.patch_status("BatchInference", "waited", STATUS)
-    kubectl("wait", "--for=condition=Complete", "batchinference/waited", "--timeout=5s")
+    kubectl("wait", "--for=condition=Complete", "batchinference/shown", "--timeout=5s")
 
 
 def test_kubectl_explains_the_fields(kubectl: Any) -> None:

@@ -1,6 +1,6 @@
 """`batchinference run`: its exit codes, its output, and the files that it leaves.
 
-One successful job and one failing job run as processes with their own Ray.
+One successful job runs as a process with its own Ray.
 """
 
 from __future__ import annotations
@@ -144,12 +144,15 @@ class TestSuccess:
         assert report_in(directory / "reports" / "here") == before
 
 
-def test_failed_job_ends_with_1_and_its_reason(tmp_path: Path, own_code: Path) -> None:
+def test_failed_job_ends_with_1_and_its_reason(
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
     job_file(tmp_path, own_code, steps=steps, errors={"maxRows": 1})
     write_lines(tmp_path / "in", {"c.txt": ["bad one", "bad two"]})
-    done = Command(["run", "job.yaml", "--sample", "3", "--report-directory", "."], tmp_path).run()
-    assert done.returncode == 1
+    monkeypatch.chdir(tmp_path)
+    done = invoke_without_ray("run", "job.yaml", "--sample", "3", "--report-directory", ".")
+    assert done.exit_code == 1
     words = " ".join(done.stderr.split())
     assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in words
     assert f"{tmp_path / 'out' / '_batchinference' / 'errors'}" in words

@@ -20,6 +20,7 @@ from batchinference.pipeline.commit.commit_groups import (
 from batchinference.pipeline.commit.manifest_entry import RowCounts, total
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
 from support.outputs.batches import end, failed, filtered, good, outcomes
+from support.tiers import examples
 
 BUILDERS: dict[str, Callable[[int], RowBatch]] = {
     "good": lambda row: good(0, row, [row]),
@@ -62,7 +63,7 @@ def batches(draw: st.DrawFn) -> RowBatch:
 
 
 @given(batches())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_each_row_is_in_one_group_with_all_its_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
     rows = [row for group in groups for row in group.source.tolist()]
@@ -71,7 +72,7 @@ def test_each_row_is_in_one_group_with_all_its_results(batch: RowBatch) -> None:
 
 
 @given(batches())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_rows_are_whole_or_have_their_share(batch: RowBatch) -> None:
     held = np.full(len(batch.source), FULL_SHARE) if batch.shares is None else batch.shares
     of_rows = dict(zip(batch.source.tolist(), held.tolist(), strict=True))
@@ -84,7 +85,7 @@ def test_rows_are_whole_or_have_their_share(batch: RowBatch) -> None:
 
 
 @given(batches())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
     of_fates = Counter(fate for _, fate in fates_of(batch).elements())
@@ -94,7 +95,7 @@ def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
 
 
 @given(batches())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_partly_failed_rows_have_other_groups(batch: RowBatch) -> None:
     """So they can be retried without the other rows."""
     for group in commit_groups(batch):
@@ -103,7 +104,7 @@ def test_partly_failed_rows_have_other_groups(batch: RowBatch) -> None:
 
 
 @given(BATCHES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_whole_rows_have_at_most_two_groups(fates: dict[int, list[str]]) -> None:
     assert len(list(commit_groups(batch_of(fates)))) <= 2
 

@@ -38,6 +38,7 @@ from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.made import begin_attempt, committing, layout_of
 from support.outputs.rows import rows_of
+from support.tiers import examples
 
 TASK, ROWS = 7, 20
 PATIENCE = 60.0
@@ -334,7 +335,7 @@ def inputs(draw: st.DrawFn) -> list[RowBatch]:
 
 
 @given(given_=inputs(), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_each_row_is_committed_once_however_it_is_cut(
     given_: list[RowBatch], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

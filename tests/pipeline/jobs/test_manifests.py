@@ -19,6 +19,7 @@ from batchinference.pipeline.commit.manifest_entry import (
 )
 from batchinference.pipeline.row_batch import FULL_SHARE
 from support.outputs.made import entry
+from support.tiers import examples
 
 FILES = st.integers(0, 3) | st.integers(0, row_ids.MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << row_ids.ROW_BITS) - 42)
@@ -75,7 +76,7 @@ def test_ranges_do_not_cross_files() -> None:
 
 
 @given(MANIFESTS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_manifest_is_read_back(manifest: Manifest) -> None:
     assert Manifest.parse(manifest.serialized()) == manifest
 

@@ -33,6 +33,7 @@ from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.row_ids import MissingRows
 from support.outputs.made import OURS, entry
+from support.tiers import examples
 
 Row = tuple[int, int]
 """The number of a file, and the number of a row in it."""
@@ -79,7 +80,7 @@ def touched_by(one: ManifestEntry) -> set[Row]:
 
 
 @given(entries())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_each_row_counts_once_or_not_at_all(given_: list[ManifestEntry]) -> None:
     assert set(held_by(resolve_overlaps(given_)).values()) <= {Fraction(1)}
 
@@ -211,7 +212,7 @@ def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
 
 
 @given(held_rows())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_gaps_are_the_rows_that_no_piece_holds(
     given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
@@ -281,7 +282,7 @@ def done_again(gaps: MissingRows, sizes: list[int]) -> Manifest:
 
 
 @given(commits())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_doing_the_missing_rows_completes_the_output(
     given_: tuple[list[int], list[Manifest]],
 ) -> None:

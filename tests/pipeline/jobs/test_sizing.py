@@ -48,6 +48,7 @@ from batchinference.spec.read import (
     VideoOptions,
 )
 from support.jobs.on_ray import write_lines
+from support.tiers import examples
 
 TEXT = ReadText(format="text", paths=["in"])
 IMAGES = ReadImages(format="images", paths=["in"])
@@ -67,7 +68,7 @@ def cut(files: int, size: int, count: RowCount | None, read: Read = TEXT) -> Siz
 
 
 @given(FILES, FILE_SIZES, ROWS, st.sampled_from([TEXT, IMAGES]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_cut_respects_its_limits(files: int, size: int, count: RowCount | None, read: Read) -> None:
     cut_ = cut(files, size, count, read)
     assert 1 <= cut_.read_tasks <= min(files, MAX_TASKS)
@@ -77,7 +78,7 @@ def test_cut_respects_its_limits(files: int, size: int, count: RowCount | None, 
 
 
 @given(FILES, FILE_SIZES, st.integers(1, 10**10), st.sampled_from([TEXT, IMAGES]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_job_commits_often_enough_to_show_progress(
     files: int, size: int, rows: int, read: Read
 ) -> None:
@@ -86,7 +87,7 @@ def test_job_commits_often_enough_to_show_progress(
 
 
 @given(FILES, FILE_SIZES, st.integers(0, 10**10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
     cut_ = cut(files, size, RowCount(rows, estimated=False))
     assert cut_.rows_per_file == 1 or (
@@ -95,7 +96,7 @@ def test_output_file_fits_into_memory(files: int, size: int, rows: int) -> None:
 
 
 @given(FILES, FILE_SIZES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
     """Unless each task reads one file, as files are never split, or the task limit is reached."""
     tasks = cut(files, size, None).read_tasks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
 from batchinference.pipeline.errors import BadOutput
@@ -76,22 +77,25 @@ def _strangers(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterato
     if len(layouts) < len(proofs):
         return
     known = tuple(part_prefix(layout.key) for layout in layouts)
-    gone = _of_additions(layouts)
+    added_to = tuple(
+        each.key for each in layouts if not _ADDITION.match(base_name(each.state.path))
+    )
     own = {whole.output.path, *((layout.state / "errors").path for layout in layouts)}
     for place in _read_places(layouts, mixed=whole != whole.whole):
         shared = place.path not in own
         for info in place.visible_files(but=whole.output):
             name = base_name(info.path)
-            of_others = shared and _PART.match(name) and name[:_KEYED] not in gone
-            if not name.startswith(known) and not of_others:
+            if name.startswith(known):
+                continue
+            if not (shared and _PART.match(name)) or name[:_KEYED] in _of_additions(added_to):
                 yield Kind.STRANGERS, Spot(place.at(info.path).uri), 1
 
 
-def _of_additions(layouts: Sequence[Layout]) -> set[str]:
-    """Return the prefixes of the file names of all additions that may have existed."""
-    added_to = [each.key for each in layouts if not _ADDITION.match(base_name(each.state.path))]
+@lru_cache(maxsize=1)
+def _of_additions(keys: tuple[str, ...]) -> set[str]:
+    """Return the prefixes of the file names of all additions to works that may have existed."""
     numbers = range(1, _MOST_ADDITIONS + 1)
-    return {part_prefix(addition_key(key, number)) for key in added_to for number in numbers}
+    return {part_prefix(addition_key(key, number)) for key in keys for number in numbers}
 
 
 def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:

@@ -17,6 +17,8 @@ from batchinference.pipeline.runtimes.device import device_of
 from batchinference.pipeline.search.index import Index
 from batchinference.pipeline.search.search import one_embedding
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan.pruning import columns_added
+from batchinference.spec.decode import DecodeImage
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
@@ -130,7 +132,8 @@ def _refuse_prepared(index: Index, embed: Step) -> None:
     """Raise BadInput if a step may have computed the model's input: the query skips that step."""
     given = set(embed.model.inputs.values()) if embed.model else set()
     for step in index.spec.steps[: index.spec.steps.index(embed)]:
-        if step.python is not None or (step.model is not None and step.model.output in given):
+        computes = step.model is not None or step.add_columns is not None
+        if step.python is not None or (computes and given.intersection(columns_added(step))):
             raise BadInput(
                 f"step '{step.name}' prepares what step '{embed.name}' embeds, and a query does "
                 "not go through it: search with --row"
@@ -143,6 +146,9 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
 
     given = spec.read.options
     options = given if isinstance(given, ImageOptions) else ImageOptions()
+    for decode in (step.decode for step in spec.steps):
+        if isinstance(decode, DecodeImage):
+            options = ImageOptions(mode=decode.mode, size=decode.size)
     try:
         (row,) = ImageReader(options).read(file)
     except OSError as error:

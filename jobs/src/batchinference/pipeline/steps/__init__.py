@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _LOADERS = {
     "python": ("user_code", "python_transform"),
     "filter": ("filter", "Filter"),
+    "add_columns": ("columns", "AddColumns"),
+    "decode": ("decode", "DecodeColumn"),
     "label_from_path": ("columns", "AddLabel"),
     "select_columns": ("columns", "SelectColumns"),
     "drop_columns": ("columns", "DropColumns"),

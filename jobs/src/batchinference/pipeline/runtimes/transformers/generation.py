@@ -9,6 +9,7 @@ import pyarrow as pa
 import torch
 import transformers
 
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
@@ -30,6 +31,12 @@ class GenerationRuntime:
         source = Source(model, device)
         self._model = source.model(_kind(source, model.task))
         self._continues = not self._model.config.is_encoder_decoder
+        self._full_text = model.return_full_text
+        if self._full_text and not self._continues:
+            raise ModelLoad(
+                f"'returnFullText': model '{model.source}' has an encoder, and does not continue "
+                "its prompt. Remove the field"
+            )
         side = "left" if self._continues else "right"
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
         self._prompts = prompts(source, model, side)
@@ -60,11 +67,27 @@ class GenerationRuntime:
                     logits_processor=self._sampling.noise(asked.keys, number),
                     tokenizer=self._prompts.tokenizer,
                 )
-            new = self._new_tokens(output, tensors.get("input_ids"))
-            found = self._prompts.tokenizer.batch_decode(new, skip_special_tokens=True)
+            if self._full_text:
+                found = self._full_texts(output, asked)
+            else:
+                found = self._decode(self._new_tokens(output, tensors.get("input_ids")))
             for at, text in enumerate(found):
                 texts[at * len(texts) // len(found)].append(text)
         return texts
+
+    def _decode(self, tokens: torch.Tensor) -> list[str]:
+        texts: list[str] = self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return texts
+
+    def _full_texts(self, output: torch.Tensor, asked: PromptBatch) -> list[str]:
+        """Return the prompts with what was added to them. Both are decoded together, because some
+        tokenizers drop the space at the beginning of a text."""
+        prompts = self._decode(asked.tensors["input_ids"])
+        each = len(output) // len(prompts)
+        return [
+            asked.keys[at // each] + text[len(prompts[at // each]) :]
+            for at, text in enumerate(self._decode(output))
+        ]
 
     def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
         """Return the output without the prompt, which most models repeat at the beginning."""

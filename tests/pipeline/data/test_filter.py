@@ -11,7 +11,7 @@ import pytest
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.rows import Filter
 
 ROWS = pa.table(
     {

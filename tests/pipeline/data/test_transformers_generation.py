@@ -14,7 +14,7 @@ from PIL import Image
 from skimage import data
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes.transformers.sampling import Sampling
+from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from support.models.run_transformers import loaded, objects, run
 from support.models.tiny_transformers import CHARACTERS
 

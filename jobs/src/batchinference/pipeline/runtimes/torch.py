@@ -13,9 +13,8 @@ from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import load_callable
-from batchinference.pipeline.runtimes.arrays import chosen, in_parts, numbers
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.base import chosen, in_parts, numbers
+from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import TorchModel
 
@@ -67,7 +66,9 @@ def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
 
     Raises ModelLoad if one of several inputs has such a name."""
     if isinstance(module, torch.jit.ScriptModule):
-        known = [argument.name for argument in module.forward.schema.arguments[1:]]
+    if isinstance(module, torch.jit.ScriptModule):
+        forward: Any = module.forward
+        known = [argument.name for argument in forward.schema.arguments[1:]]
     elif isinstance(module, _Program):
         return False
     else:

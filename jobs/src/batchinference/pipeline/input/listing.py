@@ -89,6 +89,12 @@ class InputSnapshot:
         """The number of bytes of each file, by file number."""
         return list(self.table.column("size").to_pylist())
 
+    @property
+    def versions(self) -> list[tuple[int, int | None]]:
+        """The size and the modification time of each file."""
+        columns = (self.table.column(name).to_pylist() for name in ("size", "modified"))
+        return list(zip(*columns, strict=True))
+
     @cached_property
     def stats(self) -> dict[int, FileStats]:
         """The known statistics, by file number."""

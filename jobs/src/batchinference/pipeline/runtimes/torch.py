@@ -66,7 +66,6 @@ def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
 
     Raises ModelLoad if one of several inputs has such a name."""
     if isinstance(module, torch.jit.ScriptModule):
-    if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         known = [argument.name for argument in forward.schema.arguments[1:]]
     elif isinstance(module, _Program):

@@ -110,15 +110,15 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 
 
 def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
-    from batchinference.pipeline.query import embed, row
+    from batchinference.pipeline import query
     from batchinference.pipeline.storage.location import Location
 
     given = options.query
     if (text := given["text"]) is not None:
-        return embed.of_text(_with_model(index, options), text)
+        return query.of_text(_with_model(index, options), text)
     if (image := given["image"]) is not None:
-        return embed.of_image(_with_model(index, options), Location(image))
-    return row.of_row(index, given["row"] or "")
+        return query.of_image(_with_model(index, options), Location(image))
+    return query.of_row(index, given["row"] or "")
 
 
 def _with_model(index: Index, options: SearchOptions) -> Index:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 import torch
@@ -63,6 +65,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).mkdir()
     for name in PHOTOGRAPHS:
         Image.fromarray(getattr(data, name)()).save(folder / f"photos/{name}.jpg")
+    stored = [
+        {"name": name, "photo": (folder / f"photos/{name}.jpg").read_bytes(),
+         "details": json.dumps({"length": len(name)}).encode()}
+        for name in PHOTOGRAPHS
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(stored), folder / "stored.parquet")
     soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
     write_video(folder / "films")
     np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))

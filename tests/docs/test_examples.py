@@ -143,7 +143,7 @@ def test_image_captioning(tmp_path: Path) -> None:
     picture = (
         Image.open(rows[0]["path"]).convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
     )
-    parts = [{"type": "image", "image": picture}, {"type": "text", "text": "描述这张图片的内容"}]
+    parts = [{"type": "text", "text": "描述这张图片的内容"}, {"type": "image", "image": picture}]
     inputs = processor.apply_chat_template(
         [{"role": "user", "content": parts}],
         add_generation_prompt=True,

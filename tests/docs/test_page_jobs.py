@@ -81,6 +81,19 @@ def check_reviews(rows: list[Row]) -> None:
     assert rows == ROWS[:7]
 
 
+def check_two_prompts(rows: list[Row]) -> None:
+    expected = [("Complete this page", 0.5, True), ("for me page", None, False)]
+    assert [(row["prompt"], row["temperature"], row["warm"]) for row in rows] == expected
+
+
+def check_stored(rows: list[Row]) -> None:
+    assert [(row["title"], row["details"]) for row in rows] == [
+        (f"{name.upper()}!", {"length": len(name)}) for name in PHOTOGRAPHS
+    ]
+    assert {shape(row["pixels"]) for row in rows} == {(64, 64, 3)}
+    assert all(row["kilobytes"] > 1 for row in rows)
+
+
 def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
@@ -93,7 +106,7 @@ EXPECTED = {
         "bad-rows": count(2),
     },
     "docs/models.md": {"generation": count(4), "photos": count(3), "quality": count(3)},
-    "docs/steps.md": {"rows": count(28), "legacy": count(3)},
+    "docs/steps.md": {"rows": count(28), "stored-photos": check_stored, "legacy": count(3)},
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,
@@ -106,6 +119,7 @@ EXPECTED = {
         "listed": check_listed,
         "open-tickets": check_open_tickets,
         "reviews": check_reviews,
+        "two-prompts": check_two_prompts,
         "good-ones": check_good_ones,
     },
 }

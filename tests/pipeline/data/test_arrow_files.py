@@ -271,7 +271,7 @@ CHECKED = {
     "pipeline/execution/staged.py": "unpickles what the driver has pickled",
     "pipeline/input/readers/parquet.py": "checks the columns that are wanted",
     "pipeline/search/index.py": "checks the schema with which all is read",
-    "pipeline/steps/filter_expression.py": "reads from a table in memory",
+    "pipeline/steps/expression.py": "reads from a table in memory",
     "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
     "pipeline/output/tables/iceberg.py": "checks each scan; all else is metadata",
     "pipeline/output/tables/lance.py": "checks the first rows; all else is metadata",

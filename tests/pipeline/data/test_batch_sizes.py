@@ -58,7 +58,8 @@ def good_of(result: RowBatch) -> list[int]:
 
 def notes_of(result: RowBatch) -> list[dict[str, Any]]:
     assert {step for step, _ in result.notes} <= {"step"}
-    return [json.loads(note) for _, note in result.notes]
+    notes = [json.loads(note) for _, note in result.notes]
+    return [note for note in notes if "batch_size" in note]
 
 
 def test_batches_are_halved_until_memory_suffices() -> None:

@@ -24,6 +24,57 @@ def test_columns_are_selected_in_order_or_dropped() -> None:
     assert run(dropColumns=["a", "path"]).equals(TABLE.select(["b"]))
 
 
+NUMBERS = {"n": [1, -2, None], "f": [1.9, -1.9, None], "s": [" 7 ", "x", None]}
+COMPUTED = {
+    "n * 2 + 1": [3, -3, None],
+    "'n=' + str(n)": ["n=1", "n=-2", None],
+    "strip(s) + s": ["7 7 ", "xx", None],
+    "len(s)": [3, 1, None],
+    "int(f)": [1, -1, None],
+    "float(n) / 4": [0.25, -0.5, None],
+    "int(strip(s)) if contains(s, '7') else -1": [7, -1, -1],
+    "'low' if n < 0 else 'high' if n > 0 else 'none'": ["high", "low", "none"],
+    "s if n is None else None": [None, None, None],
+    "n if n > 0 else f": [1.0, -1.9, None],
+    "n > 0": [True, False, None],
+    "s": [" 7 ", "x", None],
+}
+
+
+@pytest.mark.parametrize("expression", COMPUTED)
+def test_column_is_computed(expression: str) -> None:
+    table = pa.table(NUMBERS)
+    if "int(strip" in expression:
+        table = table.slice(0, 1)
+    computed = run(table, addColumns={"new": expression})
+    assert computed.column("new").to_pylist() == COMPUTED[expression][: table.num_rows]
+    assert computed.drop_columns(["new"]).equals(table)
+
+
+def test_columns_are_computed_from_those_before_the_step() -> None:
+    computed = run(addColumns={"a": "a + 1", "c": "a * 10", "d": "b + path"})
+    assert computed.column_names == ["a", "b", "path", "c", "d"]
+    assert computed.select(["a", "c"]).to_pydict() == {"a": [2, 3], "c": [10, 20]}
+
+
+def test_column_that_cannot_be_computed_fails_the_job() -> None:
+    for expression, reason in {
+        "b + 1": "step 'step': column 'c' cannot be computed: b + 1: .*no kernel|step 'step'",
+        "a if a > 1 else b": "int64 and string have no common type",
+        "len(missing)": "step 'step' reads column 'missing'",
+    }.items():
+        with pytest.raises(JobFailure, match=reason):
+            run(addColumns={"c": expression})
+
+
+def test_value_that_cannot_be_converted_fails_its_row() -> None:
+    for expression in ("int(b)", "float(b)"):
+        with pytest.raises(pa.ArrowInvalid, match="Failed to parse string"):
+            run(addColumns={"c": expression})
+    with pytest.raises(pa.ArrowInvalid, match=r"not in range|truncated|out of"):
+        run(pa.table({"a": [1e300]}), addColumns={"c": "int(a)"})
+
+
 def test_missing_column_fails_the_job() -> None:
     steps: list[dict[str, object]] = [{"selectColumns": ["a", "c"]}, {"dropColumns": ["c"]}]
     for step in steps:

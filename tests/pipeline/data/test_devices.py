@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device, device_of
+from batchinference.pipeline.runtimes.device import Device, device_of, torch_device
 
 NPU = {"NPU": "npu"}
 

@@ -11,7 +11,7 @@ import pytest
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.rows import Filter
 
 ROWS = pa.table(
     {
@@ -149,7 +149,9 @@ def test_text_that_is_no_date_is_rejected() -> None:
         for expression in (f"a > '{text}'", f"a in ['{text}']"):
             with pytest.raises(BadInput) as failure:
                 mask(expression, pa.table({"a": column}))
-            assert f"step 'step': '{text}' is no {column.type}: " in failure.value.message
+            assert (
+                f"step 'step': the filter: '{text}' is no {column.type}: " in failure.value.message
+            )
 
 
 NARROW = (pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32())
@@ -286,7 +288,9 @@ def test_inexact_operation_fails_the_job() -> None:
         for expression in expressions.split(" ; "):
             with pytest.raises(JobFailure) as failure:
                 mask(expression, table)
-            assert f"{reason}: cast the column in a step before the filter" in str(failure.value)
+            assert f"{reason}: convert the column with int(), float() or str()" in str(
+                failure.value
+            )
 
 
 def test_decimal_with_too_many_digits_fails_the_job() -> None:

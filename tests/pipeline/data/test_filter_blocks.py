@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.rows import Filter
 from support.tiers import examples
 
 VALUES = {

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.steps.filter import Filter
+from batchinference.pipeline.steps.rows import Filter
 from support.tiers import examples
 
 Row = dict[str, Any]
@@ -55,7 +55,12 @@ def form(pattern: str, *parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]
 
 texts = st.recursive(
     st.sampled_from(["s", "t", "col('s')"]) | LETTERS.map(repr),
-    lambda inner: form("lower({})", inner) | form("upper({})", inner),
+    lambda inner: (
+        form("lower({})", inner)
+        | form("upper({})", inner)
+        | form("({} + {})", inner, inner)
+        | form("({} if b else {})", inner, inner)
+    ),
     max_leaves=3,
 )
 small = st.sampled_from(["i", "u", "f"]) | st.integers(-9, 9).map(str) | QUARTERS.map(str)
@@ -65,6 +70,8 @@ numbers = st.recursive(
         form("({} {} {})", inner, st.sampled_from("+-*/"), inner)
         | form("(-{})", inner)
         | form("abs({})", inner)
+        | form("float({})", inner)
+        | form("({} if b else {})", inner, inner)
     ),
     max_leaves=4,
 )
@@ -101,7 +108,7 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     **{ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge},
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{"len": len, "abs": abs, "lower": str.lower, "upper": str.upper},
+    **{"len": len, "abs": abs, "lower": str.lower, "upper": str.upper, "float": float},
     **{"startswith": str.startswith, "endswith": str.endswith},
     "contains": operator.contains,
     "matches": lambda text, pattern: re.search(pattern, text) is not None,
@@ -113,9 +120,10 @@ def python(node: ast.expr, row: Row) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
-        case ast.Name(id=name):
-            return row[name]
-        case ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))]):
+        case (
+            ast.Name(id=name)
+            | ast.Call(func=ast.Name(id="col"), args=[ast.Constant(value=str(name))])
+        ):
             return row[name]
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return _unless_null(FUNCTIONS[name], *(python(part, row) for part in arguments))
@@ -126,6 +134,8 @@ def python(node: ast.expr, row: Row) -> Any:
             divided = isinstance(op, ast.Div | ast.Mod) and python(right, row) == 0
             values = (None,) if divided else (python(left, row), python(right, row))
             return _unless_null(OPERATORS[type(op)], *values)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return python(body if python(test, row) else orelse, row)
         case ast.BoolOp(op=op, values=parts):
             return _decide([python(part, row) for part in parts], isinstance(op, ast.Or))
         case ast.Compare(left=left, ops=ops, comparators=rights):

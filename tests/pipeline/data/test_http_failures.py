@@ -16,7 +16,7 @@ from aiohttp import web
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.runtimes.http import RequestFailed
+from batchinference.pipeline.runtimes.http.retry_policy import RequestFailed
 from batchinference.pipeline.storage import retry
 from support.documents.http_models import ask, chat
 from support.servers.api_server import free_port

@@ -74,8 +74,15 @@ def test_local_paths_are_normalized(tree: Path, monkeypatch: pytest.MonkeyPatch)
     assert [file.path for file in found] == [f"{tree}/sub/c.txt", f"{tree}/sub/deep/d.txt"]
 
 
-def test_file_selected_twice_is_read_once(tree: Path) -> None:
+def test_file_selected_by_different_paths_is_read_once(tree: Path) -> None:
     assert names(tree, "a.txt", "", "*.txt", "./a.txt", "sub", "sub/") == FOUND
+
+
+def test_path_listed_twice_is_read_twice(tree: Path) -> None:
+    assert names(tree, "b.txt", "a.txt", "b.txt", "*.txt") == [
+        *("a.txt", "a[1].txt", "b.txt", "b.txt")
+    ]
+    assert names(tree, "sub", "sub") == [*("sub/c.txt",) * 2, *("sub/deep/d.txt",) * 2]
 
 
 def test_files_have_numbers_in_the_order_of_paths_and_sizes(tree: Path) -> None:

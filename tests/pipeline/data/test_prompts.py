@@ -9,7 +9,12 @@ import pytest
 from PIL import Image
 
 from batchinference.pipeline.runtimes.prompts import messages_of
-from batchinference.pipeline.runtimes.transformers.prompts import images_of, in_parts, prompt_of
+from batchinference.pipeline.runtimes.transformers.prompts import (
+    images_of,
+    in_parts,
+    order_of_images,
+    prompt_of,
+)
 from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
 from support.documents.http_models import chat
 from support.documents.minimal import Document
@@ -66,6 +71,25 @@ def test_images_precede_the_prompt_only(of: Any) -> None:
         *(("system", ["Hm."]), ("user", ["2 + 2?"]), ("assistant", ["4"])),
         ("user", ["IMAGE", "IMAGE", "What?"]),
     ]
+
+
+@RUNTIMES
+def test_image_is_at_its_place_in_the_prompt(of: Any) -> None:
+    inputs = {"question": "text", "one": "x", "two": "y"}
+    fields = {"inputs": inputs, "images": ["one", "two"], "prompt": "{{a}} {two}{question}?{two}"}
+    row = {"question": "What", "one": PIXELS, "two": PIXELS}
+    asked = ["IMAGE", "{a} ", "IMAGE", "What?", "IMAGE"]
+    assert seen(of({**fields, "system": "Hm."}, row)) == [("system", ["Hm."]), ("user", asked)]
+    with pytest.raises(ValueError, match="input 'question' is null"):
+        of(fields, {**row, "question": None})
+
+
+def test_images_are_passed_in_the_order_of_the_prompt() -> None:
+    fields = {"inputs": {"one": "x", "two": "y", "three": "z"}, "images": ["one", "two", "three"]}
+    model = {**fields, "runtime": "transformers", "task": "any-to-any", "source": "m"}
+    prompt = "{three} and {one} or {three}"
+    parsed = TransformersModel.model_validate({**model, "output": "o", "prompt": prompt})
+    assert order_of_images(parsed) == ["two", "three", "one", "three"]
 
 
 @RUNTIMES

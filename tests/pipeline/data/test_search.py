@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.query.row import of_row
+from batchinference.pipeline.query import of_row
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.search import Choice, search
 from batchinference.pipeline.storage.location import Location

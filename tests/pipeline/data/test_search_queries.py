@@ -14,7 +14,7 @@ from PIL import Image
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import BadInput, ModelLoad
 from batchinference.pipeline.input.readers.images import ImageReader
-from batchinference.pipeline.query.embed import of_image, of_text
+from batchinference.pipeline.query import of_image, of_text
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.search.index import Index, open_index
 from batchinference.pipeline.search.search import search

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -13,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.execution import step_time
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     WAITS,
     ErrorHandling,
     StageRunner,
 )
+from batchinference.pipeline.execution.step_time import StepTime
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
@@ -140,8 +144,26 @@ def test_provenance_passes_through() -> None:
     result = runner(PICKY)(merged([batch("a", "bad"), before]))
     assert outcomes(result) == {0: "good", 1: "failed", 7: "failed", 8: "filtered"}
     assert errors_of(result) == {7: "ValueError: no", 1: "ValueError: cannot take bad"}
-    assert (result.ends, result.notes) == (before.ends, before.notes)
+    assert (result.ends, result.notes[:1]) == (before.ends, before.notes)
     assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(before) is before
+
+
+def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch is noted at once, later ones as soon as they are a tenth of the time."""
+    clock = Mock(perf_counter=Mock(), process_time=Mock())
+    monkeypatch.setattr(step_time, "time", clock)
+    found = StepTime()
+    taken = []
+    for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
+        clock.perf_counter.side_effect = [0.0, seconds]
+        clock.process_time.side_effect = [0.0, 2 * seconds]
+        with found.measured(10):
+            pass
+        taken.append([json.loads(note) for note in found.take_notes()])
+    assert taken == [
+        [{"rows": 10, "seconds": 20.0, "cpu_seconds": 40.0}],
+        *([], [], [{"rows": 30, "seconds": 2.2, "cpu_seconds": 4.4}], []),
+    ]
 
 
 def test_filtered_rows_keep_their_ids() -> None:

@@ -28,6 +28,7 @@ from batchinference.pipeline.input import sources
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage.location import Location
@@ -128,6 +129,34 @@ def test_columns_of_steps_are_checked(format_: str, fields: Document, tmp_path: 
     spec = parse(document(read={"format": format_, **fields}, write=write, steps=steps)).spec
     with pytest.raises(BadInput, match="did you mean 'score'"):
         prepare(spec, next(plan_outputs(spec)))
+
+
+class TestItems:
+    ITEMS = ({"text": "a", "n": 1}, {"n": 2.5, "more": ["x"]}, {"text": None})
+
+    def test_rows_are_those_of_the_file(self) -> None:
+        given = opened("items", items=[*self.ITEMS])
+        assert read(given).good == [
+            {"text": "a", "n": 1.0, "more": None},
+            {"text": None, "n": 2.5, "more": ["x"]},
+            {"text": None, "n": None, "more": None},
+        ]
+        assert (given.columns(), given.count()) == (["text", "n", "more"], RowCount(3, False))
+
+    def test_rows_are_limited_and_divided(self) -> None:
+        items = [{"n": n} for n in range(10)]
+        given = opened("items", items=items, options={"limit": 7, "override_num_blocks": 3})
+        assert [row["n"] for row in read(given).good] == [*range(7)]
+        assert len(given) == 3
+
+    def test_changed_rows_are_another_input(self) -> None:
+        first, other = (opened("items", items=[{"n": n}]) for n in (1, 2))
+        assert first.continues(digest(first.serialized()))
+        assert not other.continues(digest(first.serialized()))
+
+    def test_mixed_types_are_rejected(self) -> None:
+        with pytest.raises(BadInput, match=r"read\.items: the values of column 'n' have no common"):
+            opened("items", items=[{"n": 1}, {"n": "a"}])
 
 
 class TestSql:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from batchinference.pipeline.search.topk import (
+from batchinference.pipeline.search.search import (
     NOBODY,
     TopK,
     is_usable,

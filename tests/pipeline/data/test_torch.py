@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.base import Runtime, torch_device
-from batchinference.pipeline.runtimes.device import Device, device_of
+from batchinference.pipeline.runtimes.base import Runtime
+from batchinference.pipeline.runtimes.device import Device, device_of, torch_device
 from batchinference.spec.models import TorchModel
 
 FACTORY = "user_code:Affine"
@@ -110,6 +110,35 @@ def test_inputs_are_passed_by_name() -> None:
     left, right = np.arange(6).reshape(2, 3), np.arange(6, 12).reshape(2, 3)
     found = runtime("left", "right", factory="user_code:Two")({"right": right, "left": left})
     assert found.tolist() == (left @ right.T).tolist()
+
+
+def linear() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(3, 1))
+
+
+@pytest.mark.parametrize("scripted", [False, True], ids=["module", "script"])
+def test_single_input_may_have_any_name(scripted: bool, tmp_path: Path) -> None:
+    module = linear()
+    if scripted:
+        torch.jit.script(module).save(tmp_path / "model.pt")
+        model = runtime("data", **_trusted(tmp_path / "model.pt"))
+    else:
+        torch.save(module.state_dict(), tmp_path / "model.pt")
+        model = runtime("data", factory=f"{__name__}:linear", **_source(tmp_path / "model.pt"))
+    assert model({"data": batch(2)}) == pytest.approx(direct(module, batch(2)))
+
+
+def test_several_inputs_have_the_names_of_parameters() -> None:
+    with pytest.raises(ModelLoad, match="inputs: the module takes input, not 'x'"):
+        runtime("x", "y", factory=f"{__name__}:linear")
+
+
+def test_pickled_module_is_rejected(tmp_path: Path) -> None:
+    torch.save(linear(), tmp_path / "model.bin")
+    with pytest.raises(ModelLoad, match=r"is not a TorchScript file.* set 'factory'"):
+        runtime(**_trusted(tmp_path / "model.bin"))
+    with pytest.raises(ModelLoad, match=r"holds more than tensors.*model.state_dict\(\)"):
+        runtime(factory=FACTORY, **_source(tmp_path / "model.bin"))
 
 
 def test_program_takes_inputs_by_name(tmp_path: Path) -> None:

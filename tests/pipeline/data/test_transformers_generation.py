@@ -14,7 +14,7 @@ from PIL import Image
 from skimage import data
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes.transformers.sampling import Sampling
+from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from support.models.run_transformers import loaded, objects, run
 from support.models.tiny_transformers import CHARACTERS
 
@@ -148,6 +148,55 @@ def test_vision_model_gets_images(tiny: Tiny) -> None:
     for task in ("image-text-to-text", "any-to-any"):
         runtime = loaded(task, source, ["image", "text"], sampling=GREEDY, **fields)
         assert run(runtime, {"image": IMAGES, "text": TEXTS[:3]}) == expected, task
+
+
+def test_vision_model_gets_images_where_the_prompt_has_them(tiny: Tiny) -> None:
+    source = tiny("vision_chat")
+    fields = {"prompt": "{text}: {image} or {other}?", "images": ["other", "image"]}
+    runtime = loaded("image-text-to-text", source, ["image", "other", "text"], **fields)
+    rows = [{"image": IMAGES[0], "other": IMAGES[1], "text": "which"}]
+    (asked,) = runtime._prompts(rows)
+    processor = transformers.AutoProcessor.from_pretrained(source)
+    expected = processor(
+        text="<bos>[user]which: <image> or <image>?[assistant]",
+        images=[Image.fromarray(image) for image in IMAGES[:2]],
+        add_special_tokens=False,
+        return_tensors="pt",
+    )
+    assert torch.equal(asked.tensors["input_ids"], expected["input_ids"])
+    assert torch.equal(asked.tensors["pixel_values"], expected["pixel_values"])
+
+
+def test_images_are_described_without_a_prompt(tiny: Tiny) -> None:
+    """Models that take images alone have no chat template. Others get a message of the image."""
+    source = tiny("captioner")
+    processor = transformers.AutoProcessor.from_pretrained(source)
+    model = transformers.AutoModelForImageTextToText.from_pretrained(source).eval()
+    expected = []
+    for image in IMAGES:
+        output = model.generate(**processor(images=image, return_tensors="pt"), **GREEDY)
+        expected += processor.batch_decode(output, skip_special_tokens=True)
+    runtime = loaded("image-text-to-text", source, ["image"], images=["image"], sampling=GREEDY)
+    assert run(runtime, {"image": IMAGES}) == expected
+    assert len(set(expected)) > 1
+    runtime = loaded("any-to-any", tiny("vision_chat"), ["image"], images=["image"])
+    (asked,) = runtime._prompts([{"image": IMAGES[0]}])
+    text = runtime._prompts.tokenizer.decode(asked.tensors["input_ids"][0])
+    assert text.replace("<image>", "") == "<bos>[user][assistant]"
+
+
+def test_image_in_the_prompt_needs_a_chat_template(tiny: Tiny) -> None:
+    fields = {"prompt": "a {image}", "images": ["image"]}
+    with pytest.raises(ModelLoad, match=r"'prompt': model .* has no chat template"):
+        loaded("image-text-to-text", tiny("captioner"), ["image"], **fields)
+
+
+def test_full_text_begins_with_the_prompt(tiny: Tiny) -> None:
+    new = generated(tiny("text_model"), TEXTS, prompt="say {text}")
+    full = generated(tiny("text_model"), TEXTS, prompt="say {text}", returnFullText=True)
+    assert full == [f"say {text}{added}" for text, added in zip(TEXTS, new, strict=True)]
+    with pytest.raises(ModelLoad, match=r"'returnFullText': model .* has an encoder"):
+        generated(tiny("encoder_decoder"), TEXTS, returnFullText=True)
 
 
 def test_seed_key_includes_images(tiny: Tiny) -> None:

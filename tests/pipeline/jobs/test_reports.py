@@ -99,8 +99,15 @@ def test_memory_covers_all_worker_processes(run: Run, directory: Path) -> None:
     notes = [note for file in files for note in Manifest.parse(file.read_bytes()).notes]
     assert notes
     assert run.report.memory is not None
-    peaks = [json.loads(text)["peak_bytes"] for _, text in notes]
+    peaks = [json.loads(text).get("peak_bytes", 0) for _, text in notes]
     assert run.report.memory.peak_worker_bytes == max(peaks)
+
+
+def test_time_of_each_step_is_reported(run: Run) -> None:
+    assert list(run.report.steps) == ["few", "slow", "own"]
+    for step in run.report.steps.values():
+        assert 0 < step.rows <= 100
+        assert step.rows_per_second == pytest.approx(step.rows / step.seconds, rel=0.1, abs=0.1)
 
 
 @pytest.mark.parametrize("max_rows", [10, 1], ids=["succeeds", "fails"])

@@ -214,6 +214,18 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
     assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"
 
 
+def test_file_that_is_listed_twice_is_verified_twice(texts: Path, tmp_path: Path) -> None:
+    listed = job(texts, tmp_path / "out")
+    listed["spec"]["read"]["paths"] = [str(texts / name) for name in ("0.txt", "1.txt", "0.txt")]
+    make_output(listed)
+    done = verified(tmp_path / "out")
+    assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, 150)
+    (texts / "1.txt").write_text("changed")
+    done = verified(tmp_path / "out")
+    assert done.where("inputChanged") == [{"file": str(texts / "1.txt")}]
+    assert "missing" not in done.found
+
+
 def test_appended_files_are_verified(texts: Path, tmp_path: Path) -> None:
     append = job(texts, tmp_path / "out", write={"mode": "append"})
     make_output(append, every_tenth)

@@ -16,7 +16,7 @@ from batchinference.pipeline.runtimes.vllm.processor import (
     RetryOptions,
     processor_of,
 )
-from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
+from batchinference.pipeline.runtimes.vllm.stages import GuardedImages
 from batchinference.plan.stages import Stage, stages_of
 from support.documents.minimal import Document
 from support.documents.parsed import steps_of

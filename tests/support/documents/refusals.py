@@ -107,6 +107,7 @@ SOURCES: dict[str, Document] = {
         "storage": {"region": "eu-west-1"},
         "options": {"columns": ["id"], "filter": "id > 3", "version": 2},
     },
+    "items": {"items": [{"text": "a", "n": 1}, {"text": "b"}], "options": {"limit": 1}},
 }
 """Sources other than files, with every field."""
 

@@ -69,6 +69,13 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "images": ["photo"],
         "sampling": {"max_new_tokens": 20},
     },
+    "transformers text": {
+        "runtime": "transformers",
+        "task": "text-generation",
+        "source": "org/model",
+        "inputs": {"text": "text"},
+        "returnFullText": True,
+    },
     "keras": {
         "factory": "own.models:build",
         "factoryArgs": {"units": 2},

@@ -133,6 +133,16 @@ def vision_chat(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
+def captioner(folder: Path) -> None:
+    """Write a model that describes images and has no chat template."""
+    ends = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
+    text = {**_SEEN, "vocab_size": len(CHARACTERS), "max_position_embeddings": 64, **ends}
+    config = hf.BlipConfig(text_config=text, vision_config={**_SEEN, **_IMAGE})
+    hf.BlipForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer = characters(pad_token="<pad>", model_input_names=["input_ids", "attention_mask"])
+    hf.BlipProcessor(hf.BlipImageProcessor(size=_SIZE), tokenizer).save_pretrained(folder)
+
+
 def clip(folder: Path) -> None:
     config = hf.CLIPConfig(
         text_config={**_SEEN, "vocab_size": len(CHARACTERS), "bos_token_id": 2, "eos_token_id": 3},

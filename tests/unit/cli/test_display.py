@@ -233,3 +233,8 @@ def test_display_survives_a_replaced_stderr(capfd: pytest.CaptureFixture[str]) -
         os.dup2(saved, 2)
         os.close(saved)
     assert capfd.readouterr().err == "still here\n"
+
+
+def test_nested_numbers_are_shown_by_their_shape() -> None:
+    assert short([[[1, 2, 3]] * 4] * 5) == "5 x 4 x 3 values"
+    assert short([["a"], ["b"]]) == "[['a'], ['b']]"

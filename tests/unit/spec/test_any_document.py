@@ -21,7 +21,15 @@ from support.tiers import examples, in_long_tier
 DOCUMENTS = list(valid_documents().values())
 FREE = {
     *("inputs", "options", "properties", "factoryArgs", "constructorArgs", "callArgs"),
-    *("sampling", "body", "headersFrom", "renameColumns", "constructorRefs", "engine"),
+    *(
+        "sampling",
+        "body",
+        "headersFrom",
+        "renameColumns",
+        "addColumns",
+        "constructorRefs",
+        "engine",
+    ),
     *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""
@@ -61,6 +69,8 @@ ALL_PLACES = [place for place in places(FULL) if place[0] != "metadata"]
 
 def user_names_it(place: Place) -> bool:
     """Return whether the last key of a place is a name that the user chooses."""
+    if place[:3] == ("spec", "read", "items"):
+        return len(place) > 4
     if len(place) < 2 or place[-2] not in FREE:
         return False
     return place[-2] != "options" or "model" in place

@@ -1,4 +1,4 @@
-"""The filter language: valid, unsupported, invalid and hostile expressions."""
+"""The expression language: valid, unsupported, invalid and hostile expressions."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ VALID: dict[str, set[str]] = {
     "len > 1 and len(len) > 2": {"len"},
     "größe > 1": {"größe"},
     "(a\n> 1)": {"a"},
+    "a if b else str(c)": {"a", "b", "c"},
     "a > 1_000 # large": {"a"},
     "a > 9223372036854775807": {"a"},
     "a > -9223372036854775807": {"a"},
@@ -60,7 +61,6 @@ UNSUPPORTED = {
     "a // 2": "a // 2",
     "a @ b": "a @ b",
     "a << 1": "a << 1",
-    "a if b else c": "a if b else c",
     "a.b": "a.b",
     "a[0] == 1": "a[0]",
     "a[1:]": "a[1:]",
@@ -81,7 +81,7 @@ UNSUPPORTED = {
     "a in [1j]": "1j",
     "a.b" + ".c" * 40: "a.b" + ".c" * 28 + ".",
 }
-"""Python expressions outside the filter language, and the part that the message names."""
+"""Python expressions outside the expression language, and the part that the message names."""
 
 INVALID = {
     "": "not an expression: invalid syntax at its end",
@@ -92,7 +92,10 @@ INVALID = {
     "a; b": "not an expression: invalid syntax at character 2",
     "a > 1\nb > 2": "not an expression: invalid syntax at line 2",
     "'open": "not an expression: unterminated string literal (detected at line 1) at character 1",
-    "import os": "not an expression: invalid syntax at character 1",
+    "import os": "not an expression: invalid syntax at character 1. Write col('import') for a "
+    "column of that name",
+    "class == 'pug'": "not an expression: invalid syntax at character 1. Write col('class') for a "
+    "column of that name",
     "a\0": "not an expression: source code string cannot contain null bytes at its end",
     "True": "it reads no column",
     "1 < 2": "it reads no column",
@@ -140,7 +143,7 @@ def test_expression_columns_are_found(text: str, columns: set[str]) -> None:
 
 @pytest.mark.parametrize(("text", "part"), UNSUPPORTED.items())
 def test_unsupported_part_of_an_expression_is_named(text: str, part: str) -> None:
-    assert refusal_of(text) == f"'{part}' is not part of the filter language"
+    assert refusal_of(text) == f"'{part}' is not part of the expression language"
 
 
 @pytest.mark.parametrize(("text", "message"), INVALID.items())

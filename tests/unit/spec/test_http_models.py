@@ -52,6 +52,7 @@ def test_endpoint_follows_from_url_and_api(model: Document, endpoint: str) -> No
         chat(**PICTURE),
         chat(**PICTURE, prompt="What says {text} of this?"),
         chat(inputs={"photo": "image"}, images=["photo"], prompt="What is this?"),
+        chat(**PICTURE, prompt="{text} {photo}"),
         chat(api="embeddings", prompt="query: {question}"),
         json_endpoint(body={"a": [{"b": "{value}"}], "c": 1, "d": "{{value}}"}),
         json_endpoint(inputs={"photo": "image"}, images=["photo"], body={"image": "{photo}"}),
@@ -68,9 +69,9 @@ def test_template_that_uses_every_input_is_accepted(model: Document) -> None:
         (chat(prompt="{text}"), ": 'text' is none of the inputs, which are question"),
         (chat(system="{text}"), ": 'text' is none of the inputs, which are question"),
         (chat(images=["photo"]), ": 'photo' is none of the inputs, which are question"),
-        (chat(**PICTURE, prompt="{text} {photo}"),
-         ": '{photo}' is an image, which cannot be written into a text: leave the place out. The "
-         "model sees all 'images' before the prompt"),
+        (chat(**PICTURE, system="{photo}", prompt="{text}"),
+         ": '{photo}' is an image, and 'system' and 'messages' hold only text. Put the place into "
+         "'prompt'"),
         (chat(prompt="Hello"), ": input 'question' is used nowhere"),
         (json_endpoint(body={"a": 1}), ": input 'value' is used nowhere"),
         (json_endpoint(body={"a": "{b}"}), ": 'b' is none of the inputs, which are value"),

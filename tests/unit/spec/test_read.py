@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -25,11 +26,27 @@ DELIMITER = ": expected one ASCII character or a tab, got "
 COMMON = list(FileOptions.model_fields)
 
 
-def test_path_named_twice_is_refused() -> None:
-    """The rows of the path would be read only once."""
-    paths = ["./a.csv", "./b.csv", "./a.csv"]
-    with pytest.raises(SpecError, match=r"'./a.csv' is named twice.*format: manifest"):
-        parse(document(read={"format": "csv", "paths": paths}))
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([], EMPTY_LIST),
+        ([{}], "[0]: Dictionary should have at least 1 item after validation, not 0"),
+        (["a"], "[0]: expected a mapping, got 'a'"),
+        (
+            [{"a": dt.date(2024, 1, 1)}],
+            "[0].a: JSON has no such value: put a date in quotes, got datetime.date(2024, 1, 1)",
+        ),
+        (
+            [{"a": "x" * 70_000}],
+            ": at most 65536 bytes as JSON, here are 70011: put them into a file",
+        ),
+    ],
+    ids=short,
+)
+def test_invalid_items_are_refused(items: Any, message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse(document(read={"format": "items", "items": items}))
+    assert str(refused.value) == f"spec.read.items{message}"
 
 
 def test_format_accepts_its_own_options() -> None:
@@ -114,7 +131,7 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     ids=short,
 )
 def test_unknown_format_is_refused(value: Any, message: str) -> None:
-    formats = [*READ_OPTIONS, "sql", "huggingface", "lance"]
+    formats = [*READ_OPTIONS, "sql", "huggingface", "lance", "items"]
     expected = message.format(formats=", ".join(formats))
     assert refused_at("spec.read.format", value) == f"spec.read.format: {expected}"
 

@@ -16,6 +16,8 @@ KINDS: dict[str, Any] = {
     "model": model_step()["model"],
     "python": python_step()["python"],
     "filter": "score >= 0.5",
+    "addColumns": {"c": "a + 1"},
+    "decode": {"column": "a", "format": "image"},
     "labelFromPath": {"column": "class", "index": -2},
     "selectColumns": ["a", "b"],
     "dropColumns": ["a"],
@@ -190,7 +192,7 @@ def test_label_index_is_accepted(index: int) -> None:
         ({"python": "module:Class"}, ".python: expected a mapping, got 'module:Class'"),
         ({"python": {}}, ".python.callable: required, but missing"),
         ({"modle": {}}, ".modle: unknown field; did you mean 'model'?"),
-        ({"env": []}, ".env: unknown field; there are name, model, python, filter, labelFromPath"),
+        ({"env": []}, ".env: unknown field; there are name, model, python, filter, addColumns"),
     ],
     ids=short,
 )  # fmt: skip

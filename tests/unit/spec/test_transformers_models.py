@@ -31,6 +31,7 @@ FIELD_VALUES: Document = {
     "top_k": 3,
     "candidate_labels": ["cat"],
     "prompt": "say {text}",
+    "return_full_text": True,
     "system": "Be brief.",
     "messages": [{"role": "user", "content": "Hello"}],
     "sampling": {"max_new_tokens": 5},
@@ -40,6 +41,7 @@ FIELD_VALUES: Document = {
 }
 ALIASES = {
     "top_k": "topK",
+    "return_full_text": "returnFullText",
     "candidate_labels": "candidateLabels",
     "max_tokens_per_batch": "maxTokensPerBatch",
     "pad_to_multiple_of": "padToMultipleOf",
@@ -123,13 +125,14 @@ def test_field_of_another_task_is_refused() -> None:
          "task 'image-text-to-text' needs 'images': which of the inputs are images"),
         ("image-text-to-text", {"images": ["picture"]},
          "'picture' is none of the inputs, which are photo, text"),
-        ("image-text-to-text", {"prompt": "{text}: what is in {photo}?"},
-         "'{photo}' is an image, which cannot be written into a text: leave the place out. The "
-         "model sees all 'images' before the prompt"),
+        ("image-text-to-text", {"system": "{photo}", "prompt": "{text}"},
+         "'{photo}' is an image, and 'system' and 'messages' hold only text. Put the place into "
+         "'prompt'"),
         ("image-text-to-text",
          {"inputs": {"photo": "image", "text": "image"}, "prompt": "{text}"},
-         "'{text}' is an image, which cannot be written into a text: leave the place out. The "
-         "model sees all 'images' before the prompt"),
+         "'{text}' is an image. Add 'text' to 'images'"),
+        ("image-text-to-text", {"inputs": {"photo": "image"}, "system": "Be brief."},
+         "without a 'prompt' one input is sent as it is; here none is left"),
         ("text-generation", {"prompt": "say {word}"},
          "'word' is none of the inputs, which are text"),
         ("text-generation", {"prompt": "say nothing"}, "input 'text' is used nowhere"),
@@ -166,3 +169,12 @@ def test_conflicting_fields_are_refused(task: str, fields: Document, message: st
 )
 def test_compatible_fields_are_accepted(fields: Document) -> None:
     assert parse(running(model("text-generation", **fields)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"prompt": "{text}: what is in {photo}?"}, {"inputs": {"photo": "image"}}],
+    ids=["image in the prompt", "image without a prompt"],
+)
+def test_compatible_image_fields_are_accepted(fields: Document) -> None:
+    assert parse(running(model("image-text-to-text", **fields)))

@@ -156,8 +156,18 @@ def _speed(report: Report) -> str:
     return f"{rate:.1f} rows/s" if rate else ""
 
 
+def _shape(value: Any) -> list[int]:
+    """Return the lengths of nested lists of numbers, such as an image; of the first ones only."""
+    if isinstance(value, list) and value:
+        inner = _shape(value[0])
+        return [len(value), *inner] if inner or isinstance(value[0], int | float) else []
+    return []
+
+
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
     """Return a value as one line of about `width` characters."""
+    if isinstance(value, list) and len(shape := _shape(value)) > 1:
+        return f"{' x '.join(map(str, shape))} values"
     if isinstance(value, list):
         items = (f"{item:.4f}" if isinstance(item, float) else str(item) for item in value[:4])
         head = ", ".join(in_one_line(item)[:20] for item in items)

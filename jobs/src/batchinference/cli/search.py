@@ -93,8 +93,7 @@ def _problem(output: str, options: SearchOptions) -> str | None:
 
 
 def _search(output: str, options: SearchOptions) -> list[Hit]:
-    from batchinference.pipeline.search.embeddings import is_for_machines
-    from batchinference.pipeline.search.index import open_index
+    from batchinference.pipeline.search.index import is_for_machines, open_index
     from batchinference.pipeline.search.search import search
     from batchinference.pipeline.storage.location import Location
 
@@ -111,15 +110,15 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 
 
 def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
-    from batchinference.pipeline.query import embed, row
+    from batchinference.pipeline import query
     from batchinference.pipeline.storage.location import Location
 
     given = options.query
     if (text := given["text"]) is not None:
-        return embed.of_text(_with_model(index, options), text)
+        return query.of_text(_with_model(index, options), text)
     if (image := given["image"]) is not None:
-        return embed.of_image(_with_model(index, options), Location(image))
-    return row.of_row(index, given["row"] or "")
+        return query.of_image(_with_model(index, options), Location(image))
+    return query.of_row(index, given["row"] or "")
 
 
 def _with_model(index: Index, options: SearchOptions) -> Index:
@@ -129,7 +128,7 @@ def _with_model(index: Index, options: SearchOptions) -> Index:
     model may run code of whoever wrote the output, or send credentials to their endpoint.
     """
     from batchinference.pipeline.errors import BadInput
-    from batchinference.pipeline.query.embed import named_model
+    from batchinference.pipeline.query import named_model
 
     if options.job is not None:
         try:
@@ -152,7 +151,7 @@ def _choice(index: Index, where: str | None) -> Choice | None:
         return None
     from batchinference.pipeline.errors import BadInput, JobFailure
     from batchinference.pipeline.search.search import Choice
-    from batchinference.pipeline.steps.filter import Filter
+    from batchinference.pipeline.steps.rows import Filter
 
     rows = Filter("--where", where)
     try:

@@ -12,6 +12,7 @@ from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, Mode
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.model_files import check
+from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.plan import CPU_GROUP, Plan, WorkerGroup
 from batchinference.plan.columns import check_columns
@@ -40,6 +41,8 @@ def check_step(step: Step) -> None:
         _check_model(step.name, step.model)
     elif step.python is not None:
         _check_module(step.name, step.python.callable)
+    elif step.decode is not None:
+        decoder_of(step.name, step.decode)
     elif step.nearest is not None:
         NearestRows(step.name, step.nearest)
 

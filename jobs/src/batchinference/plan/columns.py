@@ -10,6 +10,7 @@ from batchinference.spec.read import (
     FileOptions,
     LanceOptions,
     ParquetOptions,
+    ReadItems,
     VideoOptions,
 )
 from batchinference.spec.reserved import OWN_PREFIX
@@ -34,6 +35,8 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
         columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
     elif isinstance(options, ParquetOptions | LanceOptions):
         columns = options.columns
+    elif isinstance(spec.read, ReadItems):
+        columns = list(dict.fromkeys(name for item in spec.read.items for name in item))
     elif isinstance(options, CsvOptions):
         columns = options.column_names
     if columns is None or (isinstance(options, FileOptions) and options.partitioning):

@@ -44,6 +44,11 @@ def columns_read(step: Step) -> set[str]:
         return set(step.model.inputs.values())
     if step.filter is not None:
         return columns_of(parse_expression(step.filter))
+    if step.add_columns is not None:
+        trees = map(parse_expression, step.add_columns.values())
+        return {column for tree in trees for column in columns_of(tree)}
+    if step.decode is not None:
+        return {step.decode.column}
     if step.label_from_path is not None:
         return {"path"}
     if step.explode is not None:
@@ -57,6 +62,10 @@ def columns_added(step: Step) -> list[str]:
     """Return the columns that a step adds or replaces. Empty for user code."""
     if step.model is not None:
         return [step.model.output]
+    if step.add_columns is not None:
+        return list(step.add_columns)
+    if step.decode is not None:
+        return step.decode.columns_added
     if step.label_from_path is not None:
         return [step.label_from_path.column]
     if step.nearest is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 MAX_DEPTH = 32
 MAX_BYTES = 65_536
+_Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
 def _portable(value: Any, depth: int = 0) -> Any:
@@ -40,19 +41,18 @@ def _error(message: str) -> PydanticCustomError:
     return PydanticCustomError("argument", "{message}", {"message": message})
 
 
-def _small(arguments: dict[str, Any]) -> dict[str, Any]:
-    """A CRD cannot limit the size of values of any shape, and the operator keeps all jobs in
+def small(values: _Values) -> _Values:
+    """Return the values. Raises if they are too large as JSON.
+
+    A CRD cannot limit the size of values of any shape, and the operator keeps all jobs in
     memory."""
-    if (size := len(json.dumps(arguments))) > MAX_BYTES:
+    if (size := len(json.dumps(values))) > MAX_BYTES:
         raise _error(f"at most {MAX_BYTES} bytes as JSON, here are {size}: put them into a file")
-    return arguments
+    return values
 
 
-Arguments = Annotated[
-    dict[str, Annotated[Any, AfterValidator(_portable)]],
-    Field(max_length=64),
-    AfterValidator(_small),
-]
+Values = Annotated[dict[str, Annotated[Any, AfterValidator(_portable)]], Field(max_length=64)]
+Arguments = Annotated[Values, AfterValidator(small)]
 
 
 def texts_in(value: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The language of filters: a small, safe part of Python's expressions over columns.
+"""The language of filters and computed columns: a small, safe part of Python's expressions.
 
 Only its grammar is here, so that a specification can be checked anywhere; the pipeline turns the
 same tree into an Arrow expression.
@@ -7,6 +7,8 @@ same tree into an Arrow expression.
 from __future__ import annotations
 
 import ast
+import keyword
+import re
 import warnings
 from typing import Annotated
 
@@ -18,7 +20,11 @@ FUNCTIONS = {
     "len": 1,
     "lower": 1,
     "upper": 1,
+    "strip": 1,
     "abs": 1,
+    "int": 1,
+    "float": 1,
+    "str": 1,
     "startswith": 2,
     "endswith": 2,
     "contains": 2,
@@ -30,8 +36,10 @@ MAX_DEPTH = 100
 """Levels of a tree: far more than a person writes, and far less than Python's stack has."""
 MAX_INTEGER = 2**63 - 1
 
+_WORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
+"""The words of Python's grammar that the language has."""
 _LEAVES = (ast.Constant, ast.Name)
-_BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call)
+_BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp)
 _OPERATORS = (
     *(ast.And, ast.Or, ast.Not, ast.USub, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod),
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot),
@@ -39,7 +47,7 @@ _OPERATORS = (
 
 
 def parse_expression(text: str) -> ast.expr:
-    """The tree of a filter expression. A negative number stands in it as a constant.
+    """Return the tree of an expression, in which a negative number is a constant.
 
     Raises ValueError that names the part which the language does not have.
     """
@@ -59,10 +67,19 @@ def _parse(text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # of \d in a pattern, which Python takes as it is
             parsed = ast.parse(text, mode="eval")
     except SyntaxError as error:
-        raise ValueError(f"not an expression: {error.msg} at {_place(error, text)}") from None
+        place = _place(error, text)
+        raise ValueError(f"not an expression: {error.msg} at {place}{_hint(text)}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
     return parsed.body
+
+
+def _hint(text: str) -> str:
+    """Return what to write instead of a column whose name is a word of Python's grammar."""
+    for name in re.findall(r"\w+", text):
+        if keyword.iskeyword(name) and name not in _WORDS:
+            return f". Write col('{name}') for a column of that name"
+    return ""
 
 
 def _place(error: SyntaxError, text: str) -> str:
@@ -139,7 +156,7 @@ def _operators(node: ast.expr) -> list[ast.AST]:
 
 
 def _not_part(node: ast.expr) -> ValueError:
-    return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the filter language")
+    return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language")
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:

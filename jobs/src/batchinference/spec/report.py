@@ -65,6 +65,20 @@ class Memory(SpecModel):
     """What Ray's object store has written to disk, because it was full."""
 
 
+class StepTimes(SpecModel):
+    """The time of a step, added up over all processes. Up to a tenth of the rows, the last ones of
+    each process, is not measured."""
+
+    rows: int
+    """The measured rows."""
+    seconds: float
+    """How long the step took for them, without waiting for rows."""
+    cpu_seconds: float
+    """CPU time of the processes meanwhile."""
+    rows_per_second: float
+    """Rows a second of one process."""
+
+
 class Report(SpecModel):
     """A job as of `updated_at`."""
 
@@ -98,6 +112,8 @@ class Report(SpecModel):
     batch_sizes: dict[str, int] = {}
     """Rows a batch of the steps whose size was searched for or had to shrink, by step: the
     smallest of their replicas."""
+    steps: dict[str, StepTimes] = {}
+    """The time of each step that ran in this attempt."""
     memory: Memory | None = None
     """What the job has taken of memory."""
     notes: list[str] = []

@@ -15,6 +15,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel, rules
+from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
@@ -23,6 +24,7 @@ from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]
 MAX_BATCH = 1_000_000
+AddedColumns = Annotated[dict[ColumnName, Expression], Field(min_length=1, max_length=256)]
 NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=256)]
 
 
@@ -92,13 +94,15 @@ class Replicas(SpecModel):
 
 
 class Step(SpecModel):
-    """One step. It holds exactly one of: model, python, filter, labelFromPath, selectColumns,
-    dropColumns, renameColumns, explode, repartition, nearest."""
+    """One step. It holds exactly one of: model, python, filter, addColumns, decode, labelFromPath,
+    selectColumns, dropColumns, renameColumns, explode, repartition, nearest."""
 
     KINDS: ClassVar[tuple[str, ...]] = (
         "model",
         "python",
         "filter",
+        "add_columns",
+        "decode",
         "label_from_path",
         "select_columns",
         "drop_columns",
@@ -116,9 +120,14 @@ class Step(SpecModel):
     """Run your own function or class over each batch."""
     filter: Expression | None = None
     """Keep the rows for which this expression is true: Python's comparisons, arithmetic, `and`,
-    `or`, `not`, `in`, `is None`, and len, lower, upper, abs, startswith, endswith, contains and
-    matches, over columns; col('NAME') for a column whose name is no identifier. Rows for which
-    it is null are left out."""
+    `or`, `not`, `in`, `is None`, `a if b else c`, and len, lower, upper, strip, abs, int, float,
+    str, startswith, endswith, contains and matches, over columns; col('NAME') for a column whose
+    name is no identifier. Rows for which it is null are left out."""
+    add_columns: AddedColumns | None = None
+    """Add or replace columns: `name: expression`, in the language of `filter`. All expressions
+    read the columns before the step."""
+    decode: Decode | None = None
+    """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None
     """Add a column made from the path of the row's file."""
     select_columns: Columns | None = None

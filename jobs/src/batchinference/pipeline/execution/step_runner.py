@@ -15,6 +15,7 @@ from batchinference.pipeline.error_attribution import is_out_of_memory, may_pass
 from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.error_isolation import isolate
+from batchinference.pipeline.execution.step_time import StepTime
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.row_batch import ERRORS, RowBatch
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
@@ -94,17 +95,20 @@ class StepRunner:
         self._transform = transform
         self._errors = errors
         self._batch = _first_size(step)
+        self._time = StepTime()
         self._waits = list(WAITS)
 
     def __call__(self, batch: RowBatch) -> RowBatch:
         if not len(batch.ids):
             return batch
         results = StepResults()
-        while results.rows < len(batch.ids):
-            part = batch.table.slice(results.rows, self._batch.size)
-            if not self._run(part, batch.ids, results):
-                empty_caches()  # not earlier: the error referenced the tensors of the batch
-        notes = ((self.name, note) for note in self._batch.take_notes())
+        with self._time.measured(len(batch.ids)):
+            while results.rows < len(batch.ids):
+                part = batch.table.slice(results.rows, self._batch.size)
+                if not self._run(part, batch.ids, results):
+                    empty_caches()  # not earlier: the error referenced the tensors of the batch
+        taken = [*self._batch.take_notes(), *self._time.take_notes()]
+        notes = ((self.name, note) for note in taken)
         return replace(results.applied_to(batch), notes=(*batch.notes, *notes))
 
     def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:

@@ -7,6 +7,7 @@ created once per job, stored next to the output, and reused when the job resumes
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -88,6 +89,12 @@ class InputSnapshot:
         """The number of bytes of each file, by file number."""
         return list(self.table.column("size").to_pylist())
 
+    @property
+    def versions(self) -> list[tuple[int, int | None]]:
+        """The size and the modification time of each file."""
+        columns = (self.table.column(name).to_pylist() for name in ("size", "modified"))
+        return list(zip(*columns, strict=True))
+
     @cached_property
     def stats(self) -> dict[int, FileStats]:
         """The known statistics, by file number."""
@@ -158,15 +165,17 @@ def snapshot_input(
     *,
     ignore_missing: bool = False,
 ) -> InputSnapshot:
-    """Return the files at these paths, without duplicates and sorted by path.
+    """Return the files at these paths, sorted by path.
 
-    `extensions` filter the files in directories. A path of a single file is always included.
+    A file has one entry, or as many as a path that selects it is listed. `extensions` filter the
+    files in directories. A path of a single file is always included.
     Raises BadInput with the path if a path does not exist or contains no files to read. With
     `ignore_missing`, raises BadInput only if this is true for all paths.
     """
     _check_one_store(paths)
     endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
-    found: dict[str, pafs.FileInfo] = {}
+    found: dict[str, list[pafs.FileInfo]] = {}
+    times = Counter(paths)
     for number, path in enumerate(paths):
         label = f"read.paths[{number}] '{path}'"
         files = _list(Location(path, storage), endings, label)
@@ -174,14 +183,14 @@ def snapshot_input(
             wanted = f" that end in {', '.join(endings)}" if endings else ""
             empty = f"holds no files{wanted}"
             raise BadInput(f"{label} {'does not exist' if files is None else empty}")
-        found.update((info.path, info) for info in files or [])
+        for info in files or []:
+            found[info.path] = max(found.get(info.path, []), [info] * times[path], key=len)
     if not found:
         raise BadInput("read.paths: there is nothing behind any of them")
-    if len(found) > MAX_FILES:
-        raise BadInput(f"the input has {len(found)} files; at most {MAX_FILES} can be told apart")
-    return InputSnapshot(
-        Location(paths[0], storage), _table([found[path] for path in sorted(found)])
-    )
+    infos = [info for path in sorted(found) for info in found[path]]
+    if len(infos) > MAX_FILES:
+        raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} can be told apart")
+    return InputSnapshot(Location(paths[0], storage), _table(infos))
 
 
 def _table(infos: list[pafs.FileInfo]) -> pa.Table:

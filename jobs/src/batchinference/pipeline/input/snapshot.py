@@ -35,8 +35,8 @@ class ResumedInput:
         with the path if a file has changed, or was deleted before all its rows were read."""
         gone = set()
         unfinished = self.unfinished(rows_each)
-        found = dict(zip(now.uris, _versions(now), strict=True))
-        versions = _versions(self.frozen)
+        found = dict(zip(now.uris, now.versions, strict=True))
+        versions = self.frozen.versions
         for number, (uri, version) in enumerate(zip(self.frozen.uris, versions, strict=True)):
             if uri not in found:
                 if number in unfinished:
@@ -64,9 +64,9 @@ class ProcessedFiles:
         new."""
         known: dict[str, tuple[int, int | None]] = {}
         for frozen in self.lists:
-            known.update(zip(frozen.uris, _versions(frozen), strict=True))
+            known.update(zip(frozen.uris, frozen.versions, strict=True))
         new = [known.get(uri) is None for uri in now.uris]
-        for uri, version in zip(now.uris, _versions(now), strict=True):
+        for uri, version in zip(now.uris, now.versions, strict=True):
             if uri in known and known[uri] != version:
                 raise _changed(uri, known[uri], version, "set write.mode to overwrite")
         if not any(new):
@@ -81,12 +81,6 @@ def _changed(
         f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
         f"output has rows of its earlier content: {way_out}"
     )
-
-
-def _versions(frozen: InputSnapshot) -> list[tuple[int, int | None]]:
-    """Return the size and the modification time of each file."""
-    columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
-    return list(zip(*columns, strict=True))
 
 
 def digest(content: bytes) -> str:

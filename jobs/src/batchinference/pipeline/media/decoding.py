@@ -18,9 +18,8 @@ from PIL.ImageOps import exif_transpose
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from batchinference.spec.read import PictureOptions
+from batchinference.spec.read.media import MAX_PIXELS
 
-MAX_PIXELS = 64_000_000
-"""Maximum number of pixels of an image if no option sets it."""
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)

@@ -97,6 +97,7 @@ class ReportBuilder:
             updatedAt=now(),
             seconds=dict(self._seconds),
             batchSizes=self.notes.batch_sizes if self.notes else {},
+            steps=self.notes.steps if self.notes else {},
             memory=self._memory(self.notes) if self.notes else None,
             notes=self.notes.notes if self.notes else [],
             version=__version__,

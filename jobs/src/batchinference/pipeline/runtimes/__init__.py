@@ -31,7 +31,7 @@ class Entry:
 
 
 RUNTIMES = {
-    "http": Entry("http.runtime", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
+    "http": Entry("http.client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
     "keras": Entry("keras", "KerasRuntime", "keras", RUNTIMES_EXTRA, checks=True),
     "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(

@@ -1,17 +1,15 @@
-"""The interface of a model runtime, and the choice of its PyTorch device."""
+"""The interface of a model runtime, and its conversions of inputs and outputs."""
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.device import SIMULATED, Device, load_backend
 
-if TYPE_CHECKING:
-    import torch
+Batch = dict[str, np.ndarray]
 
 
 class Runtime(Protocol):
@@ -27,38 +25,70 @@ class Runtime(Protocol):
         """
 
 
-def torch_device(device: Device) -> torch.device:
-    """Return the torch device. On the CPU, also set torch's threads to the replica's threads.
+def numbers(name: str, values: np.ndarray) -> np.ndarray:
+    """Return the values of an input as one numeric array of shape rows x any shape.
 
-    Raises ModelLoad if torch does not support the kind of device or does not find a device.
+    Raises TypeError if the rows have different shapes or are not numbers.
     """
-    import torch  # imported here because not every runtime needs torch
-
-    if device.kind == "cuda" and not torch.cuda.is_available():
-        _check_simulated()
-        device = Device(threads=device.threads)
-    if device.kind == "cpu":
-        torch.set_num_threads(device.threads)
-        return torch.device("cpu")
-    load_backend(device.kind)
-    try:
-        return torch.device(device.name)
-    except RuntimeError:
-        raise ModelLoad(
-            f"PyTorch {torch.__version__} has no devices of the kind '{device.kind}', which a "
-            "profile names (cluster.profiles)"
-        ) from None
-
-
-def _check_simulated() -> None:
-    """Raise ModelLoad unless GPUs are simulated. Otherwise a replica would silently compute on
-    the CPU while its GPU costs money."""
-    import torch
-
-    if not os.environ.get(SIMULATED):
-        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-        raise ModelLoad(
-            f"this replica was given a GPU, and PyTorch {torch.__version__}, built for {built}, "
-            "finds none: use an image that fits the nodes' driver. Where GPUs are only counted, as "
-            f"on a cluster for tests, set {SIMULATED}=1 in cluster.env"
+    values = _stacked(values)
+    if values.dtype.kind not in "biufc":
+        raise TypeError(
+            f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
+            "numbers of one shape"
         )
+    return values
+
+
+def _stacked(values: np.ndarray) -> np.ndarray:
+    """Return rows of equal shape, nested to any depth, as one array; other values unchanged."""
+    if values.dtype != object:
+        return values
+    rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
+    return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
+
+
+def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None) -> np.ndarray:
+    """Run a model on a batch in parts of `rows` rows and return the results for all rows.
+
+    `rows` is the fixed batch size of the model; None if it accepts any batch size. The last part
+    is padded to `rows` with copies of the last row.
+    """
+    if rows is None:
+        return run(inputs)
+    count = len(next(iter(inputs.values())))
+    parts = []
+    for start in range(0, count, rows):
+        taken = np.minimum(np.arange(start, start + rows), count - 1)
+        parts.append(run({name: values[taken] for name, values in inputs.items()}))
+    return np.concatenate(parts)[:count]
+
+
+def check_image(image: Any) -> None:
+    """Raise TypeError unless the value is an image of height x width x 3, uint8."""
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"expected an image, got {type(image).__name__}")
+    if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8:
+        raise TypeError(
+            f"expected an image of height x width x 3, uint8, got {image.shape}, {image.dtype}: "
+            "options.mode: RGB makes the reader give such images"
+        )
+
+
+def chosen(output: Any, name: str | None) -> Any:
+    """Return one output of a model: `name` is a key of a dict or a position in a list or tuple.
+
+    Any other value is the only output and is returned as is. Raises ModelLoad if the model has no
+    output `name`, or if it has several outputs and `name` is None.
+    """
+    if isinstance(output, Mapping):
+        outputs = {str(key): value for key, value in output.items()}
+    elif isinstance(output, list | tuple):
+        outputs = {str(position): value for position, value in enumerate(output)}
+    else:
+        return output
+    if name is None and len(outputs) == 1:
+        return next(iter(outputs.values()))
+    if name not in outputs:
+        given = "outputName is not given" if name is None else f"it has no '{name}'"
+        raise ModelLoad(f"the model has the outputs {', '.join(outputs)}, and {given}")
+    return outputs[name]

@@ -5,12 +5,17 @@ from __future__ import annotations
 import gc
 import importlib
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.spec.profiles import GPU
+
+if TYPE_CHECKING:
+    import torch
 
 SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
 """Environment variable for clusters with simulated GPUs: GPU replicas compute on the CPU."""
@@ -81,3 +86,40 @@ def empty_caches() -> None:
     for kind in ("cuda", "xpu", *_BACKENDS):
         if (backend := getattr(torch, kind, None)) is not None:
             backend.empty_cache()
+
+
+def torch_device(device: Device) -> torch.device:
+    """Return the torch device. On the CPU, also set torch's threads to the replica's threads.
+
+    Raises ModelLoad if torch does not support the kind of device or does not find a device.
+    """
+    import torch  # imported here because not every runtime needs torch
+
+    if device.kind == "cuda" and not torch.cuda.is_available():
+        _check_simulated()
+        device = Device(threads=device.threads)
+    if device.kind == "cpu":
+        torch.set_num_threads(device.threads)
+        return torch.device("cpu")
+    load_backend(device.kind)
+    try:
+        return torch.device(device.name)
+    except RuntimeError:
+        raise ModelLoad(
+            f"PyTorch {torch.__version__} has no devices of the kind '{device.kind}', which a "
+            "profile names (cluster.profiles)"
+        ) from None
+
+
+def _check_simulated() -> None:
+    """Raise ModelLoad unless GPUs are simulated. Otherwise a replica would silently compute on
+    the CPU while its GPU costs money."""
+    import torch
+
+    if not os.environ.get(SIMULATED):
+        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+        raise ModelLoad(
+            f"this replica was given a GPU, and PyTorch {torch.__version__}, built for {built}, "
+            "finds none: use an image that fits the nodes' driver. Where GPUs are only counted, as "
+            f"on a cluster for tests, set {SIMULATED}=1 in cluster.env"
+        )

@@ -10,9 +10,8 @@ import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import load_callable, need
-from batchinference.pipeline.runtimes.arrays import chosen, numbers
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.base import chosen, numbers
+from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import KerasModel
 

@@ -9,9 +9,8 @@ import numpy as np
 import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.arrays import in_parts, numbers
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.base import in_parts, numbers
+from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import OnnxModel
 

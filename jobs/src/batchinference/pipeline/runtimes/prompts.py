@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
+import string
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from batchinference.spec.models.prompts import Message as Example
-from batchinference.spec.models.prompts import places
+from batchinference.spec.models.prompts import Prompted, places
 
 Message = dict[str, Any]
 """A chat message: `role` and `content`."""
 Part = dict[str, Any]
 """A part of a message's content: text or an image."""
-
-
-class Prompt(Protocol):
-    """The fields of a model's specification that define its prompt."""
-
-    @property
-    def inputs(self) -> dict[str, str]: ...
-    @property
-    def prompt(self) -> str | None: ...
-    @property
-    def system(self) -> str | None: ...
-    @property
-    def messages(self) -> list[Example]: ...
-    @property
-    def images(self) -> list[str]: ...
 
 
 def rows_of(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
@@ -60,7 +45,7 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def content_of(model: Prompt, row: Mapping[str, Any]) -> Any:
+def content_of(model: Prompted, row: Mapping[str, Any]) -> Any:
     """Return what a row asks: the filled prompt template, or the value of the one input that no
     template and no image uses. Raises ValueError if a value is null."""
     if model.prompt is not None:
@@ -74,7 +59,7 @@ def content_of(model: Prompt, row: Mapping[str, Any]) -> Any:
     return value
 
 
-def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
+def text_of(model: Prompted, row: Mapping[str, Any]) -> str:
     """Return `content_of` a row as text. Raises TypeError if it is not text."""
     content = content_of(model, row)
     if not isinstance(content, str):
@@ -82,7 +67,7 @@ def text_of(model: Prompt, row: Mapping[str, Any]) -> str:
     return content
 
 
-def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
+def opening_of(model: Prompted, row: Mapping[str, Any]) -> list[Message]:
     """Return the first messages of a row's chat: the system message and the examples."""
     system = [model.system] if model.system else []
     opening: list[Message] = [{"role": "system", "content": fill(text, row)} for text in system]
@@ -91,27 +76,58 @@ def opening_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
     ]
 
 
-def messages_of(model: Prompt, row: Mapping[str, Any]) -> list[Message]:
+def messages_of(model: Prompted, row: Mapping[str, Any]) -> list[Message]:
     """Return the chat of a row in the OpenAI format."""
-    return chat_of(model, row, [_image_part(row[name]) for name in model.images])
+    return chat_of(model, row, {name: _image_part(row[name]) for name in model.images})
 
 
-def chat_of(model: Prompt, row: Mapping[str, Any], images: Sequence[Part]) -> list[Message]:
+def chat_of(model: Prompted, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
     """Return the chat of a row: the opening messages, then the content of the row.
 
-    Images are inserted before the text of the prompt's message. If the row holds a conversation,
-    they are inserted before the text of the first message with the role `user`.
+    An image is inserted at its place in the prompt. Images without a place are inserted before the
+    text of the prompt's message. If the row holds a conversation, they are inserted before the
+    text of the first message with the role `user`.
     Raises TypeError if the content is neither text nor a list of messages, and ValueError if
     images are given and no message has the role `user`.
     """
+    placed = set(places(model.prompt or ""))
+    unplaced = [part for name, part in images.items() if name not in placed]
+    turns = _turns(model, row, images)
+    return [*opening_of(model, row), *(_with_images(turns, unplaced) if unplaced else turns)]
+
+
+def _turns(model: Prompted, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
+    if not images.keys().isdisjoint(places(model.prompt or "")):
+        return [{"role": "user", "content": _parts_of_prompt(model.prompt or "", row, images)}]
+    if describes_images(model):
+        return [{"role": "user", "content": []}]
     asked = content_of(model, row)
     if isinstance(asked, str):
-        turns: list[Message] = [{"role": "user", "content": asked}]
-    elif isinstance(asked, list):
-        turns = [_message(turn) for turn in asked]
-    else:
-        raise TypeError(f"expected text or a list of messages, got {type(asked).__name__}")
-    return [*opening_of(model, row), *(_shown(turns, images) if images else turns)]
+        return [{"role": "user", "content": asked}]
+    if isinstance(asked, list):
+        return [_message(turn) for turn in asked]
+    raise TypeError(f"expected text or a list of messages, got {type(asked).__name__}")
+
+
+def describes_images(model: Prompted) -> bool:
+    """Return whether the model gets only images, without a prompt."""
+    return model.prompt is None and set(model.inputs) == set(model.images)
+
+
+def _parts_of_prompt(
+    template: str, row: Mapping[str, Any], images: Mapping[str, Part]
+) -> list[Part]:
+    """Return the prompt as texts and images, in the order of the template."""
+    parts: list[Part] = []
+    text = ""
+    for literal, name, _, _ in string.Formatter().parse(template):
+        text += literal
+        if name is not None and name in images:
+            parts += [*([{"type": "text", "text": text}] if text else []), images[name]]
+            text = ""
+        elif name is not None:
+            text += fill(f"{{{name}}}", row)
+    return [*parts, *([{"type": "text", "text": text}] if text else [])]
 
 
 def _message(value: Any) -> Message:
@@ -130,7 +146,7 @@ def _without_gaps(value: Any) -> Any:
     return {name: child for name, child in value.items() if child is not None}
 
 
-def _shown(turns: list[Message], images: Sequence[Part]) -> list[Message]:
+def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
     for number, turn in enumerate(turns):
         if turn["role"] == "user":
             seen = {**turn, "content": [*images, *parts_of(turn.get("content"))]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,8 @@ from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import load_callable
-from batchinference.pipeline.runtimes.arrays import chosen, in_parts, numbers
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.base import chosen, in_parts, numbers
+from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import TorchModel
 
@@ -25,14 +26,16 @@ class TorchRuntime:
         self._module = _load(model, self._device)
         self._floats = _float_type(self._module)
         self._rows = self._module.rows if isinstance(self._module, _Program) else None
+        self._by_position = _takes_by_position(self._module, list(model.inputs))
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         return in_parts(self._run, inputs, self._rows)
 
     def _run(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: self._tensor(name, values) for name, values in inputs.items()}
+        positional, named = (tensors.values(), {}) if self._by_position else ((), tensors)
         with torch.inference_mode():
-            output = chosen(self._module(**tensors), self._output_name)
+            output = chosen(self._module(*positional, **named), self._output_name)
         if not isinstance(output, torch.Tensor):
             raise TypeError(f"the module returned {type(output).__name__}, not one tensor")
         rows = len(next(iter(inputs.values())))
@@ -58,6 +61,26 @@ def _float_type(module: torch.nn.Module) -> torch.dtype | None:
     return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
 
 
+def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
+    """Return whether the only input has a name that `forward` does not know.
+
+    Raises ModelLoad if one of several inputs has such a name."""
+    if isinstance(module, torch.jit.ScriptModule):
+        forward: Any = module.forward
+        known = [argument.name for argument in forward.schema.arguments[1:]]
+    elif isinstance(module, _Program):
+        return False
+    else:
+        parameters = inspect.signature(module.forward).parameters
+        if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+            return False
+        known = list(parameters)
+    unknown = [name for name in inputs if name not in known]
+    if unknown and len(inputs) > 1:
+        raise ModelLoad(f"inputs: the module takes {', '.join(known)}, not '{unknown[0]}'")
+    return bool(unknown)
+
+
 def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
     path = resolve_place(model.source, model.storage) if model.source else None
     dtype = getattr(torch, model.dtype) if model.dtype else None
@@ -75,7 +98,13 @@ def load_state(path: str) -> dict[str, torch.Tensor]:
     """Return a state dict, written by torch.save or safetensors, loaded on the CPU."""
     if path.endswith(".safetensors"):
         return load_file(path)
-    state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    try:
+        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ModelLoad(
+            f"source: '{path}' holds more than tensors, and loading it could run code. Save "
+            "model.state_dict() instead of the model"
+        ) from error
     return state
 
 
@@ -84,7 +113,13 @@ def _load_program(
 ) -> torch.nn.Module:
     if path.endswith(".pt2"):
         return _Program(torch.export.load(path), inputs).to(device)
-    script: torch.nn.Module = torch.jit.load(path, map_location=device)
+    try:
+        script: torch.nn.Module = torch.jit.load(path, map_location=device)
+    except RuntimeError as error:
+        raise ModelLoad(
+            f"source: '{path}' is not a TorchScript file. For a model of torch.save, save "
+            "model.state_dict() and set 'factory' to a function that returns the module"
+        ) from error
     return script.to(dtype=dtype).eval()
 
 

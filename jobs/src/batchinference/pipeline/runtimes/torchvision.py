@@ -11,9 +11,8 @@ from filelock import FileLock
 from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.arrays import check_image
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.base import check_image
+from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import cache_directory, resolve_place
 from batchinference.pipeline.runtimes.torch import load_state
 from batchinference.spec.models import TorchvisionModel

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 _LOADERS = {
     "python": ("user_code", "python_transform"),
-    "filter": ("filter", "Filter"),
+    "filter": ("rows", "Filter"),
+    "add_columns": ("columns", "AddColumns"),
+    "decode": ("decode", "DecodeColumn"),
     "label_from_path": ("columns", "AddLabel"),
     "select_columns": ("columns", "SelectColumns"),
     "drop_columns": ("columns", "DropColumns"),
     "rename_columns": ("columns", "RenameColumns"),
-    "explode": ("explode", "ExplodeList"),
+    "explode": ("rows", "ExplodeList"),
     "nearest": ("nearest", "NearestRows"),
 }
 """The loader for each kind of step: a module of this package, which is imported when it is needed,

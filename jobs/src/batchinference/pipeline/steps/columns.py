@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.steps.expression import ColumnExpression
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import LabelFromPath
@@ -47,6 +48,24 @@ class RenameColumns:
                 message = f"step '{self.step}': there is a column '{new}' already"
                 raise JobFailure(message)
         return batch.rename_columns(renamed)
+
+
+class AddColumns:
+    """Adds or replaces columns. Each is computed from the columns before the step."""
+
+    def __init__(self, step: str, columns: dict[str, str]) -> None:
+        self._step = step
+        self._columns = {
+            name: ColumnExpression(f"step '{step}': column '{name}'", text)
+            for name, text in columns.items()
+        }
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        result = batch
+        for name, expression in self._columns.items():
+            require_columns(self._step, expression.columns, batch)
+            result = with_column(result, name, expression(batch))
+        return result
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class ModelTransform:
         failed = _errors(results)
         if failed:
             results = [result for row, result in enumerate(results) if row not in failed]
-        return self._made.added(batch, self._model.output, results, failed)
+        return self._made.added(batch, {self._model.output: results}, failed)
 
 
 def _errors(results: Any) -> dict[int, Exception]:

@@ -11,10 +11,8 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import require_columns, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.search.embeddings import is_embedding, is_for_machines
-from batchinference.pipeline.search.index import Index, open_index
-from batchinference.pipeline.search.search import matrix_of, search
-from batchinference.pipeline.search.topk import NOBODY, is_usable, lengths_of
+from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
+from batchinference.pipeline.search.search import NOBODY, is_usable, lengths_of, matrix_of, search
 from batchinference.pipeline.steps.base import TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.nearest import SIMILARITY, Nearest

@@ -64,19 +64,19 @@ class ResultColumns:
         return {} if misfits and not any(map(len, left.values())) else left, misfits
 
     def added(
-        self, batch: pa.Table, name: str, values: Any, failed: Mapping[int, Exception]
+        self, batch: pa.Table, values: Mapping[str, Any], failed: Mapping[int, Exception]
     ) -> pa.Table | TransformResult:
-        """Return the batch with an additional column. `values` has one entry for each row that is
-        not in `failed`."""
+        """Return the batch with additional columns. `values` has one entry per column for each row
+        that is not in `failed`."""
         well = [row for row in range(batch.num_rows) if row not in failed]
-        columns, misfits = self.of({name: values})
+        columns, misfits = self.of(values) if well else ({}, {})
         if not failed and not misfits:
-            return with_column(batch, name, columns[name])
+            return _with_columns(batch, columns)
         fit = np.array([row for at, row in enumerate(well) if at not in misfits], dtype=np.int64)
         errors = {**failed, **{well[at]: error for at, error in misfits.items()}}
         if len(fit) == 0:
             return TransformResult(pa.table({}), fit, errors)  # no rows, so no types
-        return TransformResult(with_column(batch.take(fit), name, columns[name]), fit, errors)
+        return TransformResult(_with_columns(batch.take(fit), columns), fit, errors)
 
     def _column(self, name: str, values: Any) -> _Column:
         try:
@@ -108,6 +108,12 @@ class ResultColumns:
             kind = wider or kind
         self._types[name] = kind
         return _Column(_together(values, alone), misfits)
+
+
+def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
+    for name, values in columns.items():
+        batch = with_column(batch, name, values)
+    return batch
 
 
 def check_reserved(step: str, column: object) -> None:

@@ -171,7 +171,7 @@ class PredictBatchTransform:
                 f"step '{self._name}': predict_batch returned {len(results)} results for "
                 f"{batch.num_rows} values: it must return one for each"
             )
-        return self._made.added(batch, self._columns.output, results, failed={})
+        return self._made.added(batch, {self._columns.output: results}, failed={})
 
 
 def _legacy(value: Any) -> Any:

@@ -71,9 +71,10 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
 
 def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Found]:
     """Return a finding for each file that is gone or has changed, by file number."""
-    there = _versions(_listed(frozen, read, reader))
+    listed = _listed(frozen, read, reader)
+    there = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
     found: dict[int, Found] = {}
-    for number, (uri, version) in enumerate(_versions(frozen).items()):
+    for number, (uri, version) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
         if uri not in there:
             found[number] = (Kind.INPUT_GONE, Spot(uri), 1)
         elif there[uri] != version:
@@ -93,14 +94,6 @@ def _listed(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> InputSnap
         if frozen.address(frozen.files()[0]).exists():
             raise
         return None
-
-
-def _versions(frozen: InputSnapshot | None) -> dict[str, tuple[int, int | None]]:
-    """Return the size and the modification time of each file."""
-    if frozen is None:
-        return {}
-    columns = (frozen.table.column(name).to_pylist() for name in ("size", "modified"))
-    return dict(zip(frozen.uris, zip(*columns, strict=True), strict=True))
 
 
 def _counted(

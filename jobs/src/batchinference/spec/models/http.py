@@ -18,9 +18,8 @@ from batchinference.spec.models.prompts import (
     Images,
     Messages,
     Template,
-    check_images,
-    check_inputs,
-    check_no_image_in,
+    check_body,
+    check_prompt,
     check_template,
 )
 from batchinference.spec.resources import Resources
@@ -111,7 +110,8 @@ class HttpModel(RuntimeModel):
     images: Images = []
     """The inputs that are images: columns of pixels or of files' bytes, sent as data URIs, or of
     addresses (http://, https:// or data URIs), sent as they are: the endpoint fetches them. For
-    chat they stand before the prompt, for json where `body` names them."""
+    chat an image is at its `{name}` in `prompt`, otherwise before the prompt; for json it is where
+    `body` names it."""
     sampling: Arguments = {}
     """Further fields of each request: `temperature`, `max_tokens`, `seed`, `dimensions`..."""
     body: Arguments = {}
@@ -164,7 +164,6 @@ class HttpModel(RuntimeModel):
                 raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
         if any(map(_KEYS.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
-        check_images(self.inputs, self.images)
         if self.api == "json":
             self._check_body()
         else:
@@ -175,13 +174,11 @@ class HttpModel(RuntimeModel):
         if not self.body:
             raise _error("json needs a 'body'")
         texts = [check_template(text) for text in texts_in(self.body)]
-        check_inputs(self.inputs, texts)
+        check_body(self.inputs, texts, self.images)
 
     def _check_openai(self) -> None:
         if self.name is None:
             raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
             raise _error("'url' is the base of the API: leave out what comes behind /v1")
-        texts = [*(message.content for message in self.messages), self.system or ""]
-        check_no_image_in(self.inputs, self.images, [*texts, self.prompt or ""])
-        check_inputs(self.inputs, texts, self.images, self.prompt or "")
+        check_prompt(self)

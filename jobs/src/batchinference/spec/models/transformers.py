@@ -23,9 +23,7 @@ from batchinference.spec.models.prompts import (
     Images,
     Messages,
     Template,
-    check_images,
-    check_inputs,
-    check_no_image_in,
+    check_prompt,
 )
 from batchinference.spec.models.transformers_tasks import (
     FIELDS,
@@ -77,13 +75,17 @@ class TransformersModel(RuntimeModel):
     """What the model is asked, with `{name}` for the input of that name and braces of the text
     doubled. A model with a chat template gets it as the user's message. Without a prompt, the one
     input that no other field uses is the text to continue, or a list of messages, each with `role`
-    and `content`."""
+    and `content`; if all inputs are images, the model describes them."""
+    return_full_text: bool = False
+    """Begin each generated text with its prompt, as the pipeline option of that name does. For
+    text-generation with a model that continues its prompt."""
     system: Template | None = None
     """A system message, the first of the chat."""
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, for instance examples."""
     images: Images = []
-    """The inputs that are images, which the model sees before the prompt."""
+    """The inputs that are images. The model sees an image at its `{name}` in `prompt`, otherwise
+    before the prompt."""
     sampling: Arguments = {}
     """How text is generated, in the names of transformers' GenerationConfig: `max_new_tokens` (256
     unless told otherwise), `do_sample`, `temperature`, `top_p`, `num_return_sequences`... With
@@ -126,10 +128,7 @@ class TransformersModel(RuntimeModel):
         return self
 
     def _check_prompt(self) -> None:
-        texts = [*(message.content for message in self.messages), self.system or ""]
-        check_images(self.inputs, self.images)
-        check_no_image_in(self.inputs, self.images, [*texts, self.prompt or ""])
-        check_inputs(self.inputs, texts, self.images, self.prompt or "")
+        check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
             raise _error(
                 "model_images",

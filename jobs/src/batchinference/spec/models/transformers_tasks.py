@@ -101,6 +101,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "top_k": CLASSIFICATION,
     "candidate_labels": ZERO_SHOT,
     "prompt": GENERATION,
+    "return_full_text": ("text-generation",),
     "system": GENERATION,
     "messages": GENERATION,
     "sampling": GENERATION,

@@ -22,9 +22,7 @@ from batchinference.spec.models.prompts import (
     Images,
     Messages,
     Template,
-    check_images,
-    check_inputs,
-    check_no_image_in,
+    check_prompt,
 )
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -81,8 +79,9 @@ class VllmModel(RuntimeModel):
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, for instance examples."""
     images: Images = []
-    """The inputs that are images, which the model sees before the prompt: columns of pixels, of
-    files' bytes, or of addresses (http://, https:// or data URIs)."""
+    """The inputs that are images: columns of pixels, of files' bytes, or of addresses (http://,
+    https:// or data URIs). The model sees an image at its `{name}` in `prompt`, otherwise before
+    the prompt."""
     allow: Annotated[list[UrlPrefix], Field(max_length=64)] = []
     """Where else addresses of images may lead, by prefixes such as
     https://intranet.example/photos/. The public internet is always allowed; other addresses are
@@ -157,11 +156,7 @@ class VllmModel(RuntimeModel):
             self._check_no_chat()
         if self.allow and not self.images:
             raise _error("'allow' needs 'images': it is about their addresses")
-        special = [*self.images, *([self.adapter] if self.adapter is not None else [])]
-        check_images(self.inputs, special)
-        texts = [*(message.content for message in self.messages), self.system or ""]
-        check_no_image_in(self.inputs, self.images, [*texts, self.prompt or ""])
-        check_inputs(self.inputs, texts, special, self.prompt or "")
+        check_prompt(self, [] if self.adapter is None else [self.adapter])
         self._check_adapters()
         return self
 

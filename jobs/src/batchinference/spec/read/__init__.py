@@ -26,8 +26,10 @@ from batchinference.spec.read.records import (
 )
 from batchinference.spec.read.sources import (
     HuggingfaceOptions,
+    ItemsOptions,
     LanceOptions,
     ReadHuggingface,
+    ReadItems,
     ReadLance,
     ReadSql,
     SqlOptions,
@@ -58,7 +60,8 @@ Read = Annotated[
     | ReadManifest
     | ReadSql
     | ReadHuggingface
-    | ReadLance,
+    | ReadLance
+    | ReadItems,
     Field(discriminator="format"),
 ]
 
@@ -69,6 +72,7 @@ __all__ = [
     "FileOptions",
     "HuggingfaceOptions",
     "ImageOptions",
+    "ItemsOptions",
     "JsonOptions",
     "LanceOptions",
     "ManifestOptions",
@@ -82,6 +86,7 @@ __all__ = [
     "ReadFiles",
     "ReadHuggingface",
     "ReadImages",
+    "ReadItems",
     "ReadJson",
     "ReadLance",
     "ReadManifest",

@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import OptionsModel, SpecModel
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
-
-def _each_path_once(paths: list[str]) -> list[str]:
-    if twice := [path for path in paths if paths.count(path) > 1]:
-        raise PydanticCustomError(
-            "twice",
-            "'{path}' is named twice, and a file is read once: name it once, or list it twice in a "
-            "manifest (format: manifest) to have its rows twice",
-            {"path": twice[0]},
-        )
-    return paths
-
-
-Paths = Annotated[list[Uri], Field(min_length=1, max_length=256), AfterValidator(_each_path_once)]
+Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
@@ -126,7 +114,8 @@ class ReadFiles(ReadModel):
 
     paths: Paths
     """Files, directories (read with their subdirectories) and globs; local, s3://, gs:// or
-    az://."""
+    az://. A path that is listed twice is read twice; a file that different paths name is read
+    once."""
     storage: Storage = FROM_ENVIRONMENT
     """How the object store that the paths name is reached."""
 

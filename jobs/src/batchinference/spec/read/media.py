@@ -10,19 +10,23 @@ from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 
 Pixels = Annotated[int, Field(ge=1, le=65536)]
 Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
+Mode = Literal["RGB", "RGBA", "L"]
+MaxPixels = Annotated[int, Field(ge=1, le=1 << 31)]
+SampleRate = Annotated[int, Field(ge=1, le=1_000_000)]
+MAX_PIXELS = 64_000_000
 
 
 class PixelOptions(FileOptions):
     """Options of every format whose pictures are decoded."""
 
-    max_pixels: Annotated[int, Field(ge=1, le=1 << 31)] = 64_000_000
+    max_pixels: MaxPixels = MAX_PIXELS
     """Pixels that one picture may have. A larger one is a bad row."""
 
 
 class PictureOptions(PixelOptions):
     """Options of every format in which there are pictures."""
 
-    mode: Literal["RGB", "RGBA", "L"] = "RGB"
+    mode: Mode = "RGB"
     """Pillow's name of the colour mode that every image is converted to."""
     size: Size | None = None
     """Height and width in pixels that every image is resized to. Models want one size, and
@@ -36,7 +40,7 @@ class ImageOptions(PictureOptions, RowOptions):
 class AudioOptions(RowOptions):
     USUAL_ROW_BYTES = 1 << 30
 
-    sample_rate: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    sample_rate: SampleRate | None = None
     """Samples a second that every recording is resampled to, such as the 16000 that speech models
     want. Otherwise each keeps its own."""
     mono: bool = False

@@ -1,19 +1,25 @@
-"""Sources that are not files: databases, data sets of the Hugging Face Hub, Lance."""
+"""Sources that are not files: databases, data sets of the Hugging Face Hub, Lance, inline rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.arguments import Values, small
 from batchinference.spec.base import SQL_NAME, Columns, EachOnce
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
+Items = Annotated[
+    list[Annotated[Values, Field(min_length=1)]],
+    Field(min_length=1, max_length=1000),
+    AfterValidator(small),
+]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
 
@@ -123,4 +129,21 @@ class ReadLance(ReadModel):
     storage: Storage = FROM_ENVIRONMENT
     """How the object store that the path names is reached."""
     options: LanceOptions = LanceOptions()
+    """Options of the source."""
+
+
+class ItemsOptions(ReadOptions):
+    limit: Limit | None = None
+    """Read so many rows and no more: the first."""
+
+
+class ReadItems(ReadModel):
+    """Rows that are written in the job's file."""
+
+    format: Literal["items"]
+    """The kind of source."""
+    items: Items
+    """The rows, each as `column: value`. A row without a value for a column has null there. At most
+    65536 bytes as JSON; larger inputs belong into a file."""
+    options: ItemsOptions = ItemsOptions()
     """Options of the source."""

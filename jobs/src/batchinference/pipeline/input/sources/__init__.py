@@ -11,14 +11,15 @@ from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.spec.read import Read
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The library that each source imports, by the source's format in the specification. The module
-of a source has the name of its format and is imported when it is needed."""
+"""The library that a source imports, by the source's format in the specification. The module of a
+source has the name of its format and is imported when it is needed."""
 
 
 def open_table(read: Read) -> TableInput:
     """Connect to a source and return it split into read tasks.
 
     Raises BadInput with the name of the incorrect field."""
-    need(f"the format '{read.format}'", LIBRARIES[read.format], FORMATS_EXTRA, BadInput)
+    if library := LIBRARIES.get(read.format):
+        need(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{read.format}")
     return cast(TableInput, module.open_source(read))

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 import transformers
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
@@ -18,9 +31,9 @@ from batchinference.pipeline.runtimes.transformers.prompts import (
     TextPrompts,
     check_room,
 )
-from batchinference.pipeline.runtimes.transformers.sampling import sampling_of
 from batchinference.pipeline.runtimes.transformers.tokens import fit
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.problems import did_you_mean
 
 
 class GenerationRuntime:
@@ -30,6 +43,12 @@ class GenerationRuntime:
         source = Source(model, device)
         self._model = source.model(_kind(source, model.task))
         self._continues = not self._model.config.is_encoder_decoder
+        self._full_text = model.return_full_text
+        if self._full_text and not self._continues:
+            raise ModelLoad(
+                f"'returnFullText': model '{model.source}' has an encoder, and does not continue "
+                "its prompt. Remove the field"
+            )
         side = "left" if self._continues else "right"
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
         self._prompts = prompts(source, model, side)
@@ -60,11 +79,27 @@ class GenerationRuntime:
                     logits_processor=self._sampling.noise(asked.keys, number),
                     tokenizer=self._prompts.tokenizer,
                 )
-            new = self._new_tokens(output, tensors.get("input_ids"))
-            found = self._prompts.tokenizer.batch_decode(new, skip_special_tokens=True)
+            if self._full_text:
+                found = self._full_texts(output, asked)
+            else:
+                found = self._decode(self._new_tokens(output, tensors.get("input_ids")))
             for at, text in enumerate(found):
                 texts[at * len(texts) // len(found)].append(text)
         return texts
+
+    def _decode(self, tokens: torch.Tensor) -> list[str]:
+        texts: list[str] = self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return texts
+
+    def _full_texts(self, output: torch.Tensor, asked: PromptBatch) -> list[str]:
+        """Return the prompts with what was added to them. Both are decoded together, because some
+        tokenizers drop the space at the beginning of a text."""
+        prompts = self._decode(asked.tensors["input_ids"])
+        each = len(output) // len(prompts)
+        return [
+            asked.keys[at // each] + text[len(prompts[at // each]) :]
+            for at, text in enumerate(self._decode(output))
+        ]
 
     def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
         """Return the output without the prompt, which most models repeat at the beginning."""
@@ -85,3 +120,137 @@ def _kind(source: Source, task: str) -> Any:
     if config.is_encoder_decoder:
         return transformers.AutoModelForSeq2SeqLM
     return transformers.AutoModelForCausalLM
+
+
+MAX_NEW_TOKENS = 256
+_LENGTHS = ("max_new_tokens", "max_length")
+_WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
+"""Parameters that count the prompt with its padding, and those that count only new tokens."""
+_NOT_BY_ROW = {
+    **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
+    **{"top_h": None, "prompt_lookup_num_tokens": None},
+}
+_TOP_K = 50
+"""The library's default, used if neither the user nor the model sets the parameter."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The parameters, merged with the model's own. `copies` is the number of texts per prompt. With
+    a `seed`, each row has its own random numbers, and each copy needs a separate pass."""
+
+    config: Any
+    copies: int
+    seed: int | None
+
+    @property
+    def passes(self) -> int:
+        return 1 if self.seed is None else self.copies
+
+    def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
+        """Return processors after which the most likely token is one that was sampled at random.
+
+        `keys` identify the prompts of the rows, and `number` is the number of the pass. The list is
+        empty if the library samples, or if there is no sampling."""
+        if self.seed is None:
+            return LogitsProcessorList()
+        seeds = [_seed(self.seed, key, number) for key in keys]
+        return LogitsProcessorList([*_warpers(self.config), _RowNoise(seeds)])
+
+    def generate_config(self) -> Any:
+        """Return the configuration for `generate`. With a seed it selects the most likely token,
+        because the processors do the sampling."""
+        if self.seed is None:
+            return self.config
+        config = copy.deepcopy(self.config)
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            setattr(config, name, None)
+        config.update(do_sample=False, num_return_sequences=1)
+        return config
+
+
+def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
+    """Return the model's own parameters, overridden by those of the user.
+
+    Raises ModelLoad for a parameter that the library does not know or does not accept.
+    """
+    config = copy.deepcopy(model.generation_config)
+    if not model.config.is_encoder_decoder:
+        _leave_out_padding(config, given)
+    wanted = {name: value for name, value in given.items() if name != "seed"}
+    try:
+        unknown = config.update(**wanted)
+    except ValueError as error:
+        raise ModelLoad(f"sampling: {error}") from error
+    if unknown:
+        name = next(iter(unknown))
+        hint = did_you_mean(name, vars(config), cutoff=0.5)
+        raise ModelLoad(f"sampling: transformers has no parameter '{name}'{hint}")
+    if all(getattr(config, name) is None for name in _LENGTHS):
+        config.max_new_tokens = MAX_NEW_TOKENS
+    if config.pad_token_id is None:
+        config.pad_token_id = pad_token_id
+    seed = given.get("seed") if config.do_sample else None
+    if seed is not None:
+        _check_drawn(config)
+    return Sampling(config, config.num_return_sequences or 1, seed)
+
+
+def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
+    """Remove the model's own length limits that count padding. With them, the text of a row would
+    depend on the longest row of its batch. Raises ModelLoad if the user sets one."""
+    for name, instead in _WITH_PADDING.items():
+        if name in given:
+            raise ModelLoad(
+                f"sampling: '{name}' counts the prompt with its padding, so that the text of a "
+                f"row would depend on the other rows of its batch: use '{instead}'"
+            )
+        setattr(config, name, None)
+
+
+def _check_drawn(config: Any) -> None:
+    """Raise ModelLoad for a sampling parameter that does not work with a seed per row."""
+    for name, nothing in _NOT_BY_ROW.items():
+        if getattr(config, name, None) not in (None, nothing):
+            raise ModelLoad(f"sampling: 'seed' cannot be had with '{name}': set it to {nothing}")
+
+
+def _warpers(config: Any) -> list[LogitsProcessor]:
+    """Return the processors that `generate` itself would apply before it samples, in its order."""
+    warpers: list[LogitsProcessor] = []
+    if config.temperature not in (None, 1.0):
+        warpers.append(TemperatureLogitsWarper(config.temperature))
+    if (top_k := _TOP_K if config.top_k is None else config.top_k) > 0:
+        warpers.append(TopKLogitsWarper(top_k))
+    if config.top_p not in (None, 1.0):
+        warpers.append(TopPLogitsWarper(config.top_p))
+    if config.min_p is not None:
+        warpers.append(MinPLogitsWarper(config.min_p))
+    return warpers
+
+
+def _seed(seed: int, key: str, number: int) -> int:
+    digest = hashlib.sha256(f"{seed}\0{number}\0{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class _RowNoise(LogitsProcessor):
+    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
+
+    `generate` samples all rows from one random stream. A row's text would therefore depend on the
+    other rows of its batch, which change after a retry or with another number of replicas. Here
+    each row has its own stream.
+    """
+
+    def __init__(self, seeds: list[int]) -> None:
+        self._seeds = seeds
+        self._generators: list[torch.Generator] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self._generators:
+            new = (torch.Generator(scores.device).manual_seed(seed) for seed in self._seeds)
+            self._generators = list(new)
+        draws = torch.empty_like(scores, dtype=torch.float32)
+        for row, generator in zip(draws, self._generators, strict=True):
+            row.exponential_(generator=generator)
+        return scores - draws.clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -19,8 +19,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import RUNTIMES_EXTRA, need
-from batchinference.pipeline.runtimes.base import torch_device
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING

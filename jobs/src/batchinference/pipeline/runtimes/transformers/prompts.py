@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from batchinference.pipeline.runtimes.prompts import (
     Part,
     chat_of,
     content_of,
+    describes_images,
     parts_of,
 )
 from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
@@ -24,27 +25,36 @@ from batchinference.pipeline.runtimes.transformers.media import pictures
 from batchinference.pipeline.runtimes.transformers.options import check_options, of_processor
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.models.prompts import places
 
 Row = dict[str, Any]
 
 
 def prompt_of(
-    model: TransformersModel, row: Row, images: Sequence[Any] = (), *, chat: bool
+    model: TransformersModel, row: Row, images: Mapping[str, Any], *, chat: bool
 ) -> str | list[Message]:
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
     If there is neither a `prompt` template nor an image, a text is returned unchanged and the model
     continues it. A list of messages is always a chat, even if the model has no chat template.
     """
-    asked = content_of(model, row)
-    if isinstance(asked, str) and (not chat or (model.prompt is None and not model.images)):
-        return asked
-    return chat_of(model, row, [{"type": "image", "image": image} for image in images])
+    if not chat or (model.prompt is None and not model.images):
+        asked = content_of(model, row)
+        if isinstance(asked, str):
+            return asked
+    return chat_of(model, row, {n: {"type": "image", "image": i} for n, i in images.items()})
 
 
-def images_of(model: TransformersModel, row: Row) -> list[Any]:
-    """Return the images of a row as Pillow images, in the order of `model.images`."""
-    return pictures([row[name] for name in model.images])
+def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
+    """Return the images of a row as Pillow images, by input."""
+    images = pictures([row[name] for name in model.images])
+    return dict(zip(model.images, images, strict=True))
+
+
+def order_of_images(model: TransformersModel) -> list[str]:
+    """Return the images in the order in which the prompt shows them. An image may occur twice."""
+    placed = [name for name in places(model.prompt or "") if name in model.images]
+    return [*(name for name in model.images if name not in placed), *placed]
 
 
 def in_parts(messages: list[Message]) -> list[Message]:
@@ -65,7 +75,7 @@ def _part(part: Part) -> Part:
 @dataclass(frozen=True)
 class PromptBatch:
     """Rows that are computed together: their numbers, their tensors, and for each row a key that
-    identifies its whole prompt."""
+    identifies its whole prompt: its text, or a digest of text and images."""
 
     rows: np.ndarray
     tensors: Any
@@ -83,7 +93,7 @@ class TextPrompts:
         self._tokens = Tokens(self.tokenizer, model, truncation=False)
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
-        prompts = [prompt_of(self._model, row, chat=self._template.there) for row in rows]
+        prompts = [prompt_of(self._model, row, {}, chat=self._template.there) for row in rows]
         texts = [self._template(prompt) for prompt in prompts]
         # a chat template adds the special tokens itself
         special = {"add_special_tokens": False} if isinstance(prompts[0], list) else {}
@@ -92,7 +102,7 @@ class TextPrompts:
 
 
 class ImagePrompts:
-    """Converts prompts of text and images."""
+    """Converts prompts of text and images, or images alone."""
 
     def __init__(self, source: Source, model: TransformersModel, padding_side: str) -> None:
         self._options = dict(model.options)
@@ -104,20 +114,27 @@ class ImagePrompts:
         self.tokenizer.padding_side = padding_side
         self._model = model
         self._template = ChatTemplate(self._processor, model)
+        self._order = order_of_images(model)
+        # a captioner such as BLIP has no chat template, and needs no text
+        self._no_text = describes_images(model) and not self._template.there
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
-        images = [images_of(self._model, row) for row in rows]
-        texts = [self._text(row, seen) for row, seen in zip(rows, images, strict=True)]
-        options = {"padding": True, **self._options}
-        if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
-            options["add_special_tokens"] = False
-        if self._model.images:
-            options["images"] = images
-        tensors = self._processor(text=texts, return_tensors="pt", **options)
+        by_name = [images_of(self._model, row) for row in rows]
+        images = [[of_row[name] for name in self._order] for of_row in by_name]
+        given = {"images": images} if self._order else {}
+        if self._no_text:
+            texts = [""] * len(rows)
+            tensors = self._processor(return_tensors="pt", **given, **self._options)
+        else:
+            texts = [self._text(row, seen) for row, seen in zip(rows, by_name, strict=True)]
+            options = {"padding": True, **self._options}
+            if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
+                options["add_special_tokens"] = False
+            tensors = self._processor(text=texts, return_tensors="pt", **given, **options)
         keys = [_key(text, seen) for text, seen in zip(texts, images, strict=True)]
         yield PromptBatch(np.arange(len(rows)), tensors, keys)
 
-    def _text(self, row: Row, images: list[Any]) -> str:
+    def _text(self, row: Row, images: Mapping[str, Any]) -> str:
         prompt = prompt_of(self._model, row, images, chat=self._template.there)
         return self._template(in_parts(prompt) if isinstance(prompt, list) else prompt)
 
@@ -135,6 +152,11 @@ class ChatTemplate:
         for field in ("system", "messages"):
             if getattr(model, field) and not self.there:
                 raise ModelLoad(f"'{field}': {self._missing()}: put all into 'prompt'")
+        if set(model.images) & set(places(model.prompt or "")) and not self.there:
+            raise ModelLoad(
+                f"'prompt': {self._missing()}, so it has no places for images: write the model's "
+                "own token for an image, such as <image>"
+            )
 
     def __call__(self, prompt: str | list[Message]) -> str:
         """Return the text of a prompt. A prompt that is a text is returned unchanged.

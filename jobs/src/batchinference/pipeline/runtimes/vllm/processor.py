@@ -12,7 +12,6 @@ from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.pipeline.runtimes.model_files import files_beside
-from batchinference.pipeline.runtimes.vllm.prompt_images import GuardedImages
 from batchinference.pipeline.runtimes.vllm.row_codec import (
     RESULT,
     ROW,
@@ -22,6 +21,7 @@ from batchinference.pipeline.runtimes.vllm.row_codec import (
 )
 from batchinference.pipeline.runtimes.vllm.stages import (
     GuardedEngine,
+    GuardedImages,
     IsolatingStage,
     guarded,
     load_failure,

@@ -1,6 +1,6 @@
-"""Embeds a text or an image as the query in the way that the job embedded its rows.
+"""Embeds the query of a similarity search: a text, an image or a row of the output.
 
-The query uses the job's reader options and model. It skips all other steps of the job.
+A text or an image is embedded with the job's reader options and model, without its other steps.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import device_of
 from batchinference.pipeline.search.index import Index
 from batchinference.pipeline.search.search import one_embedding
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan.pruning import columns_added
+from batchinference.spec.decode import DecodeImage
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
@@ -130,7 +133,8 @@ def _refuse_prepared(index: Index, embed: Step) -> None:
     """Raise BadInput if a step may have computed the model's input: the query skips that step."""
     given = set(embed.model.inputs.values()) if embed.model else set()
     for step in index.spec.steps[: index.spec.steps.index(embed)]:
-        if step.python is not None or (step.model is not None and step.model.output in given):
+        computes = step.model is not None or step.add_columns is not None
+        if step.python is not None or (computes and given.intersection(columns_added(step))):
             raise BadInput(
                 f"step '{step.name}' prepares what step '{embed.name}' embeds, and a query does "
                 "not go through it: search with --row"
@@ -143,6 +147,9 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
 
     given = spec.read.options
     options = given if isinstance(given, ImageOptions) else ImageOptions()
+    for decode in (step.decode for step in spec.steps):
+        if isinstance(decode, DecodeImage):
+            options = ImageOptions(mode=decode.mode, size=decode.size)
     try:
         (row,) = ImageReader(options).read(file)
     except OSError as error:
@@ -167,3 +174,48 @@ def _embed(step: Step, query: pa.Table) -> np.ndarray:
     if isinstance(embedded, TransformResult):
         raise JobFailure(f"the query cannot be embedded: {embedded.failed[0]}")
     return one_embedding(tensors_to_lists(embedded.drop_columns(QUERY)).column(0), "the query")
+
+
+SCAN_ROWS = 16384
+SHOWN = 5
+
+
+def of_row(index: Index, row: str) -> np.ndarray:
+    """Return the embedding, 1 x width, of a row that is given by its number or as COLUMN=VALUE."""
+    number = int(row) if row.isdecimal() else _row_where(index, row)
+    if number >= index.starts[-1]:
+        raise BadInput(f"there is no row {number}: '{index.output.uri}' has {index.starts[-1]} "
+                       "rows, counted from 0")  # fmt: skip
+    column = index.take(np.array([number]), [index.column]).column(0)
+    return one_embedding(column, f"row {number} of '{index.output.uri}'")
+
+
+def _row_where(index: Index, row: str) -> int:
+    """Return the number of the only row that matches COLUMN=VALUE.
+
+    Raises BadInput if no row or several rows match."""
+    name, equals, value = row.partition("=")
+    if not equals or name not in index.schema.names:
+        raise BadInput(
+            f"--row takes the number of a row or COLUMN=VALUE, got '{row}'; the columns are "
+            f"{', '.join(index.schema.names)}"
+        )
+    wanted = _value(name, value, index.schema.field(name).type)
+    found: list[int] = []
+    for first, batch in index.batches([name], SCAN_ROWS):
+        same = pc.fill_null(pc.equal(batch.column(name), wanted), False).to_numpy()
+        found += (first + np.flatnonzero(same)).tolist()
+        if len(found) > SHOWN:
+            break
+    if len(found) != 1:
+        many = ", ".join(map(str, found[:SHOWN])) + ("..." if len(found) > SHOWN else "")
+        which = f"rows {many}: choose one by its number" if found else "no row"
+        raise BadInput(f"{row} is true for {which}")
+    return found[0]
+
+
+def _value(name: str, text: str, kind: pa.DataType) -> pa.Scalar:
+    try:
+        return pa.scalar(text).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadInput(f"--row: '{text}' is no {kind}, which column '{name}' holds") from None

@@ -1,8 +1,9 @@
-"""Translates the syntax tree of a filter to an Arrow expression.
+"""Computes expressions over columns with Arrow.
 
 Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
-returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, and
-`in` if the list contains None. Division by zero also returns null. A column that is null in a whole
+returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, `in` if
+the list contains None, and a null condition of `if`, which counts as false. Division by zero also
+returns null. A column that is null in a whole
 block has no other type there; it is treated like any other null. Types that Arrow cannot compare or
 add without loss are rejected: uint64 with other integers, and decimals with anything but constants.
 """
@@ -21,7 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from batchinference.spec.expression import column_of, is_column
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.schema import unify_types
+from batchinference.spec.expression import column_of, columns_of, is_column, parse_expression
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -40,6 +43,7 @@ _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "lower": pc.utf8_lower,
     "upper": pc.utf8_upper,
+    "strip": pc.utf8_trim_whitespace,
     "abs": pc.abs,
     "startswith": pc.starts_with,
     "endswith": pc.ends_with,
@@ -48,7 +52,8 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
 }
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-_CAST = "cast the column in a step before the filter"
+_TEXTS = (pa.types.is_string, pa.types.is_large_string)
+_CAST = "convert the column with int(), float() or str()"
 
 
 class NoSuchValue(ValueError):
@@ -90,11 +95,36 @@ def compute(expression: pc.Expression, table: pa.Table) -> pa.ChunkedArray:
     return pads.dataset(table).to_table(columns={"result": expression}).column("result")
 
 
-def to_arrow(tree: ast.expr, schema: pa.Schema) -> Operand:
-    """Return the Arrow expression of a filter over columns of this schema. Raises NoSuchValue if a
-    text is not a value of the type that it is compared with, and ValueError, TypeError or
-    NotImplementedError if the types do not fit."""
-    return _Translation(schema).of(tree).as_condition()
+class ColumnExpression:
+    """An expression over columns. `label` names it in messages."""
+
+    def __init__(self, label: str, text: str) -> None:
+        self._label, self._text = label, text
+        self._tree = parse_expression(text)
+        self.columns = sorted(columns_of(self._tree))
+        self._known: dict[pa.Schema, Operand] = {}
+
+    def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
+        """Return the value of each row. The type is null if all values are null. Raises JobFailure
+        if the expression does not fit the columns, and ArrowInvalid if it fails for a row, for
+        example because a sum overflows."""
+        narrow = batch.select(self.columns)
+        schema = narrow.schema.remove_metadata()
+        if schema not in self._known:
+            self._known[schema] = self._translated(schema)
+        return compute(self._known[schema].expression, narrow)
+
+    def _translated(self, schema: pa.Schema) -> Operand:
+        nothing = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
+        try:
+            result = _Translation(schema).of(self._tree)
+            compute(result.expression, nothing)
+        except NoSuchValue as error:
+            raise BadInput(f"{self._label}: {error}: {self._text}") from None
+        except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
+            message = f"{self._label} cannot be computed: {self._text}: {error}"
+            raise JobFailure(message) from None
+        return result
 
 
 class _Translation:
@@ -110,20 +140,17 @@ class _Translation:
                 return self._column(name)
             case ast.Call():
                 return self._call(node)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return self._apply(operator.invert, self.of(operand).as_condition())
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                # not pc.negate, which turns the unsigned 1 into the largest number
-                return self._operation(ast.Sub(), constant(0), self.of(operand))
+            case ast.UnaryOp():
+                return self._unary(node)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._operation(op, self.of(left), self.of(right))
             case ast.BoolOp(op=op, values=values):
                 return self._fold(op, [self.of(value) for value in values])
-            case ast.Compare(left=left, ops=ops, comparators=rights):
-                lefts = [left, *rights[:-1]]
-                pairs = zip(lefts, ops, rights, strict=True)
-                return self._fold(ast.And(), [self._comparison(*pair) for pair in pairs])
-        raise ValueError(f"'{ast.unparse(node)}' is not part of the filter language")
+            case ast.Compare():
+                return self._comparisons(node)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self._choice(*map(self.of, (test, body, orelse)))
+        raise ValueError(f"'{ast.unparse(node)}' is not part of the expression language")
 
     def _apply(self, function: Callable[..., pc.Expression], *operands: Operand) -> Operand:
         """Return the result of a function on operands; null if one of them is null in every row."""
@@ -137,6 +164,18 @@ class _Translation:
         for part in others:
             result = self._apply(_OPERATORS[type(op)], result, part)
         return result
+
+    def _unary(self, node: ast.UnaryOp) -> Operand:
+        operand = self.of(node.operand)
+        if isinstance(node.op, ast.Not):
+            return self._apply(operator.invert, operand.as_condition())
+        # not pc.negate, which turns the unsigned 1 into the largest number
+        return self._operation(ast.Sub(), constant(0), operand)
+
+    def _comparisons(self, node: ast.Compare) -> Operand:
+        rights = node.comparators
+        pairs = zip([node.left, *rights[:-1]], node.ops, rights, strict=True)
+        return self._fold(ast.And(), [self._comparison(*pair) for pair in pairs])
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Operand:
         value = self.of(left)
@@ -156,6 +195,11 @@ class _Translation:
             return NULL
         if isinstance(op, ast.Div | ast.Mod):
             return self._division(op, left, right)
+        if isinstance(op, ast.Add) and all(_is_text(side.kind) for side in (left, right)):
+            first, second = _of_one_type(left, right)
+            between = pc.scalar(pa.scalar("", first.kind))
+            join = pc.binary_join_element_wise
+            return self._apply(lambda *both: join(*both, between), first, second)
         return self._apply(_OPERATORS[type(op)], *_paired(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
@@ -182,6 +226,18 @@ class _Translation:
         sides = left.cast(pa.float64()), divisor.cast(pa.float64())
         return self._apply(operator.truediv if isinstance(op, ast.Div) else _rest, *sides)
 
+    def _choice(self, test: Operand, body: Operand, orelse: Operand) -> Operand:
+        if body.is_null and orelse.is_null:
+            return NULL
+        condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
+        if body.is_null or orelse.is_null:
+            kind = body.kind if orelse.is_null else orelse.kind
+            nothing = constant(pa.scalar(None, kind))
+            sides = (nothing, orelse) if body.is_null else (body, nothing)
+        else:
+            sides = _of_one_type(*_paired(body, orelse))
+        return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
+
     def _column(self, name: str) -> Operand:
         """Return a column, with narrow numbers cast to wide ones. Arrow would compute in the narrow
         type, which may overflow."""
@@ -202,6 +258,8 @@ class _Translation:
         value = self.of(node.args[0])
         if name == "len":
             return self._length(value)
+        if name in _CASTS:
+            return value if value.is_null else _CASTS[name](value)
         constants = [arg.value for arg in node.args[1:] if isinstance(arg, ast.Constant)]
         return self._apply(lambda part: _FUNCTIONS[name](part, *constants), value)
 
@@ -218,6 +276,33 @@ class _Translation:
             length = pc.binary_length
         result = self._apply(length, value)
         return result if result.is_null else result.cast(pa.int64())
+
+
+def _to_integer(value: Operand) -> Operand:
+    """Return the integer of a number, without its fraction, or of a text."""
+    expression = value.expression
+    if pa.types.is_floating(value.kind):
+        expression = pc.trunc(expression)
+    return Operand(expression.cast(pa.int64()), pa.int64())
+
+
+_CASTS: dict[str, Callable[[Operand], Operand]] = {
+    "int": _to_integer,
+    "float": lambda value: value.cast(pa.float64()),
+    "str": lambda value: value.cast(pa.string()),
+}
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return any(is_text(kind) for is_text in _TEXTS)
+
+
+def _of_one_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    """Return both operands in one type. Raises TypeError if there is none for both."""
+    kind = unify_types(left.kind, right.kind)
+    if kind is None:
+        raise TypeError(f"{left.kind} and {right.kind} have no common type: {_CAST}")
+    return left.cast(kind), right.cast(kind)
 
 
 def _modulo(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:

@@ -1,0 +1,53 @@
+"""Reads rows that are written in the job's file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.snapshot import digest
+from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.spec.read import ReadItems
+
+
+def open_source(read: ReadItems) -> TableInput:
+    """Return the rows as an input. Raises BadInput if the values of a column have no common
+    type."""
+    items = read.items[: read.options.limit]
+    table = pa.table({name: _column(name, items) for name in dict.fromkeys(_names(items))})
+    parts = min(table.num_rows, read.options.override_num_blocks or 1)
+    return TableInput(
+        "items",
+        [partial(_block, table, number, parts) for number in range(parts)],
+        table.column_names,
+        RowCount(table.num_rows, estimated=False),
+        table.nbytes,
+        repeatable=True,
+        version=digest(json.dumps(items).encode()),
+    )
+
+
+def _block(table: pa.Table, number: int, parts: int) -> list[pa.Table]:
+    start, end = (table.num_rows * at // parts for at in (number, number + 1))
+    return [table.slice(start, end - start)]
+
+
+def _names(items: list[dict[str, Any]]) -> Iterator[str]:
+    for item in items:
+        yield from item
+
+
+def _column(name: str, items: list[dict[str, Any]]) -> pa.Array:
+    try:
+        return pa.array([item.get(name) for item in items])
+    except (pa.ArrowException, OverflowError) as error:
+        raise BadInput(
+            f"read.items: the values of column '{name}' have no common type ({error}). Write them "
+            "in one type, for instance all in quotes"
+        ) from None

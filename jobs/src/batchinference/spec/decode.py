@@ -1,0 +1,92 @@
+"""Decode steps: what is made of a column of bytes."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.read.media import (
+    MAX_PIXELS,
+    MaxPixels,
+    Mode,
+    SampleRate,
+    Size,
+)
+
+SAMPLE_RATE = "sample_rate"
+
+
+def _known(encoding: str) -> str:
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise PydanticCustomError("encoding", "Python knows no such encoding", {}) from None
+    return encoding
+
+
+class DecodeModel(SpecModel):
+    """The fields of every kind of content."""
+
+    column: ColumnName
+    """The column of bytes, or of structs with a field `bytes` as Hugging Face stores media. Null
+    stays null."""
+    output: ColumnName | None = None
+    """The column for the result. It replaces `column` unless told otherwise."""
+
+    @property
+    def columns_added(self) -> list[str]:
+        """The columns that the step adds or replaces."""
+        return [self.output or self.column]
+
+
+class DecodeImage(DecodeModel):
+    """Image files: height x width x channels (uint8)."""
+
+    format: Literal["image"]
+    """What the bytes are."""
+    mode: Mode = "RGB"
+    """Pillow's name of the colour mode that every image is converted to."""
+    size: Size | None = None
+    """Height and width in pixels that every image is resized to."""
+    max_pixels: MaxPixels = MAX_PIXELS
+    """Pixels that one image may have. A larger one is a bad row."""
+
+
+class DecodeAudio(DecodeModel):
+    """Audio files: channels x samples (float32, from -1 to 1), and a column `sample_rate`."""
+
+    format: Literal["audio"]
+    """What the bytes are."""
+    sample_rate: SampleRate | None = None
+    """Samples a second that every recording is resampled to. Otherwise each keeps its own."""
+    mono: bool = False
+    """Mix the channels into one, so that the result is samples instead of channels x samples."""
+
+    @property
+    def columns_added(self) -> list[str]:
+        return [self.output or self.column, SAMPLE_RATE]
+
+
+class DecodeText(DecodeModel):
+    """Text."""
+
+    format: Literal["text"]
+    """What the bytes are."""
+    encoding: Annotated[str, Field(min_length=1, max_length=32), AfterValidator(_known)] = "utf-8"
+    """The name that Python gives the encoding."""
+
+
+class DecodeJson(DecodeModel):
+    """JSON documents, as bytes or text: structs, lists, texts and numbers."""
+
+    format: Literal["json"]
+    """What the bytes are."""
+
+
+Decode = Annotated[
+    DecodeImage | DecodeAudio | DecodeText | DecodeJson, Field(discriminator="format")
+]

@@ -12,7 +12,7 @@ import tracemalloc
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +324,35 @@ def test_parquet_file_that_claims_many_rows_is_a_bad_row(
     monkeypatch.setattr(parquet_reader, "MOST_ROWS", 40_000)
     monkeypatch.setattr(parquet_reader, "MOST_ROWS_A_BYTE", 1)
     assert "its footer claims 50000 rows in" in read_files("parquet", tmp_path).bad[0, 0]
+
+
+def test_parquet_file_with_too_many_columns_is_a_bad_row(tmp_path: Path) -> None:
+    names = list(map(str, range(MAX_COLUMNS + 1)))
+    columns = pa.table([pa.nulls(1, pa.int8())] * len(names), names)
+    (tmp_path / "a.parquet").write_bytes(parquet(columns))
+    assert "10001 columns, more than 10000" in read_files("parquet", tmp_path).bad[0, 0]
+
+
+def test_parquet_rows_that_take_too_much_memory_are_read_in_smaller_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"a": ["x", "y" * 1000, "z" * 2000] * 30, "n": list(range(90))})
+    (tmp_path / "a.parquet").write_bytes(parquet(rows))
+    monkeypatch.setattr(parquet_reader, "_limited", lambda batches, _: limited(batches, 5000))
+    monkeypatch.setattr(parquet_reader, "FEWER", 4)
+    outcome = read_files("parquet", tmp_path)
+    assert (outcome.table.to_pylist(), outcome.bad) == (rows.to_pylist(), {})
+    monkeypatch.setattr(parquet_reader, "_limited", lambda batches, _: limited(batches, 1500))
+    outcome = read_files("parquet", tmp_path)
+    assert (outcome.good, len(outcome.bad)) == (rows.to_pylist()[:2], 88)
+    assert "MemoryError" in outcome.bad[0, 2]
+
+
+def limited(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:
+    for batch in batches:
+        if batch.nbytes > size:
+            raise MemoryError
+        yield pa.table(batch)
 
 
 def test_parquet_file_whose_column_has_no_name_in_utf8_is_a_bad_row(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""Gives damaged files to a worker, and keeps the files that cause a problem."""
+"""Has a worker read files, and keeps the damaged files that cause a problem."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import selectors
 import shutil
 import signal
@@ -14,14 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from support.fuzzing.mutations import damaged
-from support.fuzzing.seeds import Target
+from support.fuzzing.mutations import damaged_file
+from support.fuzzing.seeds import target
 
-MAX_MEMORY = 1 << 30
-MAX_SECONDS = 20.0
-"""Maximum CPU time for a file."""
 HANGS_AFTER, STARTS_WITHIN = 90.0, 250.0
-"""Seconds to wait for an answer. They are long because other processes may use the CPU."""
+"""Seconds to wait for a line. They are long because other processes may use the CPU."""
 KEPT = Path(tempfile.gettempdir()) / "batchinference-fuzz"
 """The directory in which files that cause a problem are kept."""
 
@@ -30,74 +26,90 @@ class Worker:
     """A process that reads files. It is restarted after a file has ended it."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines = b""
 
-    def problem(self, request: dict[str, Any]) -> str | None:
+    def problem(self, format_: str, path: Path, options: dict[str, Any]) -> str | None:
         """Read a file, and return the problem that this causes, or None."""
-        process = self._started()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        line = self._line(process, HANGS_AFTER)
-        if line is None:
-            self.stop()
-            return f"there is no answer after {HANGS_AFTER:g} s"
-        if not line:
-            code = process.wait()
-            self.stop()
-            return f"the process ends with {signal.Signals(-code).name if code < 0 else code}"
-        answer = json.loads(line)
-        if answer["seconds"] > MAX_SECONDS:
-            return f"it takes {answer['seconds']:.0f} s"
-        if answer["failed"]:
-            return f"the job fails: {answer['told']}"
-        if answer["memory"] > MAX_MEMORY:
-            return f"it takes {answer['memory'] >> 20} MiB of memory"
-        return None
+        self._send({"format_": format_, "path": str(path), "options": options})
+        answer, ended = self._line(HANGS_AFTER)
+        if ended:
+            return ended
+        self._line(HANGS_AFTER)
+        found: str | None = json.loads(answer)
+        return found
 
-    def _started(self) -> subprocess.Popen[str]:
+    def fuzz(self, name: str, directory: Path, files: int, seed: int) -> dict[int, str]:
+        """Read this many damaged files, and return the problems by the numbers of their files."""
+        found: dict[int, str] = {}
+        number = -1
+        while number + 1 < files:
+            span = {"seed": seed, "start": number + 1, "stop": files}
+            self._send({"name": name, "directory": str(directory), **span})
+            while True:
+                line, ended = self._line(HANGS_AFTER)
+                if ended:
+                    found[number] = ended
+                    break
+                if line == "done":
+                    break
+                if line.isdecimal():
+                    number = int(line)
+                else:
+                    found[number] = json.loads(line)
+        return found
+
+    def _send(self, request: dict[str, Any]) -> None:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.fuzzing.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                text=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-            if self._line(self._process, STARTS_WITHIN) != "ready\n":
+            if self._line(STARTS_WITHIN)[0] != "ready":
                 raise RuntimeError("the worker does not start")
-        return self._process
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
 
-    def _line(self, process: subprocess.Popen[str], seconds: float) -> str | None:
-        """Return the worker's answer: empty if the worker has ended, None after the timeout."""
+    def _line(self, seconds: float) -> tuple[str, str]:
+        """Return the next line of the worker, or why there is none. Then the worker has ended."""
+        assert self._process is not None
+        assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
-            if not selector.select(seconds):
-                return None
-        assert process.stdout is not None
-        return process.stdout.readline()
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._lines:
+                if not selector.select(seconds):
+                    self.stop()
+                    return "", f"there is no answer after {seconds:g} s"
+                if not (more := os.read(self._process.stdout.fileno(), 1 << 16)):
+                    code = self._process.wait()
+                    self.stop()
+                    ending = signal.Signals(-code).name if code < 0 else code
+                    return "", f"the process ends with {ending}"
+                self._lines += more
+        line, _, self._lines = self._lines.partition(b"\n")
+        return line.decode(), ""
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
-        self._process = None
+        self._process, self._lines = None, b""
 
 
-def fuzz(worker: Worker, target: Target, directory: Path, files: int, seed: int) -> list[str]:
+def fuzz(worker: Worker, name: str, directory: Path, files: int, seed: int) -> list[str]:
     """Read this many damaged files, and return the problems with the paths of the kept files."""
-    found = []
-    contents = [content for _, content in target.files]
-    for number in range(files):
-        chance = random.Random(f"{target.format} {seed} {number}")
-        ending, content = chance.choice(target.files)
-        path = directory / f"fuzzed.{ending}"
-        path.write_bytes(damaged(chance, target.format, content, contents))
-        request = {"format_": target.format, "path": str(path), "options": target.options}
-        if (problem := worker.problem(request)) is not None:
-            KEPT.mkdir(exist_ok=True)
-            kept = KEPT / f"{target.format}-{seed}-{number}.{ending}"
-            shutil.copy(path, kept)
-            found.append(f"{kept}: {problem}")
-    return found
+    problems = worker.fuzz(name, directory, files, seed)
+    return [f"{_kept(name, directory, seed, number)}: {text}" for number, text in problems.items()]
+
+
+def _kept(name: str, directory: Path, seed: int, number: int) -> Path:
+    made = target(name, directory / "seeds")
+    path = damaged_file(made, directory, seed, number)
+    KEPT.mkdir(exist_ok=True)
+    kept = KEPT / f"{made.format}-{seed}-{number}{path.suffix}"
+    shutil.move(path, kept)
+    return kept

@@ -10,8 +10,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 from google_crc32c import value as crc32c
+
+from support.fuzzing.seeds import Target
 
 TOKENS = (
     *(b"[" * 300, b"[" * 100_000, b'{"a":' * 30_000, b"]" * 200, b'"', b'\\"', b"\\", b"\0" * 64),
@@ -245,3 +248,13 @@ def damaged(chance: random.Random, format_: str, content: bytes, others: list[by
         if content:
             content = chance.choice(GENERAL)(chance, content, others)
     return content
+
+
+def damaged_file(target: Target, directory: Path, seed: int, number: int) -> Path:
+    """Write the damaged file with this number to the directory, and return its path."""
+    chance = random.Random(f"{target.format} {seed} {number}")
+    ending, content = chance.choice(target.files)
+    path = directory / f"fuzzed.{ending}"
+    contents = [content for _, content in target.files]
+    path.write_bytes(damaged(chance, target.format, content, contents))
+    return path

@@ -56,6 +56,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def target(name: str, directory: Path) -> Target:
     """Write a reader's valid files to a directory, and return the reader with them."""
+    directory.mkdir(exist_ok=True)
     CASES[name].write(directory)
     if name == "numpy":
         CASES["numpy archives"].write(directory)

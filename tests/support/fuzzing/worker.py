@@ -1,4 +1,6 @@
-"""Reads one file per line of its input, like a job, and reports the memory and CPU time used."""
+"""Reads files like a job, in a process of its own, and reports the problems that they cause.
+
+Each line of its input is a request in JSON: for one file, or for a range of damaged files."""
 
 from __future__ import annotations
 
@@ -8,21 +10,29 @@ import resource
 import sys
 import time
 import traceback
+from functools import lru_cache
 from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.planning import count_rows
+from support.fuzzing.mutations import damaged_file
+from support.fuzzing.seeds import Target, target
 from support.inputs.read_files import open_input
 
+MAX_MEMORY = 1 << 30
+MAX_SECONDS = 20.0
+"""Maximum CPU time for a file."""
 HEADROOM = 3 << 30
 """Bytes of address space that a worker may use in addition to those at its start."""
 MAX_ROWS = 200_000
 """Rows after which a worker stops reading. Valid files may have more."""
 
 
-def read(format_: str, path: str, options: dict[str, object]) -> str:
-    """Read a file and return the outcome. Other exceptions than JobFailure, which would end a job
-    without a cause, are not caught."""
+def read(format_: str, path: str, options: dict[str, object]) -> None:
+    """Read a file. Raises any exception except for JobFailure, which ends a job with a cause."""
     try:
         opened = open_input(format_, path, **options)
         count_rows(opened.frozen, opened.file_rows.reader, {})
@@ -31,9 +41,39 @@ def read(format_: str, path: str, options: dict[str, object]) -> str:
             rows += len(batch.source)
             if rows > MAX_ROWS:
                 break
-    except JobFailure as error:
-        return f"refused: {error}"
-    return "read"
+    except JobFailure:
+        pass
+
+
+def problem(format_: str, path: str, options: dict[str, object]) -> str | None:
+    """Read a file, and return the problem that this causes, or None."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak (VmHWM)
+    before, begun = _memory("VmRSS"), time.process_time()
+    try:
+        read(format_, path, options)
+    except BaseException:  # noqa: BLE001 - these are the bugs to find
+        return f"the job fails: {traceback.format_exc()[-4000:]}"
+    if (seconds := time.process_time() - begun) > MAX_SECONDS:
+        return f"it takes {seconds:.0f} s"
+    if (memory := _memory("VmHWM") - before) > MAX_MEMORY:
+        return f"it takes {memory >> 20} MiB of memory"
+    return None
+
+
+def fuzz(answers: IO[str], name: str, directory: str, seed: int, start: int, stop: int) -> None:
+    """Read the damaged files of a range. The number of each is written before it is read."""
+    made = _target(name, Path(directory))
+    for number in range(start, stop):
+        print(number, file=answers, flush=True)
+        path = damaged_file(made, Path(directory), seed, number)
+        if (found := problem(made.format, str(path), made.options)) is not None:
+            print(json.dumps(found), file=answers, flush=True)
+        path.unlink()
+
+
+@lru_cache(maxsize=1)
+def _target(name: str, directory: Path) -> Target:
+    return target(name, directory / "seeds")
 
 
 def _memory(name: str) -> int:
@@ -49,15 +89,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak (VmHWM)
-        before, begun = _memory("VmRSS"), time.process_time()
-        try:
-            told, failed = read(**json.loads(line)), False
-        except BaseException:  # noqa: BLE001 - these are the bugs to find
-            told, failed = traceback.format_exc(), True
-        memory, seconds = _memory("VmHWM") - before, time.process_time() - begun
-        answer = {"told": told[-4000:], "failed": failed, "memory": memory, "seconds": seconds}
-        print(json.dumps(answer), file=answers, flush=True)
+        request: dict[str, Any] = json.loads(line)
+        if "path" in request:
+            pa.default_memory_pool().release_unused()  # what it keeps would hide an allocation
+            print(json.dumps(problem(**request)), file=answers, flush=True)
+        else:
+            fuzz(answers, **request)
+        print("done", file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.steps import Replicas
 
 TASK_RETRIES = 10
 """Retries of a task whose process died. Nodes may be lost, but code that crashes its process does
@@ -43,7 +44,7 @@ def read_retries(*, repeatable: bool) -> int:
 
 def of_fused_tasks(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and write."""
-    arguments = _of_tasks(plan, TASK_CPUS, read_retries(repeatable=repeatable))
+    arguments = _of_tasks(plan, plan.task_cpus, read_retries(repeatable=repeatable))
     return {**arguments, "scheduling_strategy": "SPREAD"}
 
 
@@ -57,9 +58,24 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     """Return the CPUs of a task or actor.
 
     Ray rounds the CPUs of a pod up. If replicas have pods of their own, their CPUs are rounded up
-    too, so that a second replica does not fit into the remainder."""
+    too, so that a second replica does not fit into the remainder. On a single machine, Ray has only
+    the CPUs for fused tasks. If the input cannot be read by fused tasks, pools get none of them,
+    and share the machine with the tasks that read."""
+    if plan.fused and stage.replicas and not plan.groups:
+        return 0
     alone = bool(plan.groups) and not is_cpu_stage(stage)
     return math.ceil(stage.cpus) if alone else stage.cpus
+
+
+def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
+    """Return the minimum and maximum number of actors of a pool. In a fused plan, pools grow to
+    what the CPUs can carry."""
+    replicas = stage.replicas or Replicas()
+    if not plan.fused:
+        return replicas.min, replicas.max
+    pools = sum(stage.cpus for stage in plan.stages if stage.replicas)
+    others = TASK_CPUS + WRITE_CPUS if plan.groups else 0
+    return 1, max(1, int((all_cpus(plan) - others) / pools))
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import time
 from collections.abc import Iterator
@@ -152,4 +153,6 @@ def _is_text(kind: pa.DataType) -> bool:
 @lru_cache(maxsize=1)  # models are large
 def _stages_of_process(pickled: bytes) -> list[StageRunner]:
     stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    if stages:  # tokenizers would start a thread for each CPU of the machine
+        os.environ.setdefault("RAYON_NUM_THREADS", str(int(stages[0].cpus)))
     return [StageRunner(stage, errors) for stage in stages]

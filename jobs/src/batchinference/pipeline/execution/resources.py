@@ -45,7 +45,12 @@ def read_retries(*, repeatable: bool) -> int:
 def of_fused_tasks(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and write."""
     arguments = _of_tasks(plan, plan.task_cpus, read_retries(repeatable=repeatable))
-    return {**arguments, "scheduling_strategy": "SPREAD"}
+    arguments["scheduling_strategy"] = "SPREAD"
+    threads = int(plan.task_cpus)
+    if threads > 1:
+        # in processes of their own: in others, libraries may have been loaded with one thread
+        arguments["runtime_env"] = {"env_vars": {"OMP_NUM_THREADS": str(threads)}}
+    return arguments
 
 
 def _of_tasks(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:

@@ -24,11 +24,14 @@ from batchinference.pipeline.commit.commit_groups import counts_of_group
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution import fused, fused_steps
+from batchinference.pipeline.execution import fused, fused_steps, resources
 from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, StopRequest
 from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.plan import plan_for_cluster, plan_for_machine
+from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.made import begin_attempt, committing, layout_of
@@ -406,3 +409,21 @@ def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPa
     with StopRequest("run").watched():
         StopRequest("run").send()
         assert exited.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "seconds", "most"),
+    [(0, 0.0, 1), (3, 9.0, 3), (3, 10.0, 12)],
+    ids=["no worker yet", "one worker", "all workers"],
+)
+def test_first_tasks_need_no_further_workers(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, seconds: float, most: int
+) -> None:
+    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}))
+    workers = {"workers": {"cpu": 3, "max": 2}}
+    assert fused_tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
+
+
+def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 3}))
+    assert fused_tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6

@@ -161,7 +161,6 @@ def run_task_again(given: Document, task: int) -> None:
 def _small_commits() -> Iterator[None]:
     with (
         patch.object(committer, "PUT_THREADS", 1),
-        patch.object(executor, "all_cpus", lambda _: 2.0),
         patch.object(fused_steps, "BATCH_BYTES", 1),
         patch.object(fused, "COMMIT_SECONDS", 0.0),
     ):

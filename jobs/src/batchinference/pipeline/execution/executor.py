@@ -6,6 +6,7 @@ import math
 import threading
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -20,6 +21,7 @@ from batchinference.pipeline.execution.fused_steps import Steps, columns_of_firs
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     cpus_of,
+    fused_tasks_at_once,
     memory_of,
     of_fused_tasks,
     of_write_tasks,
@@ -39,8 +41,6 @@ _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 TASK_TEXTS, MIN_TEXT_TASKS = 2048, 3
 """Rows of a fused task if they are texts for a model, and the minimum number of such tasks for each
 one that the CPUs can run."""
-TASKS_AT_ONCE = 2
-"""Submitted tasks for each one that the CPUs can run, so that no CPU waits for the driver."""
 
 
 class Executor:
@@ -89,7 +89,7 @@ class Executor:
         stop = StopRequest(prepared.attempt.lease.run)
         fused = [FusedTask(n, task, steps, committer, rows, stop) for n, task in enumerate(tasks)]
         arguments = of_fused_tasks(self._plan, repeatable=prepared.input.repeatable)
-        at_once = math.ceil(TASKS_AT_ONCE * all_cpus(self._plan) / self._plan.task_cpus)
+        at_once = partial(fused_tasks_at_once, self._plan)
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
         return FusedExecution(fused, stop, arguments, at_once, self._control)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -175,12 +175,13 @@ class ChunkCommits:
 
 @dataclass(frozen=True)
 class FusedExecution:
-    """Runs fused tasks on Ray. At most `at_once` tasks are submitted at the same time."""
+    """Runs fused tasks on Ray. `at_once` returns how many of them may be submitted, given the
+    seconds since the start."""
 
     tasks: list[FusedTask]
     stop: StopRequest
     arguments: dict[str, Any]
-    at_once: int
+    at_once: Callable[[float], int]
     control: ExecutionControl
 
     def run(self) -> None:
@@ -189,9 +190,10 @@ class FusedExecution:
         task: Any = ray.remote(**self.arguments)(_run).options(name=self.control.stage)
         waiting = iter(self.tasks)
         running: list[Any] = []
+        began = time.monotonic()
         try:
             while not self.control.draining:
-                room = self.at_once - len(running)
+                room = max(0, self.at_once(time.monotonic() - began) - len(running))
                 running += [task.remote(one) for one in itertools.islice(waiting, room)]
                 if not running:
                     return

@@ -19,6 +19,10 @@ so in every retry, and the job must not run forever."""
 ACTOR_RESTARTS = 20
 """Restarts of an actor whose process died."""
 
+TASKS_AT_ONCE = 2
+"""Submitted tasks for each one that the CPUs can run, so that no CPU waits for the driver."""
+SCALE_UP_SECONDS = 10.0
+
 
 def selector(plan: Plan, group: str) -> dict[str, str] | None:
     """Return the label selector of a worker group; None on a single machine, without groups."""
@@ -29,6 +33,17 @@ def all_cpus(plan: Plan) -> float:
     """Return the CPUs that Ray has, or will have when its worker groups are at their maximum."""
     planned = sum(group.max * group.cpus for group in plan.groups)
     return max(planned, float(ray.cluster_resources().get("CPU", 0)))
+
+
+def fused_tasks_at_once(plan: Plan, seconds: float) -> int:
+    """Return how many fused tasks may be submitted `seconds` after the start of an execution.
+
+    In the first seconds these are the tasks that the running workers can run: each waiting task
+    makes the autoscaler start another worker, which a short job does not need."""
+    if plan.groups and seconds < SCALE_UP_SECONDS:
+        running = float(ray.cluster_resources().get("CPU", 0))
+        return max(1, int(running / plan.task_cpus))
+    return math.ceil(TASKS_AT_ONCE * all_cpus(plan) / plan.task_cpus)
 
 
 def of_write_tasks(plan: Plan) -> dict[str, Any]:

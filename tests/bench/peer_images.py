@@ -3,7 +3,6 @@
 One task reads and decodes the bytes. A pool of one actor runs the network and drops the pixels.
 """
 
-import io
 import sys
 from pathlib import Path
 
@@ -11,20 +10,14 @@ import numpy as np
 import pyarrow as pa
 import ray
 import torch
+from decoding import decoded
 from models import network
-from PIL import Image
 
-SIZE = 224
 BLOCKS = 64
 
 
 def decode(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    images = []
-    for path in batch["path"]:
-        with Image.open(io.BytesIO(Path(path).read_bytes())) as image:
-            image.draft("RGB", (2 * SIZE, 2 * SIZE))
-            resized = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-            images.append(np.asarray(resized))
+    images = [decoded(Path(path)) for path in batch["path"]]
     return {"path": batch["path"], "image": np.stack(images)}
 
 

@@ -138,6 +138,16 @@ class Suffix:
         return batch
 
 
+class Recorded:
+    """Creates a file whose name begins with the process for each instance."""
+
+    def __init__(self, directory: str) -> None:
+        Path(directory, f"{os.getpid()}-{time.monotonic_ns()}").touch()
+
+    def __call__(self, batch: Batch) -> Batch:
+        return batch
+
+
 class Meeting:
     """Blocks until this many replicas have each created a file."""
 

@@ -38,10 +38,9 @@ def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, he
             release.touch()
 
     files = {"first": source / "0.txt", "second": source / "0.txt", held: release}
-    steps = [
-        {"name": name, "python": {"callable": "own_code:Holding", "callArgs": {"file": str(file)}}}
-        for name, file in files.items()
-    ]
+    code = {name: {"callable": "own_code:Holding", "callArgs": {"file": str(file)}}
+            for name, file in files.items()}  # fmt: skip
+    steps = [{"name": name, "python": python, "replicas": {}} for name, python in code.items()]
     run = run_job(job_document("held", source, tmp_path / "out", steps=steps), on_publish=publish)
     assert run.report.state == JobState.SUCCEEDED
     assert release.exists()

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from ray.data import Dataset
 
+from batchinference.pipeline.input import files as input_files
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
 
 pytestmark = pytest.mark.usefixtures("ray")
 
 FUNCTION = {"name": "function", "python": {"callable": "own_code:length"}}
-POOL = {"name": "pool", "python": {"callable": "own_code:Suffix"}}
+CLASS = {"name": "class", "python": {"callable": "own_code:Suffix"}}
+POOL = {**CLASS, "name": "pool", "replicas": {"max": 1}}
 FILTER = {"name": "filter", "filter": "len(text) > 1"}
 AFTER = {"name": "after", "python": {"callable": "own_code:shout"}}
 
@@ -84,9 +86,31 @@ def test_tasks_are_fused_but_pools_and_writing_are_not(
 def test_job_without_pools_needs_no_operators(
     tmp_path: Path, written: list[Dataset], files: int
 ) -> None:
-    run = run_job(_job(tmp_path, files, [FILTER, FUNCTION], {}))
+    run = run_job(_job(tmp_path, files, [FILTER, FUNCTION, CLASS], {}))
     assert run.counts == (60, 60, 0, 0)
     assert written == []
+
+
+def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(
+    tmp_path: Path, written: list[Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(input_files, "REREAD_BYTES", 0)
+    run = run_job(_job(tmp_path, 1, [FILTER, CLASS], {}))
+    assert run.counts == (60, 60, 0, 0)
+    expected = ["ReadRows", "MapBatches(filter)", "MapBatches(class)", "Write"]
+    assert operators(written[0]) == expected
+
+
+def test_each_process_constructs_a_class_once(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    arguments = {"directory": str(tmp_path / "made")}
+    step = {
+        "name": "made",
+        "python": {"callable": "own_code:Recorded", "constructorArgs": arguments},
+    }
+    assert run_job(_job(tmp_path, 20, [step], {})).counts == (60, 60, 0, 0)
+    processes = [path.name.split("-")[0] for path in (tmp_path / "made").iterdir()]
+    assert len(processes) == len(set(processes))
 
 
 def _job(directory: Path, files: int, steps: list[Document], write: Document) -> Document:

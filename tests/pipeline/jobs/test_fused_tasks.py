@@ -24,16 +24,14 @@ from batchinference.pipeline.commit.commit_groups import counts_of_group
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution import fused
-from batchinference.pipeline.execution.fused import (
-    BatchRows,
-    ChunkCommits,
-    FusedTask,
-    Steps,
-    StopRequest,
-)
+from batchinference.pipeline.execution import fused, fused_steps, resources
+from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, StopRequest
+from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.plan import plan_for_cluster, plan_for_machine
+from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.made import begin_attempt, committing, layout_of
@@ -50,7 +48,7 @@ Files = Iterator[tuple[str, memoryview]]
 class AsRead(Steps):
     """No steps: the results are the batches that were read."""
 
-    def applied_to(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
+    def applied_to(self, read: Iterator[RowBatch], _: threading.Event) -> Iterator[RowBatch]:
         return read
 
 
@@ -87,7 +85,7 @@ def task_of(
     rows_per_commit: int = 1,
     stop: Stop | None = None,
 ) -> FusedTask:
-    steps, stop = AsRead(NO_STEPS, 0), stop or Stop()
+    steps, stop = AsRead(NO_STEPS), stop or Stop()
     return FusedTask(TASK, lambda: iter(read()), steps, committer, rows_per_commit, stop)
 
 
@@ -323,8 +321,10 @@ def inputs(draw: st.DrawFn) -> list[RowBatch]:
         for size in draw(st.lists(st.integers(1, 5), max_size=6)):
             kind = draw(st.sampled_from(["good", "good", "failed", "filtered"]))
             rows = range(row, row + size)
+            texts = ["x" * draw(st.integers(0, 9)) for _ in rows]
+            table = pa.table({"n": rows, "text": texts})
             made = {
-                "good": lambda rows=rows, file=file: [good(file, rows.start, rows)],
+                "good": lambda rows=rows, file=file, table=table: [good(file, rows.start, table)],
                 "failed": lambda rows=rows, file=file: [failed(file, row) for row in rows],
                 "filtered": lambda rows=rows, file=file: [filtered(file, *rows)],
             }
@@ -356,14 +356,16 @@ def test_each_row_is_committed_once_however_it_is_cut(
                 raise ValueError("died")
 
         rows = data.draw(st.integers(1, 20))
-        task = FusedTask(TASK, read, Steps(NO_STEPS, 0), committer, rows, stop)
+        task = FusedTask(TASK, read, Steps(NO_STEPS, texts=("text",)), committer, rows, stop)
         with (
             patch.multiple(
-                fused,
+                fused, FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)), COMMIT_SECONDS=0.0
+            ),
+            patch.multiple(
+                fused_steps,
                 FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)),
                 BATCH_BYTES=data.draw(st.integers(1, 20 * FOUR)),
                 FIRST_ROWS=data.draw(st.integers(1, 9)),
-                COMMIT_SECONDS=0.0,
             ),
             nullcontext() if stopped else pytest.raises(ValueError, match="died"),
         ):
@@ -410,27 +412,19 @@ def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPa
         assert exited.wait(10)
 
 
-class TestRowsPerBatch:
-    """Steps get more rows at once until a batch takes BATCH_SECONDS."""
+@pytest.mark.parametrize(
+    ("cpus", "seconds", "most"),
+    [(0, 0.0, 1), (3, 9.0, 3), (3, 10.0, 12)],
+    ids=["no worker yet", "one worker", "all workers"],
+)
+def test_first_tasks_need_no_further_workers(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, seconds: float, most: int
+) -> None:
+    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}))
+    workers = {"workers": {"cpu": 3, "max": 2}}
+    assert fused_tasks_at_once(plan_for_cluster(spec_of(cluster=workers)), seconds) == most
 
-    def test_batches_grow_while_they_are_fast(self) -> None:
-        rows = BatchRows(0)
-        assert rows.next == fused.FIRST_ROWS
-        rows.took(rows.next, 0.0)
-        assert rows.next == fused.FIRST_ROWS * fused.MAX_GROWTH
 
-    def test_slow_batches_shrink_to_one_row(self) -> None:
-        rows = BatchRows(0)
-        rows.took(64, 16 * fused.BATCH_SECONDS)
-        assert rows.next == 4
-        rows.took(4, 100 * fused.BATCH_SECONDS)
-        assert rows.next == 1
-
-    @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))
-    def test_batches_are_a_multiple_of_the_batch_size(self, size: int, took: list[float]) -> None:
-        rows = BatchRows(size)
-        assert rows.next % size == 0
-        for seconds in took:
-            rows.took(rows.next, seconds)
-            assert rows.next >= size
-            assert rows.next % size == 0
+def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 3}))
+    assert fused_tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6

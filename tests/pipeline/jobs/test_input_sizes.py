@@ -54,10 +54,11 @@ def test_empty_files_among_others_take_nothing_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize("pool", [False, True], ids=["function", "class"])
+@pytest.mark.parametrize("pool", [False, True], ids=["function", "pool"])
 def test_one_row(tmp_path: Path, pool: bool) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["only"]})
-    step = {"name": "own", "python": {"callable": "own_code:Suffix"}} if pool else LENGTH
+    in_pool = {"name": "own", "python": {"callable": "own_code:Suffix"}, "replicas": {}}
+    step = in_pool if pool else LENGTH
     run = run_job(job_document("one", source, tmp_path / "out", steps=[step]))
     assert run.counts == (1, 1, 0, 0)
     (row,) = rows_of(tmp_path / "out")

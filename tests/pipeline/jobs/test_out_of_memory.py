@@ -38,6 +38,7 @@ def job_of(directory: Path, batch_size: Any) -> Document:
         "name": "sum",
         "model": model,
         "batchSize": batch_size,
+        "replicas": {},
         "resources": {"cpu": 0.5},
     }
     read = {"format": "parquet"}

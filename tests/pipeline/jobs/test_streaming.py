@@ -50,7 +50,12 @@ def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
         "spec": {
             "read": {"format": "images", "paths": [str(images(tmp_path / "in"))]},
             "steps": [
-                {"name": "mean", "python": {"callable": "own_code:Brightness"}, "batchSize": 16},
+                {
+                    "name": "mean",
+                    "python": {"callable": "own_code:Brightness"},
+                    "batchSize": 16,
+                    "replicas": {},
+                },
                 {"name": "slim", "dropColumns": ["image"]},
             ],
             "write": {"format": "parquet", "path": str(tmp_path / "out")},

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.execution.attempt_run import AttemptRun
-from batchinference.pipeline.execution.fused import FusedTask, Steps, StopRequest
+from batchinference.pipeline.execution.fused import FusedTask, StopRequest
+from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.writers import writer_for
@@ -73,7 +74,7 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     assert isinstance(prepared, AttemptRun)
     (read,) = prepared.input.read_tasks(1)
     errors = ErrorHandling(True, prepared.attempt.layout.input)
-    steps = Steps.of(plan_for_machine(spec, gpus=0).stages, errors)
+    steps = Steps.of(plan_for_machine(spec, gpus=0), errors)
     committer = committer_for(spec.write, prepared.attempt, writer_for(spec.write))
     stop = StopRequest(prepared.attempt.lease.run)
     modules = imported(FusedTask(0, read, steps, committer, 1, stop))

@@ -91,12 +91,12 @@ def test_plan_output(invoke: Invoke, write_job: WriteJob) -> None:
 )
 def test_plan_shows_devices(planned: Planned, resources: Document, shown: str) -> None:
     profiles: Document = {"T4": {}, "Ascend910B": {}, "licence": {}}
-    stages, groups = planned(model_step(resources=resources), profiles=profiles)
+    stages, groups = planned(model_step(resources=resources, replicas={}), profiles=profiles)
     assert stages[1]["DEVICES"] == groups[-1]["DEVICES"] == shown
 
 
 def test_plan_shows_cpus_of_reading_and_writing(planned: Planned) -> None:
-    read, _, write = planned(model_step())[0]
+    read, _, write = planned(model_step(replicas={}))[0]
     assert (read["STEPS"], read["CPU"], read["GROUP"]) == ("text", f"{TASK_CPUS:g}", "cpu")
     assert (write["STEPS"], write["CPU"], write["GROUP"]) == ("parquet", f"{WRITE_CPUS:g}", "cpu")
 
@@ -116,9 +116,9 @@ def test_plan_shows_actors(planned: Planned, replicas: Document, shown: str) -> 
 @pytest.mark.parametrize(
     ("steps", "shown"),
     [
-        ([model_step()], "32"),
-        ([python_step()], "block"),
-        ([python_step(batchSize=9)], "9"),
+        ([model_step(replicas={})], "32"),
+        ([python_step(replicas={})], "block"),
+        ([python_step(replicas={}, batchSize=9)], "9"),
     ],
     ids=["model", "class", "class of 9"],
 )
@@ -141,6 +141,19 @@ def test_plan_shows_a_job_without_pools_as_one_stage(
     assert stage["STEPS"] == ",".join(["text", *names, "parquet"])
     assert (stage["RUNS AS"], stage["BATCH"]) == ("tasks", shown)
     assert (stage["CPU"], stage["GROUP"]) == (f"{TASK_CPUS:g}", "cpu")
+
+
+def test_plan_shows_a_model_without_a_pool_in_that_stage(planned: Planned) -> None:
+    (stage,) = planned(filter_step("a"), model_step("b", resources={"cpu": 3}))[0]
+    assert list(stage.values()) == [
+        "read-write",
+        "text,a,b,parquet",
+        "tasks",
+        "32",
+        "3",
+        "-",
+        "cpu",
+    ]
 
 
 def test_plan_shows_pods_of_the_job(planned: Planned) -> None:

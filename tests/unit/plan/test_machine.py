@@ -6,6 +6,7 @@ import pytest
 
 from batchinference.plan import Plan, cpus_needed, plan_for_machine, ray_cpus
 from batchinference.spec import SpecError
+from support.documents.http_models import chat
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import filter_step, spec_of
 
@@ -119,6 +120,13 @@ def test_machine_pools_start_with_one_replica(gpus: int) -> None:
     assert (stage.replicas.min, stage.replicas.max) == (1, 8)
 
 
+@pytest.mark.parametrize(("cpu", "task", "ray"), [(0.5, 1, 2), (1.5, 1.5, 2), (4, 4, 4)])
+def test_fused_tasks_have_the_cpus_of_the_widest_step(cpu: float, task: float, ray: int) -> None:
+    made = plan(filter_step(), model_step("a", resources={"cpu": cpu}), model_step("b"))
+    assert made.task_cpus == task
+    assert ray_cpus(made, 2) == ray
+
+
 def test_missing_column_is_refused_on_a_machine() -> None:
     with pytest.raises(SpecError, match="reads column 'txt'"):
         plan(filter_step(expression="len(txt) > 0"))
@@ -132,14 +140,25 @@ PARTS = {"format": "json", "path": "out"}
     [
         ([], PARTS, True),
         ([filter_step(), python_step("f", "m:function")], PARTS, True),
-        ([filter_step(), model_step()], PARTS, False),
+        ([filter_step(), model_step(), python_step()], PARTS, True),
+        ([model_step(resources={"cpu": 2.5})], PARTS, True),
+        ([model_step(replicas={"max": 2})], PARTS, False),
+        ([python_step(replicas={})], PARTS, False),
+        ([model_step(resources={"gpu": 1})], PARTS, False),
+        ([model_step(resources={"custom": {"NPU": 1}})], PARTS, False),
+        ([model_step(resources={"memory": "4Gi"})], PARTS, False),
+        ([model_step(model=chat())], PARTS, False),
         ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, False),
-        ([filter_step()], {**PARTS, "rowsPerFile": 10}, False),
-        ([filter_step()], {"format": "lance", "path": "out"}, False),
+        ([model_step(), filter_step()], {**PARTS, "rowsPerFile": 10}, False),
+        ([model_step(), filter_step()], {"format": "lance", "path": "out"}, False),
     ],
-    ids=["no steps", "narrow tasks", "a pool", "a wide task", "files of many tasks", "a table"],
+    ids=[
+        *("no steps", "narrow tasks", "a model and a class", "a wide model", "replicas"),
+        *("default replicas", "GPU", "device", "memory", "endpoint", "a wide task"),
+        *("files of many tasks", "a table"),
+    ],
 )
-def test_narrow_jobs_are_fused_and_need_no_cpus_for_writers(
+def test_jobs_that_need_no_operators_are_fused_and_need_no_cpus_for_writers(
     steps: list[Document], write: Document, fused: bool
 ) -> None:
     made = plan_for_machine(spec_of(steps=steps, write=write))

@@ -104,7 +104,7 @@ def _print_plan(job: BatchInference) -> None:
     spec, plan = job.spec, plan_for_cluster(job.spec)
     _print_table([
         ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "DEVICES", "GROUP"),
-        *(_fused_rows(spec) if plan.fused else _staged_rows(spec, plan)),
+        *(_fused_rows(spec, plan) if plan.fused else _staged_rows(spec, plan)),
     ])  # fmt: skip
     echo("")
     cpus, memory = head_size(spec.cluster)
@@ -117,12 +117,14 @@ def _print_plan(job: BatchInference) -> None:
         echo(f"a cluster would refuse this job: {problem}", err=True)
 
 
-def _fused_rows(spec: BatchInferenceSpec) -> list[tuple[str, ...]]:
+def _fused_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:
     """Return the row of a job whose tasks read, run all steps and write."""
     steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
-    sizes = dict.fromkeys(str(step.batch_size) for step in spec.steps if step.batch_size)
+    default = [step.model.default_batch_size if step.model else None for step in spec.steps]
+    given = [step.batch_size for step in spec.steps]
+    sizes = dict.fromkeys(str(a or b) for a, b in zip(given, default, strict=True) if a or b)
     batch = ",".join(sizes) or "auto"
-    return [("read-write", steps, "tasks", batch, f"{TASK_CPUS:g}", "-", CPU_GROUP)]
+    return [("read-write", steps, "tasks", batch, f"{plan.task_cpus:g}", "-", CPU_GROUP)]
 
 
 def _staged_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:

@@ -97,6 +97,21 @@ class RowBatch:
         rest = replace(self, table=table, ids=self.ids[rows:], source=left)
         return RowBatch.read(self.table.slice(0, rows), first), rest
 
+    def taken(self, order: np.ndarray) -> RowBatch:
+        """Return a batch as it was read with its rows in another order."""
+        ids = self.ids[order]
+        source = ids if len(self.source) == len(ids) else self.source
+        return replace(self, table=self.table.take(pa.array(order)), ids=ids, source=source)
+
+    def in_order_of(self, ids: np.ndarray) -> RowBatch:
+        """Return the batch with its rows in the order of these ids of input rows (int64)."""
+        by_id = np.argsort(ids)
+        places = by_id[np.searchsorted(ids, self.ids, sorter=by_id)]
+        if (np.diff(places) >= 0).all():
+            return self
+        order = np.argsort(places, kind="stable")
+        return replace(self, table=self.table.take(pa.array(order)), ids=self.ids[order])
+
     def only(self, ids: np.ndarray) -> RowBatch:
         """Return the rows of these input rows (int64)."""
         rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)

@@ -29,9 +29,15 @@ class Plan:
     groups: tuple[WorkerGroup, ...]
     fused: bool
     """Whether each task reads a part of the input, runs all steps and writes the results. This
-    needs an input with enough parts: see `execution.executor`."""
+    needs an input with enough parts: see `execution.executor`. Otherwise, and if the plan is not
+    fused, the stages are operators."""
     notes: tuple[str, ...] = ()
     """Notes on how the plan differs from the job's file because of the machine it runs on."""
+
+    @property
+    def task_cpus(self) -> float:
+        """The CPUs of a task that runs all steps."""
+        return max([TASK_CPUS, *(stage.cpus for stage in self.stages)])
 
     def group_of(self, stage: Stage) -> str:
         return group_of(stage, list(self.groups))
@@ -41,7 +47,9 @@ def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job could not finish."""
     stages = _checked_stages(spec)
     fused = is_fused(stages, spec.write)
-    groups = groups_of(stages, spec.cluster.workers, fused=fused)
+    # an input with too few parts for fused tasks needs CPUs for pools and for writing
+    no_pools = all(stage.replicas is None for stage in stages)
+    groups = groups_of(stages, spec.cluster.workers, fused=fused and no_pools)
     return Plan(tuple(stages), tuple(groups), fused)
 
 
@@ -64,20 +72,23 @@ def plan_for_machine(
 def is_fused(stages: list[Stage], write: Write) -> bool:
     """Return whether one task can read, run all steps and write.
 
-    Actor pools and wide tasks need operators of their own. A table needs the columns of the first
-    rows before it is written. Rows of several parts of the input are collected for a file with
-    `rowsPerFile` rows."""
-    narrow = all(
-        s.replicas is None and not s.rows_per_block and s.cpus == TASK_CPUS for s in stages
+    Pools that the job asks for and wide tasks need operators of their own. A table needs the
+    columns of the first rows before it is written. Rows of several parts of the input are collected
+    for a file with `rowsPerFile` rows."""
+    operators = any(
+        stage.needs_pool
+        or stage.rows_per_block
+        or (stage.replicas is None and stage.cpus != TASK_CPUS)
+        for stage in stages
     )
     collects = isinstance(write, WriteSized) and write.rows_per_file is not None
-    return narrow and not collects and not isinstance(write, WriteTable)
+    return not (operators or collects or isinstance(write, WriteTable))
 
 
 def ray_cpus(plan: Plan, machine: int) -> int:
     """Return the CPUs that a Ray on a machine with `machine` CPUs must have for the plan."""
     if plan.fused:
-        return machine
+        return max(machine, math.ceil(plan.task_cpus))
     return max(with_writers(machine), math.ceil(cpus_needed(plan)))
 
 

@@ -3,7 +3,8 @@
 Adjacent steps that only change columns run together in one task. A model or a class gets its own
 actor pool. CPU work is not fused into that pool, so that the next batch is prepared while the
 device computes. Only drops of columns are fused into a pool: image data that no later step reads
-then never leaves the actor.
+then never leaves the actor. If no stage needs its pool, tasks run all stages, and there are no
+operators: see `plan.is_fused`.
 """
 
 from __future__ import annotations
@@ -62,6 +63,16 @@ class Stage:
         """Whether Ray Data runs the stage with an LLM processor, as several operators."""
         model = self.steps[0].model if self.steps else None
         return model is not None and model.runtime == "vllm"
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether the job asks for a number of replicas, or for a replica with more than CPUs."""
+        step = self.steps[0] if self.steps else None
+        if self.replicas is None or step is None:
+            return False
+        asked = step.resources or Resources()
+        own = step.replicas or asked.gpu or asked.memory or asked.custom
+        return bool(own) or (step.model is not None and not step.model.IN_PROCESS)
 
     @property
     def rows_per_block(self) -> int | None:

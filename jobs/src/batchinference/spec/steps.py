@@ -148,7 +148,8 @@ class Step(SpecModel):
     `auto` searches for the fastest while the first batches run. Whenever memory runs out, the
     replica goes on with half as many."""
     replicas: Replicas | None = None
-    """Replicas of a model or a python class. One unless told otherwise."""
+    """Replicas of a model or a python class, each in an actor. Without this field, a step that
+    needs only CPUs has a copy in each task if the whole job can run in tasks, else one replica."""
     resources: Resources | None = None
     """Resources of one replica of a model or python step, and the CPUs of a nearest step."""
 

@@ -25,6 +25,7 @@ from batchinference.pipeline.ray_compat.cluster import (
     get_memory_info_reply,
     get_state_from_address,
     maybe_enable_token_auth_if_token_available,
+    without_monitors,
 )
 
 Resources = dict[str, float]
@@ -94,12 +95,13 @@ def embedded(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iter
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
     with own_token(), _output_to_file() if quiet else nullcontext():
-        _init(
-            _temp_dir=files.of_ray,
-            num_cpus=cpus,
-            include_dashboard=False,
-            log_to_driver=not quiet,
-        )
+        with without_monitors(log_to_driver=not quiet):
+            _init(
+                _temp_dir=files.of_ray,
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=not quiet,
+            )
         try:
             yield ray.cluster_resources()
         finally:

@@ -6,6 +6,7 @@ import math
 import threading
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -15,10 +16,12 @@ from batchinference.pipeline.commit.manifest_entry import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, Steps, StopRequest
+from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, StopRequest
+from batchinference.pipeline.execution.fused_steps import Steps, columns_of_first_model
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     cpus_of,
+    fused_tasks_at_once,
     memory_of,
     of_fused_tasks,
     of_write_tasks,
@@ -33,8 +36,11 @@ from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan, Stage
 from batchinference.spec.job import BatchInferenceSpec
 
-TASKS_PER_CPU = 2
-"""Submitted tasks per CPU, so that no CPU waits for the driver."""
+_WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
+"""Formats whose rows have no column of texts."""
+TASK_TEXTS, MIN_TEXT_TASKS = 2048, 3
+"""Rows of a fused task if they are texts for a model, and the minimum number of such tasks for each
+one that the CPUs can run."""
 
 
 class Executor:
@@ -48,26 +54,42 @@ class Executor:
         """Run the attempt until all rows are committed."""
         configure()
         prepared = self._prepared
-        sizing = prepared.sizing.of_part(prepared.input.share(prepared.gaps))
-        wanted = sizing.blocks if self._plan.fused else sizing.read_tasks
+        share = prepared.input.share(prepared.gaps)
+        sizing = prepared.sizing.of_part(share)
+        chosen = self._spec.read.options.override_num_blocks
+        if self._plan.fused:
+            rows = share * prepared.count.rows if prepared.count and not chosen else None
+            wanted = sizing.blocks if rows is None else self._fused_tasks(rows, sizing.blocks)
+        else:
+            wanted = sizing.read_tasks
         tasks = prepared.input.read_tasks(wanted, prepared.gaps)
-        # with fewer parts than blocks, the steps must run in other tasks than the reading
-        enough = 2 * len(tasks) > sizing.blocks and not self._spec.read.options.override_num_blocks
+        # with too few parts, the steps must run in other tasks than the reading
+        needed = wanted if self._plan.fused else sizing.blocks
+        enough = 2 * len(tasks) > needed and not chosen
         if self._plan.fused and (enough or prepared.input.divisible):
             self._fused(tasks).run()
         else:
             self._staged(tasks, len(tasks) if enough else sizing.blocks).run()
 
+    def _fused_tasks(self, rows: float, most: int) -> int:
+        """Return the number of fused tasks for this number of rows, at most `most`.
+
+        If the first model may read texts, tasks have rows for a window of them."""
+        if self._spec.read.format in _WITHOUT_TEXTS or not columns_of_first_model(self._spec.steps):
+            return most
+        at_once = all_cpus(self._plan) / self._plan.task_cpus
+        return min(most, math.ceil(max(rows / TASK_TEXTS, MIN_TEXT_TASKS * at_once)))
+
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write
         writer = writer_for(write)  # type: ignore[arg-type] # writing to a table is never fused
         committer = committer_for(write, prepared.attempt, writer)
-        steps = Steps.of(self._plan.stages, self._errors)
+        steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
         fused = [FusedTask(n, task, steps, committer, rows, stop) for n, task in enumerate(tasks)]
         arguments = of_fused_tasks(self._plan, repeatable=prepared.input.repeatable)
-        at_once = math.ceil(TASKS_PER_CPU * all_cpus(self._plan))
+        at_once = partial(fused_tasks_at_once, self._plan)
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
         return FusedExecution(fused, stop, arguments, at_once, self._control)
 

@@ -1,21 +1,19 @@
 """Runs jobs without actor pools: each Ray task reads, computes and commits a part of the input.
 
 Rows do not leave the process that reads them. A task commits its rows in chunks, so that its memory
-is bounded and little work is lost if its process dies.
+is bounded and little work is lost if its process dies. Ray runs the tasks in as many worker
+processes as tasks fit on its CPUs, and each process loads the models once.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
-import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +23,8 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.memory import peak_memory
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat.cluster import (
@@ -34,76 +32,18 @@ from batchinference.pipeline.ray_compat.cluster import (
     retries_of_this_task,
     set_flag,
 )
-from batchinference.pipeline.row_batch import RowBatch, merged, resized
-from batchinference.plan import Stage
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.control import ExecutionControl
 
-BATCH_BYTES = 16 << 20
-"""The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
-MAX_BATCH_BYTES = 128 << 20
-FIRST_ROWS, MAX_GROWTH = 64, 8
-BATCH_SECONDS = 1.0
-"""Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
-loses little work."""
 ABORT_SECONDS = 5.0
 """Seconds that the other tasks have to commit their rows after a task has failed."""
 POLL_SECONDS = 0.5
 """Maximum seconds until the driver, or a task between two batches, notices a request to stop."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """The stages of a job, which each worker process loads once for all its tasks."""
-
-    pickled: bytes
-    batch_rows: int
-    """The largest batch size of a step; 0 if no step has one."""
-
-    @classmethod
-    def of(cls, stages: tuple[Stage, ...], errors: ErrorHandling) -> Steps:
-        sizes = (step.batch_size for stage in stages for step in stage.steps)
-        largest = max((size for size in sizes if isinstance(size, int)), default=0)
-        return cls(pickle.dumps((stages, errors)), largest)
-
-    def applied_to(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
-        """Yield the results of the rows in batches."""
-        rows = BatchRows(self.batch_rows)
-        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
-        for batch in resized(read, lambda: rows.next, size):
-            began = time.monotonic()
-            result = batch
-            for stage in _stages_of_process(self.pickled):
-                result = stage(result)
-            rows.took(len(batch.ids), time.monotonic() - began)
-            yield result
-
-
-class BatchRows:
-    """Finds the number of rows that take BATCH_SECONDS, as a multiple of a step's batch size."""
-
-    def __init__(self, batch_rows: int) -> None:
-        self._unit = max(1, batch_rows)
-        self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
-        """The number of rows of the next batch."""
-
-    def took(self, rows: int, seconds: float) -> None:
-        """Record how long a batch took."""
-        if not rows:
-            return
-        most = self.next * MAX_GROWTH
-        wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
-        self.next = max(self._unit, int(wanted) // self._unit * self._unit)
-
-
-@lru_cache(maxsize=16)
-def _stages_of_process(pickled: bytes) -> list[StageRunner]:
-    stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
-    return [StageRunner(stage, errors) for stage in stages]
 
 
 @dataclass(frozen=True)
@@ -169,7 +109,8 @@ class FusedTask:
         with self.stop.watched() as stopping, ThreadPoolExecutor(1) as pool:
             number = max((manifest.number + 1 for manifest in earlier), default=0)
             commits = ChunkCommits(self, pool, number)
-            for batch in self.steps.applied_to(_without_committed(self.read(), earlier)):
+            read = _without_committed(self.read(), earlier)
+            for batch in self.steps.applied_to(read, stopping):
                 commits.add(batch)
                 if stopping.is_set():
                     commits.flush()  # before the reader ends, which may wait for requests
@@ -234,12 +175,13 @@ class ChunkCommits:
 
 @dataclass(frozen=True)
 class FusedExecution:
-    """Runs fused tasks on Ray. At most `at_once` tasks are submitted at the same time."""
+    """Runs fused tasks on Ray. `at_once` returns how many of them may be submitted, given the
+    seconds since the start."""
 
     tasks: list[FusedTask]
     stop: StopRequest
     arguments: dict[str, Any]
-    at_once: int
+    at_once: Callable[[float], int]
     control: ExecutionControl
 
     def run(self) -> None:
@@ -248,9 +190,10 @@ class FusedExecution:
         task: Any = ray.remote(**self.arguments)(_run).options(name=self.control.stage)
         waiting = iter(self.tasks)
         running: list[Any] = []
+        began = time.monotonic()
         try:
             while not self.control.draining:
-                room = self.at_once - len(running)
+                room = max(0, self.at_once(time.monotonic() - began) - len(running))
                 running += [task.remote(one) for one in itertools.islice(waiting, room)]
                 if not running:
                     return

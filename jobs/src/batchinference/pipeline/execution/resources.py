@@ -11,12 +11,17 @@ from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, is_cpu_stage
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.steps import Replicas
 
 TASK_RETRIES = 10
 """Retries of a task whose process died. Nodes may be lost, but code that crashes its process does
 so in every retry, and the job must not run forever."""
 ACTOR_RESTARTS = 20
 """Restarts of an actor whose process died."""
+
+TASKS_AT_ONCE = 2
+"""Submitted tasks for each one that the CPUs can run, so that no CPU waits for the driver."""
+SCALE_UP_SECONDS = 10.0
 
 
 def selector(plan: Plan, group: str) -> dict[str, str] | None:
@@ -28,6 +33,17 @@ def all_cpus(plan: Plan) -> float:
     """Return the CPUs that Ray has, or will have when its worker groups are at their maximum."""
     planned = sum(group.max * group.cpus for group in plan.groups)
     return max(planned, float(ray.cluster_resources().get("CPU", 0)))
+
+
+def fused_tasks_at_once(plan: Plan, seconds: float) -> int:
+    """Return how many fused tasks may be submitted `seconds` after the start of an execution.
+
+    In the first seconds these are the tasks that the running workers can run: each waiting task
+    makes the autoscaler start another worker, which a short job does not need."""
+    if plan.groups and seconds < SCALE_UP_SECONDS:
+        running = float(ray.cluster_resources().get("CPU", 0))
+        return max(1, int(running / plan.task_cpus))
+    return math.ceil(TASKS_AT_ONCE * all_cpus(plan) / plan.task_cpus)
 
 
 def of_write_tasks(plan: Plan) -> dict[str, Any]:
@@ -43,8 +59,13 @@ def read_retries(*, repeatable: bool) -> int:
 
 def of_fused_tasks(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and write."""
-    arguments = _of_tasks(plan, TASK_CPUS, read_retries(repeatable=repeatable))
-    return {**arguments, "scheduling_strategy": "SPREAD"}
+    arguments = _of_tasks(plan, plan.task_cpus, read_retries(repeatable=repeatable))
+    arguments["scheduling_strategy"] = "SPREAD"
+    threads = int(plan.task_cpus)
+    if threads > 1:
+        # in processes of their own: in others, libraries may have been loaded with one thread
+        arguments["runtime_env"] = {"env_vars": {"OMP_NUM_THREADS": str(threads)}}
+    return arguments
 
 
 def _of_tasks(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
@@ -57,9 +78,24 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     """Return the CPUs of a task or actor.
 
     Ray rounds the CPUs of a pod up. If replicas have pods of their own, their CPUs are rounded up
-    too, so that a second replica does not fit into the remainder."""
+    too, so that a second replica does not fit into the remainder. On a single machine, Ray has only
+    the CPUs for fused tasks. If the input cannot be read by fused tasks, pools get none of them,
+    and share the machine with the tasks that read."""
+    if plan.fused and stage.replicas and not plan.groups:
+        return 0
     alone = bool(plan.groups) and not is_cpu_stage(stage)
     return math.ceil(stage.cpus) if alone else stage.cpus
+
+
+def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
+    """Return the minimum and maximum number of actors of a pool. In a fused plan, pools grow to
+    what the CPUs can carry."""
+    replicas = stage.replicas or Replicas()
+    if not plan.fused:
+        return replicas.min, replicas.max
+    pools = sum(stage.cpus for stage in plan.stages if stage.replicas)
+    others = TASK_CPUS + WRITE_CPUS if plan.groups else 0
+    return 1, max(1, int((all_cpus(plan) - others) / pools))
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:

@@ -28,6 +28,7 @@ from batchinference.pipeline.execution.resources import (
     cpus_of,
     memory_of,
     of_write_tasks,
+    pool_size,
     read_retries,
     selector,
 )
@@ -205,10 +206,11 @@ def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> D
         return dataset.map_batches(task, batch_size=None, **common, **retries)
     if stage.is_llm:
         return _add_llm(dataset, stage, plan, errors)
+    least, most = pool_size(stage, plan)
     return dataset.map_batches(
         _actor(stage, errors),
         batch_size=stage.batch_size,
-        compute=ActorPoolStrategy(min_size=stage.replicas.min, max_size=stage.replicas.max),
+        compute=ActorPoolStrategy(min_size=least, max_size=most),
         num_gpus=stage.gpus or None,
         resources=dict(stage.custom) or None,
         accelerator_type=stage.accelerator,

@@ -94,7 +94,7 @@ class StepRunner:
         self.name = step.name
         self._transform = transform
         self._errors = errors
-        self._batch = _first_size(step)
+        self._batch = first_size(step)
         self._time = StepTime()
         self._waits = list(WAITS)
 
@@ -184,8 +184,10 @@ class StepResults:
         return batch.derived(table, parents, self.failed)
 
 
-def _first_size(step: Step) -> BatchSize:
+def first_size(step: Step) -> BatchSize:
+    """Return the size of the first batch of a step. It is UNLIMITED for a function or class without
+    a batch size."""
     if step.batch_size == "auto":
         return BatchSize(step.name, FIRST_SIZE, SEARCH_ROWS)
-    # Ray Data cuts the batches for models; batches for functions are cut here
-    return BatchSize(step.name, step.batch_size or UNLIMITED)
+    of_model = step.model.default_batch_size if step.model else UNLIMITED
+    return BatchSize(step.name, step.batch_size or of_model)

@@ -1,10 +1,14 @@
-"""Ray cluster functions: authentication tokens, memory, automatic connection and retries."""
+"""Ray cluster functions: start, authentication tokens, memory, automatic connection and retries."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ray._private import auto_init_hook
 from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available,
 )
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._private.node import Node
 from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.experimental.internal_kv import (
@@ -22,7 +26,26 @@ __all__ = [
     "maybe_enable_token_auth_if_token_available",
     "retries_of_this_task",
     "set_flag",
+    "without_monitors",
 ]
+
+
+@contextmanager
+def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
+    """Make `ray.init` start no dashboard and no autoscaler, and start what sends the output of
+    workers to the driver only on request.
+
+    Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
+    `ray.init` waits for the dashboard, even for one without web pages."""
+    names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
+    before = {name: getattr(Node, name) for name in names}
+    for name in names:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 def retries_of_this_task() -> int:

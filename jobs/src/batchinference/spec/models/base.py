@@ -30,6 +30,8 @@ class RuntimeModel(SpecModel):
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
     """Files of which a model of the Hub has one at least. None of them: a source is always a
     place, never the id of such a model."""
+    IN_PROCESS: ClassVar[bool] = True
+    """Whether one process loads the model and runs it, alone and without waiting for others."""
 
     @property
     def source_or_none(self) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -84,6 +84,8 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(
 
 class HttpModel(RuntimeModel):
     """A model behind an HTTP endpoint. A row is one request."""
+
+    IN_PROCESS: ClassVar[bool] = False
 
     runtime: Literal["http"]
     """The library that runs the model."""

@@ -55,6 +55,7 @@ class VllmModel(RuntimeModel):
     rows as soon as others are done."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
+    IN_PROCESS: ClassVar[bool] = False
 
     runtime: Literal["vllm"]
     """The library that runs the model."""

@@ -1,0 +1,158 @@
+"""The steps of a fused task: the sizes of their batches, and the order of the rows in them."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from threading import Event
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.execution.step_runner import (
+    UNLIMITED,
+    ErrorHandling,
+    StageRunner,
+    first_size,
+)
+from batchinference.pipeline.input.planning import FILE_BYTES
+from batchinference.pipeline.row_batch import RowBatch, merged, resized
+
+if TYPE_CHECKING:
+    from batchinference.plan import Plan
+    from batchinference.spec.steps import Step
+
+BATCH_BYTES = 16 << 20
+"""The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
+MAX_BATCH_BYTES = 128 << 20
+FIRST_ROWS, MAX_GROWTH = 64, 8
+BATCH_SECONDS = 1.0
+"""Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
+loses little work."""
+WINDOW_BATCHES, WINDOW_ROWS = 30, 4096
+"""A window has as many rows as this number of batches, but at most WINDOW_ROWS."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The stages of a job, which each worker process loads once for all its tasks."""
+
+    pickled: bytes
+    batch_rows: int = 0
+    """The largest batch size of a step; 0 if no step has one."""
+    texts: tuple[str, ...] = ()
+    """The columns of the input that the first model reads."""
+
+    @classmethod
+    def of(cls, plan: Plan, errors: ErrorHandling) -> Steps:
+        """Return the steps of a plan. Each computes with as many threads as the task has CPUs."""
+        stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
+        steps = [step for stage in stages for step in stage.steps]
+        sizes = (first_size(step).size for step in steps)
+        largest = max((size for size in sizes if size < UNLIMITED), default=0)
+        return cls(pickle.dumps((stages, errors)), largest, columns_of_first_model(steps))
+
+    def applied_to(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the rows in the order of the input. If `stopping` is set, the
+        results that are complete are yielded next.
+
+        If the first model reads texts, rows are computed in windows, longest texts first, so that
+        the texts of a batch have similar lengths and are padded little."""
+        rows = BatchRows(self.batch_rows)
+        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+        for window in resized(read, lambda: rows.window, size):
+            lengths = text_lengths(window.table, self.texts)
+            rows.have_texts = lengths is not None
+            done: list[RowBatch] = []
+            for batch in rows.cut(
+                window if lengths is None else window.taken(np.argsort(-lengths))
+            ):
+                began = time.monotonic()
+                done.append(self._results(batch))
+                rows.took(len(batch.ids), time.monotonic() - began)
+                if stopping.is_set() or sum(one.nbytes for one in done) >= FILE_BYTES:
+                    yield merged(done).in_order_of(window.ids)
+                    done = []
+            if done:
+                yield merged(done).in_order_of(window.ids)
+
+    def _results(self, batch: RowBatch) -> RowBatch:
+        for stage in _stages_of_process(self.pickled):
+            batch = stage(batch)
+        return batch
+
+
+class BatchRows:
+    """Finds the number of rows that take BATCH_SECONDS, as a multiple of a step's batch size."""
+
+    def __init__(self, batch_rows: int) -> None:
+        self._unit = max(1, batch_rows)
+        self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
+        """The number of rows of the next batch."""
+        self.have_texts = False
+        """Whether the rows were texts until now."""
+
+    @property
+    def window(self) -> int:
+        """The number of rows of the next window, which is one batch if the rows are no texts."""
+        if not self.have_texts:
+            return self.next
+        return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
+
+    def cut(self, window: RowBatch) -> Iterator[RowBatch]:
+        """Yield the rows of a window in batches. The size of each batch follows from the others."""
+        rest: RowBatch | None = window
+        while rest is not None:
+            batch, rest = rest.cut(self.next)
+            yield batch
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Record how long a batch took."""
+        if not rows:
+            return
+        most = self.next * MAX_GROWTH
+        wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
+        self.next = max(self._unit, int(wanted) // self._unit * self._unit)
+
+
+def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
+    """Return the columns that the first model reads, by their names before all steps."""
+    before: dict[str, str] = {}
+    for step in steps:
+        if step.model is not None:
+            return tuple(before.get(name, name) for name in step.model.inputs.values())
+        renamed = step.rename_columns or {}
+        before |= {new: before.get(old, old) for old, new in renamed.items()}
+    return ()
+
+
+def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
+    """Return the total length of the texts of each row; None if none of the columns has texts."""
+    texts = [
+        table.column(name)
+        for name in columns
+        if name in table.column_names and _is_text(table.schema.field(name).type)
+    ]
+    if not texts:
+        return None
+    lengths = (pc.fill_null(pc.binary_length(text), 0).to_numpy() for text in texts)
+    return np.sum([one.astype(np.int64) for one in lengths], axis=0)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+@lru_cache(maxsize=1)  # models are large
+def _stages_of_process(pickled: bytes) -> list[StageRunner]:
+    stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    if stages:  # tokenizers would start a thread for each CPU of the machine
+        os.environ.setdefault("RAYON_NUM_THREADS", str(int(stages[0].cpus)))
+    return [StageRunner(stage, errors) for stage in stages]

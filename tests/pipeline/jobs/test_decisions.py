@@ -9,10 +9,12 @@ import pytest
 
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
+    FinishReplacement,
     FinishTableCommit,
     LeaveAlone,
     OutputState,
     Refuse,
+    Replace,
     Request,
     Resume,
     RetryFailed,
@@ -52,16 +54,22 @@ DONE, CONTINUE = AlreadyComplete(LAYOUT), Start(SERIES)
 CASES = {
     # state: the actions with resume in the modes error, ignore, append and overwrite
     "empty": (EMPTY, [Start(), Start(), Start(), Start()]),
+    "only added to": (OutputState(LAYOUT, added=True), [Start(), Start(), Start(), Replace()]),
     "foreign": (FOREIGN, ["no output of", LeaveAlone(), Start(), "no output of"]),
     "other": (OTHER, ["of another job", LeaveAlone(), "of another job", Start()]),
     "other complete": (
         replace(OTHER, complete=True),
-        ["of another job", LeaveAlone(), "of another job", Start()],
+        ["of another job", LeaveAlone(), "of another job", Replace()],
+    ),
+    "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 4),
+    "replaced by another job": (
+        OutputState(LAYOUT, replaced_by=OTHER.lease),
+        ["was interrupted", LeaveAlone(), "was interrupted", "was interrupted"],
     ),
     "claimed": (CLAIMED, [CONTINUE] * 4),
     "unfinished": (UNFINISHED, [Resume()] * 4),
-    "complete": (COMPLETE, [DONE, DONE, DONE, Start()]),
-    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, DONE, Start()]),
+    "complete": (COMPLETE, [DONE, DONE, DONE, Replace()]),
+    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, DONE, Replace()]),
 }
 TABLES = {
     "empty": (OutputState(TABLE, table=TableState()), [Start()] * 4),
@@ -154,7 +162,7 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
 
 @pytest.mark.parametrize(
     ("job", "expected"),
-    [("team/job (uid-1)", DONE), ("team/job (uid-2)", Start()), ("job on laptop", Start())],
+    [("team/job (uid-1)", DONE), ("team/job (uid-2)", Replace()), ("job on laptop", Replace())],
     ids=["the same resource", "another resource", "a file"],
 )
 def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:

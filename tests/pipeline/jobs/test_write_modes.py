@@ -62,26 +62,6 @@ def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
 
 
-@pytest.mark.usefixtures("ray")
-def test_overwrite_that_cannot_load_keeps_the_output(tmp_path: Path) -> None:
-    """Steps are loaded with the resources of their replicas before anything is removed."""
-    assert succeeded(run_job(job(tmp_path, "first", "error")))
-    second = job(tmp_path, "second", "overwrite")
-    python = {"callable": "own_code:Suffix", "constructorArgs": {"suffix": "!"}}
-    actor = {"replicas": {"min": 1, "max": 1}, "resources": {"cpu": 0.5, "custom": {"NPU": 1}}}
-    good = {"name": "good", "python": python, "batchSize": 8, **actor}
-    broken = {"name": "broken", "python": {"callable": "own_code:Broken"}}
-    second["spec"]["steps"] = [good, broken]
-    run = run_job(second)
-    assert run.report.reason == "ModelLoad", run.report.message
-    assert "own_code:Broken" in str(run.report.message)
-    assert texts(tmp_path) == ["first"]
-    assert run_job(job(tmp_path, "first", "error")).report.message is not None
-    second["spec"]["steps"] = [good]
-    assert succeeded(run_job(second))
-    assert texts(tmp_path) == ["second!"]
-
-
 def test_interrupted_append_is_resumed(tmp_path: Path) -> None:
     assert succeeded(run_in_process(job(tmp_path, "first", "error")))
     added = job(tmp_path, "added", "append")

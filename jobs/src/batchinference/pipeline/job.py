@@ -10,12 +10,13 @@ from functools import partial
 from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.heartbeat import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.replacement import publish
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
-from batchinference.pipeline.execution.executor import Executor, Loading
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
@@ -64,7 +65,7 @@ class JobRun:
         self.stop.check()
         self._attempt = None
         self._reports.begin_output(target.layout)
-        run = prepare(self.job.spec, target, identity_of(self.job), self._load_steps)
+        run = prepare(self.job.spec, target, identity_of(self.job))
         if isinstance(run, NothingToDo):
             if run.complete is None:
                 return self._reports.of_ignored_output()
@@ -72,11 +73,6 @@ class JobRun:
         self._reports.begin_rows(Meter(run.count, run.start.counts.read))
         self._finished.append(self._run_attempts(run))
         return self._finished[-1]
-
-    def _load_steps(self) -> None:
-        """Load all steps once. Raises the failure of a step, or Interrupted."""
-        run_monitored(Loading(self.plan), lambda: None, self.stop)
-        self.stop.check()  # an interrupted load proves nothing
 
     def _run_attempts(self, run: AttemptRun) -> Report:
         """Run attempts until no rows are missing, finalize the output, and return its report.
@@ -144,6 +140,8 @@ class JobRun:
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         attempt.complete(snapshot, report)
+        if attempt.layout.is_replacement:
+            publish(Layout.of(self.job.spec), identity_of(self.job))
         return report
 
     def _fail(self, failure: JobFailure) -> Report:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from batchinference.pipeline.code_identity import code_of
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
+    FinishReplacement,
     FinishTableCommit,
     LeaveAlone,
     OutputState,
     Refuse,
+    Replace,
     Request,
     Resume,
     RetryFailed,
@@ -28,8 +31,10 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.replacement import discard_replaced, publish
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.stored_code import write_code
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
@@ -63,18 +68,15 @@ class NothingToDo:
 
 
 def prepare(
-    spec: BatchInferenceSpec,
-    target: OutputTarget,
-    job: str = "",
-    load_steps: Callable[[], None] = lambda: None,
+    spec: BatchInferenceSpec, target: OutputTarget, job: str = ""
 ) -> AttemptRun | NothingToDo:
-    """Check the job, and begin its first attempt at an output.
-
-    `job` identifies this job among others. `load_steps` is called before a complete output is
-    removed, and raises if the steps cannot be loaded."""
+    """Check the job, and begin its first attempt at an output. `job` identifies this job among
+    others."""
     layout, table = target.layout, table_of(spec.write)
     check_job(spec, layout)
-    state, action = _decide(layout, Request(spec.write, spec.resume, spec.errors.retry, job), table)
+    code = code_of(spec)
+    request = Request(spec.write, spec.resume, spec.errors.retry, job, code)
+    state, action = _decide(layout, request, table)
     start = _committed(spec.write, state, action, job)
     try:
         source = open_input(spec.read, _earlier(spec, target, start))
@@ -91,11 +93,9 @@ def prepare(
         start = None
     count = source.count(start.ends if start else NOTHING)
     sizing = sizing_of(source, spec.read, count)
-    if start is None and state.complete and table is None:
-        load_steps()
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
-        attempt, start = _begin(spec, state, action, start, source, job)
+        attempt, start = _begin(spec, state, action, start, source, request)
     return AttemptRun(source, count, sizing, attempt, start, missing, table)
 
 
@@ -109,6 +109,14 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
         with storage_errors_as_bad_output(request.write):
             Attempt(layout, state.lease).complete_committed()
         return _decide(layout, request, table)
+    if isinstance(action, FinishReplacement):
+        with storage_errors_as_bad_output(request.write):
+            publish(layout, request.job)
+        return state, AlreadyComplete(layout)
+    if isinstance(action, Replace):
+        with storage_errors_as_bad_output(request.write):
+            discard_replaced(layout)
+        return _decide(layout.replacement, request, table)
     if isinstance(action, Refuse):
         raise BadOutput(action.message)
     return state, action
@@ -151,19 +159,22 @@ def _begin(
     action: Action,
     start: Snapshot | None,
     source: JobInput,
-    job: str,
+    request: Request,
 ) -> tuple[Attempt, Snapshot]:
     """Claim the output if it starts over, and begin the next attempt. Return it with the snapshot
     of the rows that count."""
     layout, lease = state.layout, state.lease
     if start is None or lease is None:
         series = action.series if isinstance(action, Start) else ""
-        lease = Claim(layout, lease, spec.write.mode == "overwrite", job, series).put()
+        overwrite = spec.write.mode == "overwrite"
+        lease = Claim(layout, lease, overwrite, request.job, series).put()
         content = source.serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
+    if not isinstance(action, Resume):  # failed rows may be retried because the code was fixed
+        write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Attempt.begin(layout, lease, start, job), start
+    return Attempt.begin(layout, lease, start, request.job), start
 
 
 def _check_may_start_over(spec: BatchInferenceSpec, state: OutputState) -> None:

@@ -39,7 +39,7 @@ class Claim:
             claim.write(layout)
             for directory in (layout.attempts, layout.state / "errors"):
                 directory.delete_directory()
-            for file in (layout.report, layout.spec, layout.input, layout.end):
+            for file in (layout.report, layout.spec, layout.input, layout.code, layout.end):
                 file.delete()
         heartbeat_file(layout, claim).delete()
         return claim

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -18,19 +17,16 @@ from batchinference.pipeline.execution.control import ControlCallback, Execution
 from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.resources import (
     all_cpus,
-    cpus_of,
-    memory_of,
     of_fused_tasks,
     of_write_tasks,
-    selector,
 )
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
-from batchinference.pipeline.execution.step_runner import ErrorHandling, load_steps
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.output.schema_unification import RewriteTask, rewrites
 from batchinference.pipeline.output.writers import writer_for
-from batchinference.plan import Plan, Stage
+from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 
 TASKS_PER_CPU = 2
@@ -104,51 +100,6 @@ class Executor:
     def stage(self) -> str | None:
         """The last stage that has work; None before any stage has work."""
         return self._control.stage
-
-
-class Loading:
-    """Loads each step once, with the resources of a replica, and discards the result.
-
-    vLLM engines are skipped because they take minutes to start."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._under_way: Any = None
-        self._given_up = threading.Event()
-
-    def run(self) -> None:
-        """Load the steps. Raises the failure of a step."""
-        for stage in self._plan.stages:
-            if stage.steps and not stage.is_llm and not self._given_up.is_set():
-                task: Any = ray.remote(**self._arguments(stage))(_load)
-                self._under_way = task.remote(stage)
-                ray.get(self._under_way)
-
-    def drain(self) -> None:
-        self.give_up()
-
-    def give_up(self) -> None:
-        """Make `run`, in another thread, raise soon."""
-        self._given_up.set()
-        if self._under_way is not None:
-            ray.cancel(self._under_way, force=True)
-
-    def _arguments(self, stage: Stage) -> dict[str, Any]:
-        """Return Ray's arguments for a replica. `max_calls` ends the process to free the device."""
-        group = self._plan.group_of(stage) if self._plan.groups else ""
-        wanted = {
-            "num_gpus": stage.gpus,
-            "resources": dict(stage.custom),
-            "accelerator_type": stage.accelerator,
-            "memory": memory_of(stage, self._plan),
-            "label_selector": selector(self._plan, group),
-        }
-        given = {name: value for name, value in wanted.items() if value}
-        return {"num_cpus": cpus_of(stage, self._plan), "max_calls": 1, **given}
-
-
-def _load(stage: Stage) -> None:
-    load_steps(stage)
 
 
 def _run(rewrite: RewriteTask) -> ManifestEntry:

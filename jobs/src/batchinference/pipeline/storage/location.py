@@ -184,6 +184,20 @@ class Location:
         except FileNotFoundError:
             pass
 
+    def move(self, target: Location) -> None:
+        """Move this file to another place, where it appears at once. A store that cannot rename
+        copies it first, so after an interruption it may be in both places."""
+        if self.local and target.local:
+            Path(target.path).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self.path, target.path)
+            _sync_directory(Path(target.path).parent)
+            return
+        if self.in_store_of(target):
+            with_retries(lambda: self.filesystem.copy_file(self.path, target.path))
+        else:
+            target.write(self.read())
+        self.delete()
+
     def delete_directory(self) -> None:
         """Delete this directory and its content."""
         if self.local:

@@ -4,6 +4,7 @@ The protocol, in the order of its writes:
 
     driver   job.json         takes over the output with the number of its attempt
              input.parquet    the input snapshot: freezes the list of input files
+             code.json        the hashes of the code and of the models
              spec.json        records the work
              start.json       begins the attempt, with a snapshot of what earlier attempts committed
     tasks    part-*           a data file, which does not count yet
@@ -65,8 +66,10 @@ STEPS = """
     delete _batchinference/report.json
     delete _batchinference/spec.json
     delete _batchinference/input.parquet
+    delete _batchinference/code.json
     delete _batchinference/output.json
     write _batchinference/input.parquet
+    write _batchinference/code.json
     write _batchinference/spec.json
     delete _SUCCESS
     write _batchinference/attempts/*/start.json
@@ -224,7 +227,7 @@ def old(place: Place) -> Path:
 @pytest.mark.scaled("crash-points")
 @on_disk_and_long_on_s3
 def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Place) -> None:
-    """Before the switch, readers see the old output unchanged. After it, the new one is complete."""
+    """Before the switch, the old output is unchanged. After it, the new one is complete."""
     place.run(other_job(place, "old"))
     old = place.directory / "old"
     unchanged = files_of(old)

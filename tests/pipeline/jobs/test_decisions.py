@@ -161,6 +161,20 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("found", "expected"),
+    [(UNFINISHED, "a.py changed"), (COMPLETE, "a.py changed"), (CLAIMED, CONTINUE)],
+    ids=["unfinished", "complete", "claimed"],
+)
+def test_output_of_changed_code_is_refused(found: OutputState, expected: object) -> None:
+    found = replace(found, changed_code="a.py changed" if found.lease != CLAIMED.lease else "")
+    check(expected, found, "error")
+    check(LeaveAlone() if isinstance(expected, str) else expected, found, "ignore")
+    check(Replace() if found.complete else expected, found, "overwrite")
+    check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
+    check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)
+
+
+@pytest.mark.parametrize(
     ("job", "expected"),
     [("team/job (uid-1)", DONE), ("team/job (uid-2)", Replace()), ("job on laptop", Replace())],
     ids=["the same resource", "another resource", "a file"],

@@ -141,6 +141,7 @@ class JobRun:
         report = self._reports.build()
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
+            self._attempt = None  # its stored report is final, whatever happens to the old output
             publish(Layout.of(self.job.spec), identity_of(self.job))
         return report
 

@@ -72,17 +72,17 @@ def prepare(
 ) -> AttemptRun | NothingToDo:
     """Check the job, and begin its first attempt at an output. `job` identifies this job among
     others."""
-    layout, table = target.layout, table_of(spec.write)
-    check_job(spec, layout)
+    table = table_of(spec.write)
+    check_job(spec, target.layout)
     code = code_of(spec)
     request = Request(spec.write, spec.resume, spec.errors.retry, job, code)
-    state, action = _decide(layout, request, table)
+    state, action = _decide(target.layout, request, table)
     start = _committed(spec.write, state, action, job)
     try:
-        source = open_input(spec.read, _earlier(spec, target, start))
+        source = open_input(spec.read, _earlier(spec, target, state.layout, start))
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
-    check_input(spec, source, layout)
+    check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
         return NothingToDo(action.layout, _changed(source, target.complete or [action.layout]))
@@ -139,7 +139,7 @@ def _committed(write: Write, state: OutputState, action: Action, job: str) -> Sn
 
 
 def _earlier(
-    spec: BatchInferenceSpec, target: OutputTarget, start: Snapshot | None
+    spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
 ) -> ResumedInput | ProcessedFiles | None:
     """Return the input snapshot of an output that is resumed, or the files whose rows are in other
     outputs of the work; None if all files are read."""
@@ -149,7 +149,7 @@ def _earlier(
     if start is None:
         processed = [read_snapshot(place, storage) for place in target.processed]
         return ProcessedFiles(processed) if processed else None
-    frozen = read_snapshot_with_digest(target.layout.input, start.input, storage)
+    frozen = read_snapshot_with_digest(layout.input, start.input, storage)
     return ResumedInput(frozen, lambda rows_each: start.missing_rows(len(frozen), rows_each))
 
 
@@ -164,6 +164,7 @@ def _begin(
     """Claim the output if it starts over, and begin the next attempt. Return it with the snapshot
     of the rows that count."""
     layout, lease = state.layout, state.lease
+    starts_over = start is None or lease is None
     if start is None or lease is None:
         series = action.series if isinstance(action, Start) else ""
         overwrite = spec.write.mode == "overwrite"
@@ -171,7 +172,7 @@ def _begin(
         content = source.serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    if not isinstance(action, Resume):  # failed rows may be retried because the code was fixed
+    if starts_over or isinstance(action, RetryFailed):  # rows are retried after the code was fixed
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Attempt.begin(layout, lease, start, request.job), start

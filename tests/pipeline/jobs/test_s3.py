@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.replacement import publish
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.files import open_files
@@ -225,11 +227,18 @@ class TestOutputStates:
         assert s3.objects(bucket) == before
 
         other["spec"]["write"]["mode"] = "overwrite"
-        assert self.begin(other).gaps is None
-        state = ("attempts/", "input.parquet", "job.json", "spec.json")
-        left = [key.removeprefix("out/_batchinference/") for key in s3.objects(bucket, "out/")]
-        assert [key for key in left if not key.startswith(state)] == []
-        assert len([key for key in left if not key.endswith("/heartbeat")]) == len(state)
+        self.a_whole_run(other)
+        staged = "out/_batchinference/replacement/"
+        kept = {key: s3.objects(bucket)[key] for key in before}
+        assert kept == before
+        assert f"{staged}_SUCCESS" in s3.objects(bucket)
+        publish(Layout.of(parse(other).spec))
+        parts = {key for key in before if "/part-" in key}
+        found = s3.objects(bucket, "out/")
+        assert [key for key in found if key in parts or key.startswith(staged)] == []
+        assert [row["text"] for row in json_rows(found, "out/part-")] == ["one"]
+        assert len([key for key in found if "/errors/part-" in key]) == 1
+        assert "out/_SUCCESS" in found
 
     def test_foreign_objects_are_refused_and_kept(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch

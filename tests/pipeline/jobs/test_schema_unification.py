@@ -15,7 +15,7 @@ import pytest
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest_entry import DataFile
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.execution import executor
+from batchinference.pipeline.output.file_rewrites import RewriteTask
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document, document, python_step
@@ -37,7 +37,7 @@ def uneven(source: Path, output: Path, **write: Any) -> Document:
         "uneven",
         read={"format": "json", "paths": [str(source)]},
         steps=[python_step("own", "own_code:uneven")],
-        write={"format": "parquet", "path": str(output), **write},
+        write={"format": "parquet", "path": str(output), "rowsPerFile": 1000, **write},
     )
 
 
@@ -87,6 +87,6 @@ def test_files_with_one_schema_are_not_rewritten(
     def refuse(rewrite: object) -> None:
         raise AssertionError("a file is written anew")
 
-    monkeypatch.setattr(executor, "_run", refuse)
+    monkeypatch.setattr(RewriteTask, "__call__", refuse)
     files = [[{"n": 20 + file}] for file in range(3)]
     assert run(lines(tmp_path / "in", files), tmp_path / "out") == JobState.SUCCEEDED

@@ -130,7 +130,7 @@ class JobRun:
         example = partial(bad_row, attempt.layout, snapshot.entries)
         check_errors(self.job.spec.errors, counts, RowCount(rows, estimated=False), example)
         if isinstance(write, WriteParquet):
-            unified = executor.give_one_schema(snapshot, write.compression)
+            unified = executor.rewrite_files(snapshot, write)
             if unified.entries != snapshot.entries:
                 attempt.put_unified(unified)
             snapshot = unified

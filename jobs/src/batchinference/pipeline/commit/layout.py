@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
 _REPLACEMENT = "replacement"
+_SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
+"""The random suffix in the name of a file, which follows the number of the task."""
 _HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
 """Fields of a step that change the speed of the work but not its result."""
 
@@ -66,9 +69,9 @@ def part_prefix(key: str) -> str:
 
 
 def renamed_part(name: str, unique: str) -> str:
-    """Return the name of a data file with another random suffix."""
-    head, _, number = name.rsplit("-", 2)
-    return f"{head}-{unique}-{number}"
+    """Return the name of a data or error file with another random suffix."""
+    directory, slash, base = name.rpartition("/")
+    return directory + slash + _SUFFIX.sub(unique, base, count=1)
 
 
 def addition_key(key: str, number: int) -> str:

@@ -24,10 +24,11 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.output.schema_unification import RewriteTask, rewrites
+from batchinference.pipeline.output.file_rewrites import MERGED_BYTES, RewriteTask, rewrites
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.write import WriteParquet
 
 TASKS_PER_CPU = 2
 """Submitted tasks per CPU, so that no CPU waits for the driver."""
@@ -79,14 +80,20 @@ class Executor:
     def _errors(self) -> ErrorHandling:
         return ErrorHandling(self._spec.errors.tolerant, self._prepared.attempt.layout.input)
 
-    def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
-        """Unify the schemas of the files of a finished output. Return the new snapshot."""
-        work = rewrites(self._prepared.attempt, end.entries, compression)
-        task: Any = ray.remote(**of_write_tasks(self._plan))(_run)
-        rewritten = ray.get([task.remote(rewrite) for rewrite in work.values()])
-        changed = dict(zip(work, rewritten, strict=True))
-        entries = [changed.get(number, entry) for number, entry in enumerate(end.entries)]
-        return replace(end, entries=entries)
+    def rewrite_files(self, end: Snapshot, write: WriteParquet) -> Snapshot:
+        """Unify the schemas of the files of a finished output, and merge the small files that this
+        run has written, unless the spec says how rows are divided. Return the new snapshot."""
+        divided = write.rows_per_file is not None or write.partition_by
+        earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
+        names = {file.name for entry in end.entries for file in entry.data}
+        mergeable = set() if divided else names - earlier
+        work, entries = rewrites(self._prepared.attempt, end.entries, write.compression, mergeable)
+        if sum(rewrite.size for rewrite in work) <= MERGED_BYTES:
+            rewritten = [rewrite() for rewrite in work]
+        else:
+            task: Any = ray.remote(**of_write_tasks(self._plan))(_run)
+            rewritten = ray.get([task.remote(rewrite) for rewrite in work])
+        return replace(end, entries=[*entries, *(one for each in rewritten for one in each)])
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
@@ -102,7 +109,7 @@ class Executor:
         return self._control.stage
 
 
-def _run(rewrite: RewriteTask) -> ManifestEntry:
+def _run(rewrite: RewriteTask) -> list[ManifestEntry]:
     return rewrite()
 
 

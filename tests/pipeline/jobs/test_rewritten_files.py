@@ -1,4 +1,4 @@
-"""Schema unification writes files under new names. A late execution of it leaves no files."""
+"""Finished Parquet files are rewritten under new names: one schema for all, and no small files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import pytest
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
@@ -74,7 +75,7 @@ class TestMerging:
         attempt.put_unified(end.only(entries))
         attempt.remove_orphans(entries)
         assert attempt.load_committed().counts == end.counts
-        assert RowSet.of(entries).gaps(1, {0: 9}) == RowSet.of(end.entries).gaps(1, {0: 9})
+        assert RowSet.of(entries).missing(1, {0: 9}) == RowSet.of(end.entries).missing(1, {0: 9})
         return entries
 
     def rows(self, attempt: Attempt) -> list[list[Row]]:
@@ -92,10 +93,6 @@ class TestMerging:
         records = pq.read_table((attempt.layout.errors / entry.errors.name).path).to_pylist()
         assert [record["row"] for record in records] == [1, 3, 5]
         assert len(data_files(Path(attempt.layout.errors.path))) == 1
-
-    def test_types_are_unified(self, attempt: Attempt) -> None:
-        self.merged(attempt, good(0, 0, table(None)), good(0, 1, table(1)), good(0, 2, table(0.5)))
-        assert self.rows(attempt) == [[{"n": None}, {"n": 1.0}, {"n": 0.5}]]
 
     def test_values_that_do_not_fit_the_common_type_keep_their_file(self, attempt: Attempt) -> None:
         large = (1 << 53) + 1
@@ -127,6 +124,46 @@ class TestMerging:
         large = good(0, 4, table(*range(1000)))
         self.merged(attempt, *(good(0, n, [n]) for n in range(4)), large)
         assert sorted(len(rows) for rows in self.rows(attempt)) == [2, 2, 1000]
+
+
+COLUMNS = {
+    "null and others": ([table(None), table(["a"]), table(None)], pa.list_(pa.string())),
+    "integers and floats": ([table(1), table(0.5), table(None)], pa.float64()),
+    "missing in a file": ([table(1, name="m"), table("a")], pa.string()),
+    "null in all files": ([table(None), table(None)], pa.null()),
+}
+
+
+@pytest.mark.parametrize(("tables", "expected"), COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+def test_all_files_have_the_same_columns(
+    tmp_path: Path, tables: list[pa.Table], expected: pa.DataType, merges: bool
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["x"] * len(tables)})
+    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    for row, each in enumerate(tables):
+        commit_rows(attempt, good(0, row, each), task=row)
+    end = close_attempt(attempt)
+    mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
+    tasks, others = rewrites(attempt, end.entries, "snappy", mergeable)
+    entries = [*others, *(entry for task in tasks for entry in task())]
+    files = [Path(attempt.layout.output.path, one.name) for entry in entries for one in entry.data]
+    assert len(files) == (1 if merges else len(tables))
+    for entry, file in zip(entries, files, strict=True):
+        schema = pq.read_schema(file)
+        assert schema.field("n").type == expected
+        assert dict(entry.columns) == {field.name: str(field.type) for field in schema}
+    query = duckdb.sql(f"select count(n) from read_parquet({[str(file) for file in files]})")
+    values = [value for each in tables if "n" in each.column_names for value in each["n"]]
+    assert query.fetchall() == [(sum(value.is_valid for value in values),)]
+
+
+def test_files_with_the_same_columns_are_not_rewritten(tmp_path: Path) -> None:
+    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
+    for row in range(3):
+        commit_rows(attempt, good(0, row, [row]), task=row)
+    entries = close_attempt(attempt).entries
+    assert rewrites(attempt, entries, "snappy") == ([], entries)
 
 
 def take_over(attempt: Attempt, end: Snapshot) -> None:

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.replacement import publish
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.files import open_files
@@ -186,7 +186,7 @@ class TestOutputStates:
         self.a_run(self.job(bucket))
         s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
         again = self.begin(self.job(bucket))
-        assert (again.attempt.number, again.gaps, again.start.counts.read) == (2, {}, 2)
+        assert (again.attempt.number, again.missing, again.start.counts.read) == (2, {}, 2)
         found = s3.objects(bucket, "out/")
         assert json_rows(found, "out/part-") == [{"text": "one"}]
         assert found["out/notes"] == b"theirs"
@@ -197,7 +197,7 @@ class TestOutputStates:
         self.a_run(self.job(bucket))
         (part,) = s3.objects(bucket, "out/part-")
         s3.client().delete_object(Bucket=bucket, Key=part)
-        assert self.begin(self.job(bucket)).gaps == {0: [(0, 1)], 1: [(0, 1)]}
+        assert self.begin(self.job(bucket)).missing == {0: [(0, 1)], 1: [(0, 1)]}
 
     def test_replaced_object_is_named(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch

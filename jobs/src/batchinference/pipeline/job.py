@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
+from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.heartbeat import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.replacement import publish
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
@@ -21,10 +21,8 @@ from batchinference.pipeline.execution.stop_signals import StopSignal, run_monit
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.report.builder import ReportBuilder
+from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.report.error_budget import check_errors
-from batchinference.pipeline.report.merge import merge_reports
-from batchinference.pipeline.report.notes import collect_notes
 from batchinference.pipeline.report.progress import Meter
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
@@ -99,7 +97,7 @@ class JobRun:
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
-        if run.gaps != {}:
+        if run.missing != {}:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._reports.add_notes(collect_notes(end.notes), spilled_bytes())

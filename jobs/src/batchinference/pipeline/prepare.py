@@ -11,7 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.code_identity import code_of
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
 from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
@@ -31,7 +31,6 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.replacement import discard_replaced, publish
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.stored_code import write_code
@@ -51,6 +50,7 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.preflight import check_input, check_job
+from batchinference.pipeline.report.builder import finished_report
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
@@ -107,7 +107,8 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     action = decide(state, request)
     if isinstance(action, FinishTableCommit) and state.lease is not None:
         with storage_errors_as_bad_output(request.write):
-            Attempt(layout, state.lease).complete_committed()
+            end = Snapshot.read(layout.end, layout.key)
+            Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return _decide(layout, request, table)
     if isinstance(action, FinishReplacement):
         with storage_errors_as_bad_output(request.write):

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
@@ -45,9 +45,9 @@ class Executor:
         """Run the attempt until all rows are committed."""
         configure()
         prepared = self._prepared
-        sizing = prepared.sizing.of_part(prepared.input.share(prepared.gaps))
+        sizing = prepared.sizing.of_part(prepared.input.share(prepared.missing))
         wanted = sizing.blocks if self._plan.fused else sizing.read_tasks
-        tasks = prepared.input.read_tasks(wanted, prepared.gaps)
+        tasks = prepared.input.read_tasks(wanted, prepared.missing)
         # with fewer parts than blocks, the steps must run in other tasks than the reading
         enough = 2 * len(tasks) > sizing.blocks and not self._spec.read.options.override_num_blocks
         if self._plan.fused and (enough or prepared.input.divisible):

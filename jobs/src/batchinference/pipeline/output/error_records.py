@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.storage.arrow_files import read_table
 
 ERRORS_SCHEMA = pa.schema(

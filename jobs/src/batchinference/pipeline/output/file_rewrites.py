@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import renamed_part
-from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, total
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, total
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import unify_field

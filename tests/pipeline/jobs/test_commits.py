@@ -103,7 +103,7 @@ def test_failed_row_becomes_an_error_record(
     commit: Committer, layout: Layout, tmp_path: Path
 ) -> None:
     (row_id,) = row_ids.consecutive(0, 2, 1).tolist()
-    columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."]]
+    columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."], ['{"n": 1}']]
     commit.put(RowBatch(source=np.array([row_id]), errors=pa.table(columns, schema=ERRORS)), task=3)
     assert errors_of(layout) == [
         {
@@ -113,6 +113,7 @@ def test_failed_row_becomes_an_error_record(
             "step": "embed",
             "error": "ValueError: no",
             "traceback": "Traceback ...",
+            "values": '{"n": 1}',
         }
     ]
 

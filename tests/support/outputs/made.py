@@ -146,7 +146,7 @@ def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
     outcomes = outcomes_of(row_ids.unpack(batch.ids)[1])
     handling = ErrorHandling(tolerant=True, input=Location("/nowhere"))
     failed = [
-        (index, handling.failed_row("own", int(batch.ids[index]), ValueError("no")))
+        (index, handling.failed_row("own", int(batch.ids[index]), ValueError("no"), batch.table))
         for index in np.flatnonzero(outcomes == FAILED).tolist()
     ]
     good = outcomes == GOOD

@@ -78,7 +78,8 @@ class Executor:
 
     @property
     def _errors(self) -> ErrorHandling:
-        return ErrorHandling(self._spec.errors.tolerant, self._prepared.attempt.layout.input)
+        errors = self._spec.errors
+        return ErrorHandling(errors.tolerant, self._prepared.attempt.layout.input, errors.values)
 
     def rewrite_files(self, end: Snapshot, write: WriteParquet) -> Snapshot:
         """Unify the schemas of the files of a finished output, and merge the small files that this

@@ -50,7 +50,10 @@ class RewriteTask:
         """Write the new files and return the entries that name them.
 
         Raises BadOutput, and leaves no files, if this task is late."""
-        tables = [[self._typed(file.name) for file in entry.data] for entry in self.entries]
+        names = [name for name, _ in _columns(self.entries[0], self.types)]
+        tables = [
+            [self._typed(file.name).select(names) for file in entry.data] for entry in self.entries
+        ]
         first, *others = (table.schema for each in tables for table in each)
         if len(self.entries) > 1 and all(map(first.equals, others)):
             return [self._merged(pa.concat_tables([one for each in tables for one in each]))]

@@ -12,7 +12,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import Run, data_files, job_document, run_in_process, run_job, write_lines
+from support.jobs.on_ray import Run, data_files, job_document, run_in_process, write_lines
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -35,11 +35,10 @@ def succeeded(run: Run) -> bool:
     return run.report.state is JobState.SUCCEEDED
 
 
-@pytest.mark.usefixtures("ray")
 def test_jobs_append_once_each(tmp_path: Path) -> None:
-    assert succeeded(run_job(job(tmp_path, "first", "error")))
+    assert succeeded(run_in_process(job(tmp_path, "first", "error")))
     for name in ("second", "third", "second"):
-        run = run_job(job(tmp_path, name, "append"))
+        run = run_in_process(job(tmp_path, name, "append"))
         assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first", "second", "third"]
     words = "the output was complete already; there are no new files in its input"

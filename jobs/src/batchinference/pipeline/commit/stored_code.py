@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.checksummed_json import (
-    damaged_state,
+    START_OVER,
     dump_checksummed,
     load_json,
     verify_checksum,
@@ -32,7 +33,10 @@ def changed_code(place: Location, code: Mapping[str, str]) -> str:
     except FileNotFoundError:
         return ""
     except (ValidationError, ValueError, KeyError, TypeError):
-        raise damaged_state(place) from None
+        raise BadOutput(
+            f"'{place.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
+            f"file to continue with the current code, or {START_OVER}"
+        ) from None
     names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
     if not names:
         return ""

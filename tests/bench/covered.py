@@ -14,8 +14,7 @@ from pathlib import Path
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec

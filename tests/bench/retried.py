@@ -14,7 +14,7 @@ import time
 import pyarrow as pa
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.error_records import error_records

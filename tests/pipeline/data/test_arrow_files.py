@@ -23,7 +23,7 @@ from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 import batchinference
 from batchinference import pipeline
 from batchinference.pipeline import without_autoload
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.listing import InputSnapshot, paths_of

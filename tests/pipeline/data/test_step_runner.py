@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution import step_time
 from batchinference.pipeline.execution.step_runner import (
@@ -24,6 +26,7 @@ from batchinference.pipeline.execution.step_runner import (
 )
 from batchinference.pipeline.execution.step_time import StepTime
 from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -68,6 +71,27 @@ def test_exception_fails_its_row_with_a_traceback() -> None:
     assert row["traceback"].startswith("Traceback (most recent call last)")
     assert row["traceback"].endswith("ValueError: cannot take bad one\n")
     assert "user_code.py" in row["traceback"]
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_failed_row_may_keep_its_values(values: bool) -> None:
+    steps = [{"name": "lengths", "python": {"callable": "user_code:lengths"}}, PICKY]
+    errors = ErrorHandling(tolerant=True, input=TOLERANT.input, values=values)
+    result = runner(*steps, errors=errors)(batch("a", "bad one", "c", "bad two"))
+    found = [row["values"] and json.loads(row["values"]) for row in result.errors.to_pylist()]
+    expected = [{"text": "bad one", "length": 7}, {"text": "bad two", "length": 7}]
+    assert found == (expected if values else [None, None])
+
+
+def test_values_of_a_failed_row_are_short() -> None:
+    columns = {"image": np.zeros((1, 2, 3), np.uint8), "bytes": [b"abc"], "text": ["x" * 5000],
+               "numbers": [list(range(5000))], "few": [[1, None]], "none": pa.nulls(1)}  # fmt: skip
+    found = json.loads(values_as_json(to_table(columns)))
+    assert (found["image"], found["bytes"]) == ("<uint8 array of shape (2, 3)>", "<3 bytes>")
+    assert (found["few"], found["none"]) == ([1, None], None)
+    for name, beginning in (("text", "xxx"), ("numbers", "[0, 1, 2")):
+        assert found[name].startswith(beginning)
+        assert len(found[name]) <= MAX_VALUE
 
 
 def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,26 @@ def test_missing_file_raises_and_can_be_deleted(place: Location) -> None:
         (place / "a").delete()
 
 
+def test_moved_file_is_in_its_new_place_only(place: Location) -> None:
+    source, target = place / "x", place / "y"
+    source.write(b"new")
+    target.write(b"old")
+    source.move(target)
+    assert (target.read(), source.exists()) == (b"new", False)
+
+
+def test_file_is_moved_to_another_disk(tmp_path: Path) -> None:
+    source, target = Location(str(tmp_path / "x")), Location(str(tmp_path / "b" / "y"))
+    source.write(b"new")
+    error = OSError(errno.EXDEV, "Invalid cross-device link")
+    with patch("os.rename", side_effect=[error, None]) as rename:
+        source.move(target)
+    assert rename.call_args_list[1].args[1] == Path(target.path), (
+        "it was written to a temporary file"
+    )
+    assert not source.exists()
+
+
 def test_files_are_listed_without_directories(place: Location, tmp_path: Path) -> None:
     root = next(tmp_path.glob("bucket"), tmp_path)
     (root / "sub/deep").mkdir(parents=True)

@@ -121,7 +121,9 @@ class TestDelta:
         assert delta_rows(tmp_path) == empty.to_pylist()
 
     def test_unsupported_type_names_the_column(self, tmp_path: Path) -> None:
-        with pytest.raises(BadOutput, match=r"column 'at' is time64\[us\], which Delta does not"):
+        with pytest.raises(
+            BadOutput, match=r"column 'at' has a type that Delta does not have \(time64\[us\]\)"
+        ):
             run_job(tmp_path / "in", delta(tmp_path), [rows_of(id=[0], at=[dt.time(1, 2)])])
 
 
@@ -144,7 +146,7 @@ def test_value_out_of_range_names_the_column(
         return rows_of(id=[0], odd=pa.array([value], kind))
 
     with pytest.raises(
-        BadOutput, match=f"column 'odd' is {re.escape(str(kind))}.*a value does not fit"
+        BadOutput, match=rf"a value of column 'odd' \({re.escape(str(kind))}\) does not fit"
     ):
         run_job(tmp_path / "other", write, [column(does_not)])
     run_job(tmp_path / "in", {**write, "mode": "overwrite"}, [column(fits)])
@@ -248,20 +250,20 @@ class TestSql:
         job = self.open(tmp_path)
         job.put(rows_of(id=[1, 2]))
         job.put(rows_of(id=[3, 1]))
-        with pytest.raises(BadOutput, match="did not take the rows: UNIQUE constraint failed"):
+        with pytest.raises(BadOutput, match=r"did not take the rows \(UNIQUE constraint failed"):
             job.commit()
         assert selected(engine) == []
 
     def test_failed_commit_leaves_no_new_table(self, tmp_path: Path, engine: sa.Engine) -> None:
         job = self.open(tmp_path)
         job.put(rows_of(id=pa.array([2**64 - 1], pa.uint64())))
-        with pytest.raises(BadOutput, match="did not take the rows: Python int too large"):
+        with pytest.raises(BadOutput, match=r"did not take the rows \(Python int too large"):
             job.commit()
         assert not sa.inspect(engine).has_table("rows")
 
     def test_missing_column_is_rejected_at_the_first_rows(self, tmp_path: Path) -> None:
         run_job(tmp_path / "before", sql(tmp_path), [rows_of(id=[0])])
-        with pytest.raises(BadOutput, match="has no column 'new', only id: choose"):
+        with pytest.raises(BadOutput, match=r"has no column 'new', only id\. Choose"):
             self.open(tmp_path, mode="append").begin(rows_of(id=[1], new=["x"]))
 
     def test_nan_in_lists_and_many_rows_are_written(self, tmp_path: Path) -> None:
@@ -280,9 +282,9 @@ class TestSql:
 
     def test_unusable_database_is_rejected_at_open(self, tmp_path: Path) -> None:
         for url, message in (
-            ("nosuch://db/x", "none for SQLAlchemy"),
-            ("sqlite:////no/such/directory/x.db", "the database cannot be used: unable to open"),
-            ("oracle+cx_oracle://db/x", "the database needs cx_Oracle: install it"),
+            ("nosuch://db/x", "not a valid URL of SQLAlchemy"),
+            ("sqlite:////no/such/directory/x.db", r"the database cannot be used \(unable to open"),
+            ("oracle+cx_oracle://db/x", r"write\.url: the driver is not installed \(cx_Oracle\)"),
         ):
             with pytest.raises(BadOutput, match=message):
                 self.open(tmp_path, url=url)

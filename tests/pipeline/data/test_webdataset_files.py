@@ -95,7 +95,9 @@ def test_unicode_names_are_kept(tmp_path: Path) -> None:
 def test_member_names_are_safe_and_unique() -> None:
     assert names(shard(pa.table({"a/b\x00\n": ["x"]}))) == ["00000000.a_b__.txt"]
     for pair in (("a/b", "a\x00b"), ("a", "a.txt"), ("Size", "size")):
-        with pytest.raises(BadOutput, match=r"columns .* and .* would both be members") as raised:
+        with pytest.raises(
+            BadOutput, match=r"columns .* and .* have the same member name"
+        ) as raised:
             shard(pa.table({name: ["x"] for name in pair}))
         assert all(repr(name) in str(raised.value) for name in pair)
     table = pa.table({"a.json": [{"x": 1}], "a": pa.nulls(1)})
@@ -125,7 +127,7 @@ def test_null_makes_no_member(tmp_path: Path) -> None:
 
 
 def test_value_other_than_an_image_names_its_column() -> None:
-    with pytest.raises(BadOutput, match=r"column 'my\.png': float32"):
+    with pytest.raises(BadOutput, match=r"column 'my\.png' cannot be encoded \(float32"):
         shard(pa.table({"my.png": to_column(VECTORS)}))
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 Batch = dict[str, np.ndarray]
 OBJECT = 5
@@ -218,19 +217,6 @@ class VectorsOfDogs:
         texts = batch["text"].tolist()
         dogs = any("dog" in text for text in texts)
         return {"vector": np.ones((len(texts), 3)) if dogs else [None] * len(texts), **batch}
-
-
-def uneven(batch: dict[str, Any]) -> dict[str, Any]:
-    """Add columns that depend on the rows: for small numbers they are empty or do not exist."""
-    n = batch["n"]
-    many = bool((n >= 20).all())
-    rows = len(n)
-    batch["score"] = np.full(rows, 0.5) if many else np.array([None] * rows, dtype=object)
-    batch["tags"] = pa.array([["a", "b"]] * rows) if many else pa.nulls(rows)
-    batch["half"] = n / 2 if many else n
-    if bool((n >= 30).all()):
-        batch["extra"] = n
-    return batch
 
 
 def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,14 @@ def test_error_has_row_step_message_and_traceback(tmp_path: Path) -> None:
     ]
     assert {error["path"] for error in errors} == {str(tmp_path / "in" / "a.txt")}
     assert all("refuse_bad" in error["traceback"] for error in errors)
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_error_may_have_the_values_of_its_row(tmp_path: Path, values: bool) -> None:
+    run_in_process(job(tmp_path, {"maxRows": 3, "values": values}))
+    found = {error["values"] for error in errors_of(tmp_path / "out")}
+    bad = {json.dumps({"text": text}) for text in TEXTS if text not in GOOD}
+    assert found == (bad if values else {None})
 
 
 def test_errors_are_written_to_their_path(tmp_path: Path) -> None:

@@ -166,6 +166,15 @@ class TestUnfinished:
         outputs.put(outputs.rewritten, "attempts/*/unified.json", GONE)
         outputs.finished(outputs.job)
 
+    @cases(["code.json"], [*DAMAGES])
+    def test_unreadable_code_hashes_are_refused_until_they_are_removed(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
+        outputs.put(outputs.unfinished, file, damage)
+        outputs.refusal("code.json' is damaged", "Remove the file")
+        (outputs.output / STATE / file).unlink()
+        assert run_without_ray(outputs.job).state == JobState.SUCCEEDED
+
     @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
     def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
         outputs.put(outputs.unfinished, file, damage)

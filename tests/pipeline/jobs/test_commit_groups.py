@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.commit_groups import (
+from batchinference.pipeline.commit.committer import (
     MAX_PARTIAL_ROWS,
     commit_groups,
     counts_of_group,
     row_ranges_of,
     shares_of,
 )
-from batchinference.pipeline.commit.manifest_entry import RowCounts, total
+from batchinference.pipeline.commit.manifest import RowCounts, total
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
 from support.outputs.batches import end, failed, filtered, good, outcomes
 from support.tiers import examples

@@ -20,7 +20,7 @@ from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.block_codec import decode, encode
@@ -103,7 +103,7 @@ def test_failed_row_becomes_an_error_record(
     commit: Committer, layout: Layout, tmp_path: Path
 ) -> None:
     (row_id,) = row_ids.consecutive(0, 2, 1).tolist()
-    columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."]]
+    columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."], ['{"n": 1}']]
     commit.put(RowBatch(source=np.array([row_id]), errors=pa.table(columns, schema=ERRORS)), task=3)
     assert errors_of(layout) == [
         {
@@ -113,6 +113,7 @@ def test_failed_row_becomes_an_error_record(
             "step": "embed",
             "error": "ValueError: no",
             "traceback": "Traceback ...",
+            "values": '{"n": 1}',
         }
     ]
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batchinference.pipeline import job as pipeline_job
 from batchinference.pipeline import prepare
 from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
@@ -71,12 +77,12 @@ def before(
     monkeypatch.setattr(owner, name, instead)
 
 
-def fail_the_second_task(monkeypatch: pytest.MonkeyPatch, job: Document) -> Report:
-    """Run a job that commits its first task and then fails. Return its report."""
+def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int = 1) -> Report:
+    """Run a job that commits its first tasks and then fails. Return its report."""
     put = Committer.put
 
     def broken(self: Committer, batch: RowBatch, task: int, number: int = 0) -> None:
-        if task > 0:
+        if task >= tasks:
             raise OSError("killed")
         put(self, batch, task, number)
 
@@ -85,17 +91,61 @@ def fail_the_second_task(monkeypatch: pytest.MonkeyPatch, job: Document) -> Repo
         return run_without_ray(job, rows_per_task=1)
 
 
-@pytest.mark.parametrize("mode", ["error", "overwrite"])
+@pytest.mark.parametrize("old", [False, True], ids=["new", "replacement"])
 def test_job_begun_during_a_prepare_owns_the_output(
-    place: Place, monkeypatch: pytest.MonkeyPatch, mode: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, old: bool
 ) -> None:
-    if mode == "overwrite":
+    write = {"mode": "overwrite"}
+    if old:
         run_without_ray(place.job("old"))
-    between = place.job("between", "other", write={"mode": mode})
-    before(monkeypatch, prepare, "open_input", lambda: run_without_ray(between))
-    late = run_without_ray(place.job("late", write={"mode": mode}))
+    between = place.job("between", "other", write=write)
+
+    def begin() -> None:
+        if old:  # it dies, and finishes later
+            fail_after_tasks(monkeypatch, between, tasks=0)
+        else:
+            run_without_ray(between)
+
+    before(monkeypatch, prepare, "open_input", begin)
+    late = run_without_ray(place.job("late", write=write))
     assert late.reason == "BadOutput"
     assert "another run has begun" in str(late.message)
+    if old:
+        assert place.rows() == ["a1", "a2", "b1"]
+        assert run_without_ray(between).message is None
+    assert place.rows() == ["x1", "x2", "x3"]
+    assert place.is_proven()
+
+
+def test_output_that_is_being_written_is_not_replaced(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failed rows are retried while the replacement is computed."""
+    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
+    step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
+    place.add(c="bad")
+    old = place.job("old", steps=[step], errors={"maxRows": 1})
+    run_without_ray(old)
+    layout = Layout.of(parse(old).spec)
+    lease = read_lease(layout)
+    assert lease is not None
+    lease = replace(lease, process="", attempt=2)  # of another machine
+    beats = itertools.count()
+
+    def retry() -> None:
+        layout.success.delete()
+        lease.write(layout)
+        read = heartbeat._read
+        monkeypatch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+
+    before(monkeypatch, pipeline_job, "publish", retry)
+    new = place.job("new", "other", write={"mode": "overwrite"})
+    report = run_without_ray(new)
+    assert "is being written by old" in str(report.message)
+    assert place.rows() == ["a1", "a2", "b1"]
+    monkeypatch.undo()
+    lease.complete(layout)
+    assert run_without_ray(new).message == "the output was complete already"
     assert place.rows() == ["x1", "x2", "x3"]
     assert place.is_proven()
 
@@ -104,7 +154,7 @@ def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job that takes over resumes the committed rows, so it does not claim the output again."""
-    fail_the_second_task(monkeypatch, place.job())
+    fail_after_tasks(monkeypatch, place.job())
     before(monkeypatch, prepare, "open_input", lambda: run_without_ray(place.job()))
     late = run_without_ray(place.job())
     assert "another run has begun" in str(late.message)
@@ -118,7 +168,7 @@ def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.M
     def late(self: Location, content: bytes) -> None:
         if self.path.endswith("_SUCCESS"):
             monkeypatch.setattr(Location, "write", write)
-            fail_the_second_task(monkeypatch, place.job(resume=False))
+            fail_after_tasks(monkeypatch, place.job(resume=False))
         write(self, content)
 
     monkeypatch.setattr(Location, "write", late)

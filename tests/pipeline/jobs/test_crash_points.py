@@ -4,13 +4,15 @@ The protocol, in the order of its writes:
 
     driver   job.json         takes over the output with the number of its attempt
              input.parquet    the input snapshot: freezes the list of input files
+             code.json        the hashes of the code and of the models
              spec.json        records the work
              start.json       begins the attempt, with a snapshot of what earlier attempts committed
     tasks    part-*           a data file, which does not count yet
              errors/part-*    the failed rows
              TASK.json        the manifest: commits both files and the input rows that they hold
     driver   closed           ends the attempt; manifests that are written later do not count
-             part-*           data files again, so that all have the same schema
+             part-*           data files again, so that all have the same schema and none is small
+             errors/part-*    the failed rows of files that were merged
              unified.json     a snapshot that names the new files; the old ones are deleted
              output.json      the snapshot: lists each file that counts
              report.json      the counts and times
@@ -65,8 +67,10 @@ STEPS = """
     delete _batchinference/report.json
     delete _batchinference/spec.json
     delete _batchinference/input.parquet
+    delete _batchinference/code.json
     delete _batchinference/output.json
     write _batchinference/input.parquet
+    write _batchinference/code.json
     write _batchinference/spec.json
     delete _SUCCESS
     write _batchinference/attempts/*/start.json
@@ -74,8 +78,10 @@ STEPS = """
     TASKS
     write _batchinference/attempts/*/closed
     write part-*.parquet
+    write _batchinference/errors/part-*.parquet
     write _batchinference/attempts/*/unified.json
     delete part-*.parquet
+    delete _batchinference/errors/part-*.parquet
     write _batchinference/output.json
     write _batchinference/report.json
     write _SUCCESS
@@ -87,6 +93,8 @@ OF_TASKS = [
     "write _batchinference/errors/part-*.parquet",
     f"write {ATTEMPT}/TASK.json",
 ]
+REPLACEMENT = "_batchinference/replacement"
+SUCCESS_MARKS = ("_SUCCESS", f"{REPLACEMENT}/_SUCCESS")
 OTHER = {"n": 3, "values": 8, "half": 4.0}
 """The row that the other job writes."""
 
@@ -219,24 +227,34 @@ def old(place: Place) -> Path:
     return place.directory / "old"
 
 
-@on_disk
-def test_overwrite_removes_the_success_mark_before_the_rows(place: Place, old: Path) -> None:
-    def check(kill: int) -> list[str]:
-        new = shutil.copytree(old, place.directory / f"out-{kill}")
-        job = place.job(new.name, mode="overwrite")
-        return killed_and_run_again(place, job, Seen(new, replaced=(OTHER,)), [kill])
-
+@pytest.mark.scaled("crash-points")
+@on_disk_and_long_on_s3
+def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Place) -> None:
+    """Before the switch, the old output is unchanged. After it, the new one is complete."""
+    place.run(other_job(place, "old"))
+    old = place.directory / "old"
+    unchanged = files_of(old)
     shutil.copytree(old, place.directory / "undisturbed")
     steps = place.run(place.job("undisturbed", mode="overwrite")).steps
-    assert "delete part-*.parquet" in steps
-    assert next(name for name in steps if name.startswith("delete")) == "delete _SUCCESS"
-    # later steps are the same in every job
-    begins = steps.index("write _batchinference/input.parquet")
-    assert faults(check, [n for n in every_step(steps) if n <= begins]) == {}
+    switch = steps.index(f"write {REPLACEMENT}/_SUCCESS")
+
+    def check(kill: int) -> list[str]:
+        new = shutil.copytree(old, place.directory / f"out-{kill}")
+        job, seen = place.job(new.name, mode="overwrite"), Seen(new, replaced=(OTHER,))
+        place.run(job, kill)
+        wrong = [fault for fault in seen.of_any_moment() if REPLACEMENT not in fault]
+        if kill <= switch and files_of(new) != unchanged:
+            wrong.append("the old output has changed")
+        if kill > switch and not any((new / mark).exists() for mark in SUCCESS_MARKS):
+            wrong.append("no output is complete")
+        return [*wrong, *killed_and_run_again(place, job, seen, [])]
+
+    kills = every_step(steps) if place.local or in_long_tier() else one_of_each_kind(steps)
+    assert faults(check, kills) == {}
 
 
 @on_disk_and_long_on_s3
-def test_overwrite_changes_nothing_before_all_steps_have_loaded(place: Place) -> None:
+def test_job_that_fails_leaves_the_output_that_it_would_overwrite(place: Place) -> None:
     """A wrong model name or a constructor that raises does not cost any rows."""
     place.run(other_job(place, "old"))
     before = files_of(place.directory / "old")
@@ -245,8 +263,10 @@ def test_overwrite_changes_nothing_before_all_steps_have_loaded(place: Place) ->
     failed = place.run(job)
     assert failed.report.reason == "ModelLoad"
     assert "no such weights" in (failed.report.message or "")
-    assert failed.steps == [END]
     assert files_of(place.directory / "old") == before
+    del job["spec"]["steps"][-1]
+    assert place.run(job).report.state == JobState.SUCCEEDED
+    assert list(Seen(place.directory / "old").of_the_end()) == []
 
 
 class Broken:
@@ -255,7 +275,13 @@ class Broken:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    """Return the files of an output, without those of a replacement."""
+    files = {str(path.relative_to(directory)): path for path in directory.rglob("*")}
+    return {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if path.is_file() and not name.startswith(REPLACEMENT)
+    }
 
 
 @on_disk

@@ -9,10 +9,12 @@ import pytest
 
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
+    FinishReplacement,
     FinishTableCommit,
     LeaveAlone,
     OutputState,
     Refuse,
+    Replace,
     Request,
     Resume,
     RetryFailed,
@@ -52,16 +54,22 @@ DONE, CONTINUE = AlreadyComplete(LAYOUT), Start(SERIES)
 CASES = {
     # state: the actions with resume in the modes error, ignore, append and overwrite
     "empty": (EMPTY, [Start(), Start(), Start(), Start()]),
+    "only added to": (OutputState(LAYOUT, added=True), [Start(), Start(), Start(), Replace()]),
     "foreign": (FOREIGN, ["no output of", LeaveAlone(), Start(), "no output of"]),
     "other": (OTHER, ["of another job", LeaveAlone(), "of another job", Start()]),
     "other complete": (
         replace(OTHER, complete=True),
-        ["of another job", LeaveAlone(), "of another job", Start()],
+        ["of another job", LeaveAlone(), "of another job", Replace()],
+    ),
+    "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 4),
+    "replaced by another job": (
+        OutputState(LAYOUT, replaced_by=OTHER.lease),
+        ["was interrupted", LeaveAlone(), "was interrupted", "was interrupted"],
     ),
     "claimed": (CLAIMED, [CONTINUE] * 4),
     "unfinished": (UNFINISHED, [Resume()] * 4),
-    "complete": (COMPLETE, [DONE, DONE, DONE, Start()]),
-    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, DONE, Start()]),
+    "complete": (COMPLETE, [DONE, DONE, DONE, Replace()]),
+    "complete with failed rows": (COMPLETE_WITH_FAILED, [DONE, DONE, DONE, Replace()]),
 }
 TABLES = {
     "empty": (OutputState(TABLE, table=TableState()), [Start()] * 4),
@@ -153,8 +161,22 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("found", "expected"),
+    [(UNFINISHED, "a.py changed"), (COMPLETE, "a.py changed"), (CLAIMED, CONTINUE)],
+    ids=["unfinished", "complete", "claimed"],
+)
+def test_output_of_changed_code_is_refused(found: OutputState, expected: object) -> None:
+    found = replace(found, changed_code="a.py changed" if found.lease != CLAIMED.lease else "")
+    check(expected, found, "error")
+    check(LeaveAlone() if isinstance(expected, str) else expected, found, "ignore")
+    check(Replace() if found.complete else expected, found, "overwrite")
+    check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
+    check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)
+
+
+@pytest.mark.parametrize(
     ("job", "expected"),
-    [("team/job (uid-1)", DONE), ("team/job (uid-2)", Start()), ("job on laptop", Start())],
+    [("team/job (uid-1)", DONE), ("team/job (uid-2)", Replace()), ("job on laptop", Replace())],
     ids=["the same resource", "another resource", "a file"],
 )
 def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> None:

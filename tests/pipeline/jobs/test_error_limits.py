@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row

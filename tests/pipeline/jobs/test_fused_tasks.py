@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.commit_groups import counts_of_group
-from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.commit.committer import Committer, counts_of_group
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import fused, fused_steps, resources

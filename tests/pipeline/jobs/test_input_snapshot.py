@@ -187,7 +187,7 @@ class TestGoingOn:
 
     def test_what_is_missing_is_known(self, document: Document) -> None:
         prepared = self.begin(document)
-        assert prepared.gaps == {1: [(2, None)], 2: [(0, None)]}
+        assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
         assert (prepared.attempt.number, prepared.counts().read) == (2, 6)
 
     def test_files_keep_their_numbers_when_others_come(
@@ -195,8 +195,8 @@ class TestGoingOn:
     ) -> None:
         write_lines(source, {"0.txt": ["before all others"]})
         prepared = self.begin(document)
-        assert prepared.gaps == {1: [(2, None)], 2: [(0, None)]}
-        (task,) = prepared.input.read_tasks(1, prepared.gaps)
+        assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
+        (task,) = prepared.input.read_tasks(1, prepared.missing)
         texts = merged(task()).table.column("text").to_pylist()
         assert texts == [*LINES["b.txt"][2:], *LINES["c.txt"]]
 
@@ -215,7 +215,7 @@ class TestGoingOn:
         commit_rows(self.begin(document).attempt, merged([good(0, 0, range(5)), end(0, 5)]))
         min((tmp_path / "in").iterdir()).unlink()
         prepared = self.begin(document)
-        assert prepared.gaps == {1: [(0, None)], 2: [(0, None)]}
+        assert prepared.missing == {1: [(0, None)], 2: [(0, None)]}
         assert prepared.count == RowCount(15, estimated=format_ != "parquet")
 
     def test_missing_finished_file_in_paths_is_not_needed(
@@ -225,7 +225,7 @@ class TestGoingOn:
         document["spec"]["write"]["path"] = str(tmp_path / "named")
         commit_rows(self.begin(document).attempt, FIRST_FILE)
         (source / "a.txt").unlink()
-        assert self.begin(document).gaps == {1: [(0, None)], 2: [(0, None)]}
+        assert self.begin(document).missing == {1: [(0, None)], 2: [(0, None)]}
 
     def test_rows_are_counted_when_all_files_exist(self, document: Document) -> None:
         assert self.begin(document).count == RowCount(12, estimated=True)
@@ -247,7 +247,7 @@ class TestGoingOn:
             self.begin(document)
         document["spec"]["resume"] = False
         prepared = self.begin(document)
-        assert (prepared.gaps, prepared.start.entries) == (None, [])
+        assert (prepared.missing, prepared.start.entries) == (None, [])
 
     def test_limit_holds_for_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path
@@ -256,8 +256,8 @@ class TestGoingOn:
         document["spec"]["write"]["path"] = str(tmp_path / "limited")
         commit_rows(self.begin(document).attempt, FIRST_FILE)
         prepared = self.begin(document)
-        assert (len(prepared.input), prepared.gaps) == (2, {1: [(0, None)]})
-        (task,) = prepared.input.read_tasks(1, prepared.gaps)
+        assert (len(prepared.input), prepared.missing) == (2, {1: [(0, None)]})
+        (task,) = prepared.input.read_tasks(1, prepared.missing)
         assert len(merged(task()).ids) == 2
 
 
@@ -284,13 +284,13 @@ class TestTables:
         read = self.of_lance(tmp_path)
         self.commit_some(self.begin(read, tmp_path))
         gaps = {0: [(5, 8)], 1: [(0, None)], 2: [(0, None)]}
-        assert self.begin(read, tmp_path).gaps == gaps
+        assert self.begin(read, tmp_path).missing == gaps
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     def test_other_lance_version_is_read_from_the_start(self, tmp_path: Path, mode: str) -> None:
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
         prepared = self.begin(self.of_lance(tmp_path, mode), tmp_path)
-        assert (prepared.gaps, prepared.start.entries) == (None, [])
+        assert (prepared.missing, prepared.start.entries) == (None, [])
         assert not list((tmp_path / "out").glob("part-*"))
 
     def test_recreated_data_set_is_another_input(self, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ class TestTables:
 
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))
         shutil.rmtree(tmp_path / "a.lance")
-        assert self.begin(self.of_lance(tmp_path), tmp_path).gaps is None
+        assert self.begin(self.of_lance(tmp_path), tmp_path).missing is None
 
     def test_other_sources_are_read_from_the_start(self, tmp_path: Path) -> None:
         from support.inputs.table_sources import saved
@@ -307,7 +307,7 @@ class TestTables:
         read["options"] = {"split": "train"}  # type: ignore[assignment]
         self.commit_some(self.begin(read, tmp_path))
         prepared = self.begin(read, tmp_path)
-        assert (prepared.attempt.number, prepared.gaps, prepared.start.entries) == (2, None, [])
+        assert (prepared.attempt.number, prepared.missing, prepared.start.entries) == (2, None, [])
 
 
 def test_message_names_the_first_conflicting_file(source: Path) -> None:

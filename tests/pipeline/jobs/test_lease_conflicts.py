@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit import heartbeat, process_id
+from batchinference.pipeline.commit import heartbeat, lease
 from batchinference.pipeline.commit.heartbeat import ensure_not_running, identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
@@ -140,7 +140,7 @@ def test_dead_run_of_the_same_file_is_taken_over(
     waited: list[float] = []
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
     monkeypatch.setattr(heartbeat, "time", time)
-    machine = process_id.this_process().partition("-")[0]
+    machine = lease.this_process().partition("-")[0]
     dead = Lease.new(layout, 1, job="reviews on laptop")
     ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
     assert bool(waited) == waits

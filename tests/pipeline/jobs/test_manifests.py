@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name, ranges_of
-from batchinference.pipeline.commit.manifest_entry import (
+from batchinference.pipeline.commit.manifest import (
     DataFile,
+    Manifest,
     ManifestEntry,
     RowCounts,
     counts_of,
+    parse_manifest_name,
+    ranges_of,
 )
 from batchinference.pipeline.row_batch import FULL_SHARE
 from support.outputs.made import entry

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.report.progress import Meter, duration
 from batchinference.spec.status import Progress

@@ -1,25 +1,35 @@
-"""Schema unification writes files under new names. A late execution of it leaves no files."""
+"""Finished Parquet files are rewritten under new names: one schema for all, and no small files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.schema_unification import RewriteTask, rewrites
+from batchinference.pipeline.output import file_rewrites
+from batchinference.pipeline.output.file_rewrites import RewriteTask, rewrites
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
-from support.outputs.batches import good
+from support.outputs.batches import failed, good
 from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
+from support.outputs.rows import Row
 
 
 def names(output: Path) -> set[str]:
@@ -39,8 +49,121 @@ def attempt(tmp_path: Path) -> Attempt:
 
 def rewriting(attempt: Attempt) -> tuple[Snapshot, RewriteTask]:
     end = close_attempt(attempt)
-    (task,) = rewrites(attempt, end.entries, "snappy").values()
+    ((task,), _) = rewrites(attempt, end.entries, "snappy")
     return end, task
+
+
+def table(*values: object, name: str = "n") -> pa.Table:
+    return pa.table({name: pa.array(values)})
+
+
+class TestMerging:
+    """Small files of entries with the same columns become one file."""
+
+    @pytest.fixture
+    def attempt(self, tmp_path: Path) -> Attempt:
+        source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 9})
+        return begin_attempt(layout_of(tmp_path / "out"), source)
+
+    def merged(self, attempt: Attempt, *batches: RowBatch, earlier: int = 0) -> list[ManifestEntry]:
+        for task, batch in enumerate(batches):
+            commit_rows(attempt, batch, task)
+        end = close_attempt(attempt)
+        mergeable = {file.name for entry in end.entries[earlier:] for file in entry.data}
+        tasks, others = rewrites(attempt, end.entries, "snappy", mergeable)
+        entries = [*others, *(entry for task in tasks for entry in task())]
+        attempt.put_unified(end.only(entries))
+        attempt.remove_orphans(entries)
+        assert attempt.load_committed().counts == end.counts
+        assert RowSet.of(entries).missing(1, {0: 9}) == RowSet.of(end.entries).missing(1, {0: 9})
+        return entries
+
+    def rows(self, attempt: Attempt) -> list[list[Row]]:
+        files = data_files(Path(attempt.layout.output.path))
+        return sorted((pq.read_table(file).to_pylist() for file in files), key=str)
+
+    def test_rows_are_in_the_order_of_the_input(self, attempt: Attempt) -> None:
+        self.merged(attempt, good(0, 3, [3, 4]), good(0, 0, [0]), good(0, 1, [1, 2]))
+        assert self.rows(attempt) == [[{"n": n} for n in range(5)]]
+
+    def test_error_records_are_merged(self, attempt: Attempt) -> None:
+        batches = [merged([good(0, 2 * n, [n]), failed(0, 2 * n + 1)]) for n in range(3)]
+        (entry,) = self.merged(attempt, *batches)
+        assert entry.errors is not None
+        records = pq.read_table((attempt.layout.errors / entry.errors.name).path).to_pylist()
+        assert [record["row"] for record in records] == [1, 3, 5]
+        assert len(data_files(Path(attempt.layout.errors.path))) == 1
+
+    def test_values_that_do_not_fit_the_common_type_keep_their_file(self, attempt: Attempt) -> None:
+        large = (1 << 53) + 1
+        self.merged(attempt, good(0, 0, table(large)), good(0, 1, table(0.5)))
+        assert self.rows(attempt) == [[{"n": 0.5}], [{"n": large}]]
+
+    def test_types_without_a_common_type_are_not_merged(self, attempt: Attempt) -> None:
+        batches = [good(0, 0, table(1)), good(0, 1, table("a")), good(0, 2, table(2))]
+        files = [pq.read_table(file.path).to_pylist() for file in self.files(attempt, *batches)]
+        assert sorted(map(str, files)) == ["[{'n': 'a'}]", "[{'n': 1}, {'n': 2}]"]
+
+    def files(self, attempt: Attempt, *batches: RowBatch) -> list[Location]:
+        entries = self.merged(attempt, *batches)
+        return [attempt.layout.data / file.name for entry in entries for file in entry.data]
+
+    def test_parts_of_a_row_are_not_merged(self, attempt: Attempt) -> None:
+        half = replace(good(0, 0, [0]), shares=np.array([FULL_SHARE // 2]))
+        self.merged(attempt, half, half, good(0, 1, [1]), good(0, 2, [2]))
+        assert self.rows(attempt) == [[{"n": 0}], [{"n": 0}], [{"n": 1}, {"n": 2}]]
+
+    def test_files_of_earlier_runs_are_kept(self, attempt: Attempt) -> None:
+        self.merged(attempt, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)
+        assert self.rows(attempt) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
+
+    def test_sizes_are_limited(self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+        size = len(b"".join(bytes(part) for _, part in ParquetWriter("snappy").files(table(0))))
+        monkeypatch.setattr(file_rewrites, "SMALL_BYTES", size)
+        monkeypatch.setattr(file_rewrites, "MERGED_BYTES", 2 * size)
+        large = good(0, 4, table(*range(1000)))
+        self.merged(attempt, *(good(0, n, [n]) for n in range(4)), large)
+        assert sorted(len(rows) for rows in self.rows(attempt)) == [2, 2, 1000]
+
+
+COLUMNS = {
+    "null and others": ([table(None), table(["a"]), table(None)], pa.list_(pa.string())),
+    "integers and floats": ([table(1), table(0.5), table(None)], pa.float64()),
+    "missing in a file": ([table(1, name="m"), table("a")], pa.string()),
+    "null in all files": ([table(None), table(None)], pa.null()),
+}
+
+
+@pytest.mark.parametrize(("tables", "expected"), COLUMNS.values(), ids=COLUMNS)
+@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+def test_all_files_have_the_same_columns(
+    tmp_path: Path, tables: list[pa.Table], expected: pa.DataType, merges: bool
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["x"] * len(tables)})
+    attempt = begin_attempt(layout_of(tmp_path / "out"), source)
+    for row, each in enumerate(tables):
+        commit_rows(attempt, good(0, row, each), task=row)
+    end = close_attempt(attempt)
+    mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
+    tasks, others = rewrites(attempt, end.entries, "snappy", mergeable)
+    entries = [*others, *(entry for task in tasks for entry in task())]
+    files = [Path(attempt.layout.output.path, one.name) for entry in entries for one in entry.data]
+    assert len(files) == (1 if merges else len(tables))
+    for entry, file in zip(entries, files, strict=True):
+        schema = pq.read_schema(file)
+        assert schema.field("n").type == expected
+        assert dict(entry.columns) == {field.name: str(field.type) for field in schema}
+    query = duckdb.sql(f"select count(n) from read_parquet({[str(file) for file in files]})")
+    values = [value for each in tables if "n" in each.column_names for value in each["n"]]
+    assert query.fetchall() == [(sum(value.is_valid for value in values),)]
+
+
+def test_files_with_the_same_columns_are_not_rewritten(tmp_path: Path) -> None:
+    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
+    for row in range(3):
+        commit_rows(attempt, good(0, row, [row]), task=row)
+    entries = close_attempt(attempt).entries
+    assert rewrites(attempt, entries, "snappy") == ([], entries)
 
 
 def take_over(attempt: Attempt, end: Snapshot) -> None:
@@ -79,7 +202,7 @@ def test_late_rewrite_leaves_no_file(
 
 def test_old_and_new_files_exist_until_a_snapshot_names_the_new_ones(attempt: Attempt) -> None:
     end, task = rewriting(attempt)
-    entry = task()
+    (entry,) = task()
     output = Path(attempt.layout.output.path)
     assert len(names(output)) == 3
     assert attempt.load_committed().entries == end.entries, "the new file does not count yet"
@@ -115,6 +238,6 @@ def test_no_name_gets_a_second_content(tmp_path: Path) -> None:
     }
     final = {file.name: file for entry in Snapshot.read(layout.end, layout.key).entries
              for file in entry.data}  # fmt: skip
-    assert len(final) == len(committed)
+    assert len(final) < len(committed)
     assert final.keys() - committed.keys(), "some were rewritten"
     assert all(committed[name] == final[name] for name in final.keys() & committed.keys())

@@ -15,12 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest import Manifest, ranges_of
-from batchinference.pipeline.commit.manifest_entry import (
+from batchinference.pipeline.commit.manifest import (
+    Manifest,
     ManifestEntry,
     Range,
     RowCounts,
     Share,
+    ranges_of,
 )
 from batchinference.pipeline.commit.row_coverage import (
     SHOWN,
@@ -217,7 +218,7 @@ def test_gaps_are_the_rows_that_no_piece_holds(
     given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
     chosen, ends = given_
-    gaps = RowSet.of(chosen).gaps(MOST_FILES, ends)
+    gaps = RowSet.of(chosen).missing(MOST_FILES, ends)
     assert spelt_out(gaps) == brute_gaps(set(held_by(chosen)), ends, MOST_FILES)
     for each in gaps.values():
         assert each == sorted(each), "in the order of the file"
@@ -233,7 +234,7 @@ def test_open_gap_begins_after_the_last_held_row(
 ) -> None:
     chosen, ends = given_
     held = held_by(chosen)
-    for file, each in RowSet.of(chosen).gaps(MOST_FILES, ends).items():
+    for file, each in RowSet.of(chosen).missing(MOST_FILES, ends).items():
         first, after = each[-1]
         if after is None:
             assert first == max((row for number, row in held if number == file), default=-1) + 1
@@ -242,7 +243,7 @@ def test_open_gap_begins_after_the_last_held_row(
 @given(st.sets(st.integers(0, 9)), st.integers(1, 3))
 def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -> None:
     held = RowSet.of([holding((file, row) for file in there for row in range(each))])
-    assert held.gaps(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
+    assert held.missing(10, {}, each) == {n: [(0, each)] for n in range(10) if n not in there}
 
 
 @given(SETS, st.lists(ROW))
@@ -318,12 +319,12 @@ def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]
 )
 def test_gaps_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
     ends = {} if end is None else {0: end}
-    found = RowSet.of([entry((0, *edges) for edges in held)]).gaps(1, ends)
+    found = RowSet.of([entry((0, *edges) for edges in held)]).missing(1, ends)
     assert format_missing_rows(found) == words
 
 
 def test_first_gaps_are_named_and_the_rest_counted() -> None:
-    words = format_missing_rows(RowSet.of([]).gaps(SHOWN + 4, {}))
+    words = format_missing_rows(RowSet.of([]).missing(SHOWN + 4, {}))
     assert words.count("rows of file") == SHOWN
     assert words.endswith(" and 4 more")
 

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.commit.claim import publish
+from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.files import open_files
@@ -184,7 +186,7 @@ class TestOutputStates:
         self.a_run(self.job(bucket))
         s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
         again = self.begin(self.job(bucket))
-        assert (again.attempt.number, again.gaps, again.start.counts.read) == (2, {}, 2)
+        assert (again.attempt.number, again.missing, again.start.counts.read) == (2, {}, 2)
         found = s3.objects(bucket, "out/")
         assert json_rows(found, "out/part-") == [{"text": "one"}]
         assert found["out/notes"] == b"theirs"
@@ -195,7 +197,7 @@ class TestOutputStates:
         self.a_run(self.job(bucket))
         (part,) = s3.objects(bucket, "out/part-")
         s3.client().delete_object(Bucket=bucket, Key=part)
-        assert self.begin(self.job(bucket)).gaps == {0: [(0, 1)], 1: [(0, 1)]}
+        assert self.begin(self.job(bucket)).missing == {0: [(0, 1)], 1: [(0, 1)]}
 
     def test_replaced_object_is_named(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
@@ -225,11 +227,18 @@ class TestOutputStates:
         assert s3.objects(bucket) == before
 
         other["spec"]["write"]["mode"] = "overwrite"
-        assert self.begin(other).gaps is None
-        state = ("attempts/", "input.parquet", "job.json", "spec.json")
-        left = [key.removeprefix("out/_batchinference/") for key in s3.objects(bucket, "out/")]
-        assert [key for key in left if not key.startswith(state)] == []
-        assert len([key for key in left if not key.endswith("/heartbeat")]) == len(state)
+        self.a_whole_run(other)
+        staged = "out/_batchinference/replacement/"
+        kept = {key: s3.objects(bucket)[key] for key in before}
+        assert kept == before
+        assert f"{staged}_SUCCESS" in s3.objects(bucket)
+        publish(Layout.of(parse(other).spec))
+        parts = {key for key in before if "/part-" in key}
+        found = s3.objects(bucket, "out/")
+        assert [key for key in found if key in parts or key.startswith(staged)] == []
+        assert [row["text"] for row in json_rows(found, "out/part-")] == ["one"]
+        assert len([key for key in found if "/errors/part-" in key]) == 1
+        assert "out/_SUCCESS" in found
 
     def test_foreign_objects_are_refused_and_kept(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference import __version__
-from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.manifest_entry import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import DataFile, Manifest, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import FULL_SHARE

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest_entry import (
+from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
     RowCounts,
@@ -69,7 +69,7 @@ def test_duplicate_missing_and_extra_rows_are_listed(
     assert set(rows_of(holdings.twice)) == {row for row, count in often.items() if count > 1}
     beyond = {(file, row) for file, row in often if file >= FILES or row >= ends.get(file, 99)}
     assert rows_of(holdings.beyond(sizes)) == Counter(beyond)
-    closed = [(file, first, after) for file, gaps in holdings.gaps(sizes).items()
+    closed = [(file, first, after) for file, gaps in holdings.missing(sizes).items()
               for first, after in gaps if after is not None and file in ends]  # fmt: skip
     missing = {(file, row) for file, end in ends.items() for row in range(end)} - often.keys()
     assert set(rows_of(closed)) >= missing
@@ -81,13 +81,13 @@ def test_file_that_is_one_row_needs_no_end(held: set[int]) -> None:
     holdings = AccountedRows.of([entry([(file, 0, 1) for file in held])])
     sizes = Sizes(FILES, {}, rows_each=1)
     assert sizes.total == FILES
-    assert set(holdings.gaps(sizes)) == set(range(FILES)) - held
+    assert set(holdings.missing(sizes)) == set(range(FILES)) - held
     assert holdings.beyond(sizes) == [(FILES, 0, 1)] * (FILES in held)
 
 
 def test_file_whose_rows_are_not_known_may_have_more() -> None:
     holdings = AccountedRows.of([entry([(0, 0, 5)])])
-    assert holdings.gaps(Sizes(1, {})) == {0: [(5, None)]}
+    assert holdings.missing(Sizes(1, {})) == {0: [(5, None)]}
     assert Sizes(1, {}).total is None
     assert holdings.beyond(Sizes(1, {})) == []
 
@@ -95,8 +95,8 @@ def test_file_whose_rows_are_not_known_may_have_more() -> None:
 def test_partial_rows_are_missing_or_extra() -> None:
     half = (0, 0, FULL_SHARE // 2)
     one = Sizes(1, {0: 1})
-    assert AccountedRows.of([entry([], [half])]).gaps(one) == {0: [(0, 1)]}
+    assert AccountedRows.of([entry([], [half])]).missing(one) == {0: [(0, 1)]}
     assert AccountedRows.of([entry([], [half]), entry([], [half])]).twice == []
     thrice = AccountedRows.of([entry([], [half])] * 3)
-    assert (thrice.gaps(one), thrice.twice) == ({}, [(0, 0, 1)])
+    assert (thrice.missing(one), thrice.twice) == ({}, [(0, 0, 1)])
     assert AccountedRows.of([entry([(0, 0, 1)]), entry([], [half])]).twice == [(0, 0, 1)]

@@ -12,7 +12,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import Run, data_files, job_document, run_in_process, run_job, write_lines
+from support.jobs.on_ray import Run, data_files, job_document, run_in_process, write_lines
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -35,11 +35,10 @@ def succeeded(run: Run) -> bool:
     return run.report.state is JobState.SUCCEEDED
 
 
-@pytest.mark.usefixtures("ray")
 def test_jobs_append_once_each(tmp_path: Path) -> None:
-    assert succeeded(run_job(job(tmp_path, "first", "error")))
+    assert succeeded(run_in_process(job(tmp_path, "first", "error")))
     for name in ("second", "third", "second"):
-        run = run_job(job(tmp_path, name, "append"))
+        run = run_in_process(job(tmp_path, name, "append"))
         assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first", "second", "third"]
     words = "the output was complete already; there are no new files in its input"
@@ -60,26 +59,6 @@ def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     assert texts(tmp_path) == ["last"]
     state = tmp_path / "out" / "_batchinference"
     assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
-
-
-@pytest.mark.usefixtures("ray")
-def test_overwrite_that_cannot_load_keeps_the_output(tmp_path: Path) -> None:
-    """Steps are loaded with the resources of their replicas before anything is removed."""
-    assert succeeded(run_job(job(tmp_path, "first", "error")))
-    second = job(tmp_path, "second", "overwrite")
-    python = {"callable": "own_code:Suffix", "constructorArgs": {"suffix": "!"}}
-    actor = {"replicas": {"min": 1, "max": 1}, "resources": {"cpu": 0.5, "custom": {"NPU": 1}}}
-    good = {"name": "good", "python": python, "batchSize": 8, **actor}
-    broken = {"name": "broken", "python": {"callable": "own_code:Broken"}}
-    second["spec"]["steps"] = [good, broken]
-    run = run_job(second)
-    assert run.report.reason == "ModelLoad", run.report.message
-    assert "own_code:Broken" in str(run.report.message)
-    assert texts(tmp_path) == ["first"]
-    assert run_job(job(tmp_path, "first", "error")).report.message is not None
-    second["spec"]["steps"] = [good]
-    assert succeeded(run_job(second))
-    assert texts(tmp_path) == ["second!"]
 
 
 def test_interrupted_append_is_resumed(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ TIMEOUT = 60.0
 AT_ONCE = 2
 """Number of cases that run concurrently."""
 END = "the end"
-_CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear"}
+_CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear", "move": "move"}
 _WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
 """Audit events that Python raises before these system calls."""
 _HEARTBEAT = "/heartbeat"

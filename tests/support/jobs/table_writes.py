@@ -22,13 +22,14 @@ from batchinference.pipeline.commit.decision import (
     load_state,
 )
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.staged import CommitSink, sink_for
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.report.builder import finished_report
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
@@ -91,7 +92,8 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     state = load_state(layout, request, table_for(spec.write))
     action = decide(state, request)
     if isinstance(action, FinishTableCommit) and state.lease is not None:
-        Attempt(layout, state.lease).complete_committed()
+        end = Snapshot.read(layout.end, layout.key)
+        Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return None
     if isinstance(action, Refuse):
         raise BadOutput(action.message)

@@ -106,7 +106,7 @@ class InProcessExecution(Executor):
         self._only = only
 
     def run(self) -> None:
-        tasks = self._prepared.input.read_tasks(3, self._prepared.gaps)
+        tasks = self._prepared.input.read_tasks(3, self._prepared.missing)
         if self._plan.fused:
             self._run_fused(tasks)
         else:
@@ -151,7 +151,7 @@ def run_task_again(given: Document, task: int) -> None:
     read = open_input(spec.read)
     sizing = Sizing(3, 3, 1)
     prepared: Any = SimpleNamespace(
-        input=read, attempt=Attempt(layout, lease), gaps=None, sizing=sizing
+        input=read, attempt=Attempt(layout, lease), missing=None, sizing=sizing
     )
     with _small_commits():
         InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()

@@ -24,7 +24,7 @@ def good(file: int, first: int, rows: pa.Table | Sequence[Any]) -> RowBatch:
 def failed(file: int, row: int, step: str = "own", error: Exception | None = None) -> RowBatch:
     """Return a failed row of a file."""
     ids = row_ids.consecutive(file, row, 1)
-    columns = [ids.tolist(), [step], [describe(error or ValueError("no"))], [""]]
+    columns = [ids.tolist(), [step], [describe(error or ValueError("no"))], [""], [None]]
     return RowBatch(source=ids, errors=pa.table(columns, schema=ERRORS))
 
 

@@ -24,7 +24,7 @@ from support.jobs.without_ray import COUNTS, ERRORS, ROWS
 from support.outputs.rows import Row
 
 SCHEMA = pa.schema([("n", pa.int64()), ("values", pa.int64()), ("half", pa.float64())])
-_STATE = {"job.json", "spec.json", "input.parquet", "output.json", "report.json"}
+_STATE = {"job.json", "spec.json", "input.parquet", "code.json", "output.json", "report.json"}
 
 
 @dataclass(frozen=True)

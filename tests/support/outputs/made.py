@@ -15,14 +15,13 @@ from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import (
+from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
     RowCounts,
     Share,
 )
-from batchinference.pipeline.commit.missing_files import without_missing_files
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -126,7 +125,7 @@ def make_output(
     spec = parse(job).spec
     prepared = prepare(spec, next(plan_outputs(spec)))
     assert isinstance(prepared, AttemptRun)
-    reads = prepared.input.read_tasks(tasks, prepared.gaps)
+    reads = prepared.input.read_tasks(tasks, prepared.missing)
     batches = [merged(_with_outcomes(batch, outcomes) for batch in read()) for read in reads]
     _put(spec, prepared, batches if complete else batches[:-1])
     if complete:
@@ -147,7 +146,7 @@ def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
     outcomes = outcomes_of(row_ids.unpack(batch.ids)[1])
     handling = ErrorHandling(tolerant=True, input=Location("/nowhere"))
     failed = [
-        (index, handling.failed_row("own", int(batch.ids[index]), ValueError("no")))
+        (index, handling.failed_row("own", int(batch.ids[index]), ValueError("no"), batch.table))
         for index in np.flatnonzero(outcomes == FAILED).tolist()
     ]
     good = outcomes == GOOD

@@ -58,6 +58,9 @@ def run(
         Path | None, typer.Option(help="Keep the job's report in this directory while it runs.")
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start over, and replace the output of earlier runs.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
 ) -> None:
     """Run a job on this machine, with a Ray of its own.
@@ -67,7 +70,7 @@ def run(
     """
     from batchinference.cli.run import RunOptions, run_file
 
-    options = RunOptions(address, report_directory, sample, verbose)
+    options = RunOptions(address, report_directory, sample, verbose, restart=restart)
     raise typer.Exit(run_file(file, options))
 
 

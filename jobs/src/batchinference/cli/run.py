@@ -29,6 +29,7 @@ class RunOptions:
     sample: int = 0
     verbose: bool = False
     retry_errors: bool = False
+    restart: bool = False
 
 
 def run_file(file: str, options: RunOptions) -> int:
@@ -60,9 +61,7 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.errors import JobFailure
 
     try:
-        if options.retry_errors:
-            job = _with_retry(job)
-        report = _run(job, plan, directory, options)
+        report = _run(_as_requested(job, options), plan, directory, options)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failed(failure.reason, failure.message, options)
@@ -75,6 +74,12 @@ def _failed(reason: str | None, message: str | None, options: RunOptions) -> int
     if options.report_directory is not None:  # this process is the driver on a cluster
         echo(last_word(reason, message), err=True)
     return exit_code(reason)
+
+
+def _as_requested(job: BatchInference, options: RunOptions) -> BatchInference:
+    if options.restart:
+        return _restarted(job)
+    return _with_retry(job) if options.retry_errors else job
 
 
 def _with_retry(job: BatchInference) -> BatchInference:
@@ -94,6 +99,22 @@ def _with_retry(job: BatchInference) -> BatchInference:
         raise BadInput(f"'{layout.output.uri}' holds no output of this job: run it first")
     errors = job.spec.errors.model_copy(update={"retry": True})
     return job.model_copy(update={"spec": job.spec.model_copy(update={"errors": errors})})
+
+
+def _restarted(job: BatchInference) -> BatchInference:
+    """Return the job with fields that start it over, whatever it has written.
+
+    Raises BadInput if the job adds to the rows of other runs."""
+    from batchinference.pipeline.errors import BadInput
+
+    write = job.spec.write
+    if write.mode == "append":
+        raise BadInput(
+            "--restart: write.mode append keeps the rows of earlier runs (append). Set write.mode "
+            "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
+        )
+    update = {"resume": False, "write": write.model_copy(update={"mode": "overwrite"})}
+    return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
 
 
 def pipeline_is_installed() -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
+from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.heartbeat import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
@@ -15,15 +16,13 @@ from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
 from batchinference.pipeline.execution.cluster import spilled_bytes
-from batchinference.pipeline.execution.executor import Executor, Loading
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.report.builder import ReportBuilder
+from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
 from batchinference.pipeline.report.error_budget import check_errors
-from batchinference.pipeline.report.merge import merge_reports
-from batchinference.pipeline.report.notes import collect_notes
 from batchinference.pipeline.report.progress import Meter
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
@@ -64,7 +63,7 @@ class JobRun:
         self.stop.check()
         self._attempt = None
         self._reports.begin_output(target.layout)
-        run = prepare(self.job.spec, target, identity_of(self.job), self._load_steps)
+        run = prepare(self.job.spec, target, identity_of(self.job))
         if isinstance(run, NothingToDo):
             if run.complete is None:
                 return self._reports.of_ignored_output()
@@ -72,11 +71,6 @@ class JobRun:
         self._reports.begin_rows(Meter(run.count, run.start.counts.read))
         self._finished.append(self._run_attempts(run))
         return self._finished[-1]
-
-    def _load_steps(self) -> None:
-        """Load all steps once. Raises the failure of a step, or Interrupted."""
-        run_monitored(Loading(self.plan), lambda: None, self.stop)
-        self.stop.check()  # an interrupted load proves nothing
 
     def _run_attempts(self, run: AttemptRun) -> Report:
         """Run attempts until no rows are missing, finalize the output, and return its report.
@@ -103,7 +97,7 @@ class JobRun:
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
-        if run.gaps != {}:
+        if run.missing != {}:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._reports.add_notes(collect_notes(end.notes), spilled_bytes())
@@ -134,7 +128,7 @@ class JobRun:
         example = partial(bad_row, attempt.layout, snapshot.entries)
         check_errors(self.job.spec.errors, counts, RowCount(rows, estimated=False), example)
         if isinstance(write, WriteParquet):
-            unified = executor.give_one_schema(snapshot, write.compression)
+            unified = executor.rewrite_files(snapshot, write)
             if unified.entries != snapshot.entries:
                 attempt.put_unified(unified)
             snapshot = unified
@@ -144,6 +138,9 @@ class JobRun:
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         attempt.complete(snapshot, report)
+        if attempt.layout.is_replacement:
+            self._attempt = None  # its stored report is final, whatever happens to the old output
+            publish(Layout.of(self.job.spec), identity_of(self.job))
         return report
 
     def _fail(self, failure: JobFailure) -> Report:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from batchinference.pipeline.code_identity import code_of
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.claim import Claim
+from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
 from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
+    FinishReplacement,
     FinishTableCommit,
     LeaveAlone,
     OutputState,
     Refuse,
+    Replace,
     Request,
     Resume,
     RetryFailed,
@@ -30,6 +33,7 @@ from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.stored_code import write_code
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
@@ -46,6 +50,7 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.preflight import check_input, check_job
+from batchinference.pipeline.report.builder import finished_report
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
@@ -63,24 +68,21 @@ class NothingToDo:
 
 
 def prepare(
-    spec: BatchInferenceSpec,
-    target: OutputTarget,
-    job: str = "",
-    load_steps: Callable[[], None] = lambda: None,
+    spec: BatchInferenceSpec, target: OutputTarget, job: str = ""
 ) -> AttemptRun | NothingToDo:
-    """Check the job, and begin its first attempt at an output.
-
-    `job` identifies this job among others. `load_steps` is called before a complete output is
-    removed, and raises if the steps cannot be loaded."""
-    layout, table = target.layout, table_of(spec.write)
-    check_job(spec, layout)
-    state, action = _decide(layout, Request(spec.write, spec.resume, spec.errors.retry, job), table)
+    """Check the job, and begin its first attempt at an output. `job` identifies this job among
+    others."""
+    table = table_of(spec.write)
+    check_job(spec, target.layout)
+    code = code_of(spec)
+    request = Request(spec.write, spec.resume, spec.errors.retry, job, code)
+    state, action = _decide(target.layout, request, table)
     start = _committed(spec.write, state, action, job)
     try:
-        source = open_input(spec.read, _earlier(spec, target, start))
+        source = open_input(spec.read, _earlier(spec, target, state.layout, start))
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
-    check_input(spec, source, layout)
+    check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
         return NothingToDo(action.layout, _changed(source, target.complete or [action.layout]))
@@ -91,11 +93,9 @@ def prepare(
         start = None
     count = source.count(start.ends if start else NOTHING)
     sizing = sizing_of(source, spec.read, count)
-    if start is None and state.complete and table is None:
-        load_steps()
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
-        attempt, start = _begin(spec, state, action, start, source, job)
+        attempt, start = _begin(spec, state, action, start, source, request)
     return AttemptRun(source, count, sizing, attempt, start, missing, table)
 
 
@@ -107,8 +107,17 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     action = decide(state, request)
     if isinstance(action, FinishTableCommit) and state.lease is not None:
         with storage_errors_as_bad_output(request.write):
-            Attempt(layout, state.lease).complete_committed()
+            end = Snapshot.read(layout.end, layout.key)
+            Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return _decide(layout, request, table)
+    if isinstance(action, FinishReplacement):
+        with storage_errors_as_bad_output(request.write):
+            publish(layout, request.job)
+        return state, AlreadyComplete(layout)
+    if isinstance(action, Replace):
+        with storage_errors_as_bad_output(request.write):
+            discard_replaced(layout)
+        return _decide(layout.replacement, request, table)
     if isinstance(action, Refuse):
         raise BadOutput(action.message)
     return state, action
@@ -131,7 +140,7 @@ def _committed(write: Write, state: OutputState, action: Action, job: str) -> Sn
 
 
 def _earlier(
-    spec: BatchInferenceSpec, target: OutputTarget, start: Snapshot | None
+    spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
 ) -> ResumedInput | ProcessedFiles | None:
     """Return the input snapshot of an output that is resumed, or the files whose rows are in other
     outputs of the work; None if all files are read."""
@@ -141,7 +150,7 @@ def _earlier(
     if start is None:
         processed = [read_snapshot(place, storage) for place in target.processed]
         return ProcessedFiles(processed) if processed else None
-    frozen = read_snapshot_with_digest(target.layout.input, start.input, storage)
+    frozen = read_snapshot_with_digest(layout.input, start.input, storage)
     return ResumedInput(frozen, lambda rows_each: start.missing_rows(len(frozen), rows_each))
 
 
@@ -151,19 +160,23 @@ def _begin(
     action: Action,
     start: Snapshot | None,
     source: JobInput,
-    job: str,
+    request: Request,
 ) -> tuple[Attempt, Snapshot]:
     """Claim the output if it starts over, and begin the next attempt. Return it with the snapshot
     of the rows that count."""
     layout, lease = state.layout, state.lease
+    starts_over = start is None or lease is None
     if start is None or lease is None:
         series = action.series if isinstance(action, Start) else ""
-        lease = Claim(layout, lease, spec.write.mode == "overwrite", job, series).put()
+        overwrite = spec.write.mode == "overwrite"
+        lease = Claim(layout, lease, overwrite, request.job, series).put()
         content = source.serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
+    if starts_over or isinstance(action, RetryFailed):  # rows are retried after the code was fixed
+        write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return Attempt.begin(layout, lease, start, job), start
+    return Attempt.begin(layout, lease, start, request.job), start
 
 
 def _check_may_start_over(spec: BatchInferenceSpec, state: OutputState) -> None:

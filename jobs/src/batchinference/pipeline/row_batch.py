@@ -20,7 +20,10 @@ from batchinference.pipeline.errors import describe
 FULL_SHARE = 1 << 40
 """The share of an input row that has all of its rows in one batch."""
 ERRORS = pa.schema(
-    [("id", pa.int64()), ("step", pa.string()), ("error", pa.string()), ("traceback", pa.string())]
+    [
+        ("id", pa.int64()),
+        *((name, pa.string()) for name in ("step", "error", "traceback", "values")),
+    ]
 )
 """The columns of failed rows. The id is that of the input row."""
 NO_IDS = np.empty(0, dtype=np.int64)
@@ -60,6 +63,7 @@ class RowBatch:
         """Return rows that could not be read because of the same error."""
         texts = (row_ids.READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
+        columns.append(pa.nulls(len(ids), pa.string()))
         return cls(source=ids, errors=pa.table(columns, schema=ERRORS))
 
     @property

@@ -21,8 +21,11 @@ class ErrorPolicy(SpecModel):
     those is an estimate, the job ends early only when clearly more are bad."""
     path: Uri | None = None
     """The directory, or the prefix in an object store, that takes them (parquet: id, path, row,
-    step, error, traceback), outside of the output. By default `_batchinference/errors` under it."""
-
+    step, error, traceback, values), outside of the output. By default `_batchinference/errors`
+    under it."""
+    values: bool = False
+    """Whether an error record has the values of its row, as the failed step got them: a JSON object
+    of the columns, in which long values are shortened. It is null without this."""
     retry: bool = False
     """Whether rows that have failed in earlier runs are tried again, those of files that were added
     included. Without it they stay where they are, and a complete output is left alone. Not for

@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.lease import Lease, read_lease
-from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_name
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry, RowCounts, total
-from batchinference.pipeline.commit.missing_files import without_missing_files
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.manifest import (
+    Manifest,
+    ManifestEntry,
+    RowCounts,
+    parse_manifest_name,
+    total,
+)
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
@@ -210,16 +214,6 @@ class Attempt:
         self.check_lease()
         if self.layout.is_table:
             self.layout.data.delete_directory()
-
-    def complete_committed(self) -> None:
-        """Mark a table as complete whose driver died after the commit. The snapshot and the report
-        were written before the commit.
-
-        Raises BadOutput if the snapshot is missing or damaged."""
-        from batchinference.pipeline.commit.stored_report import finished_report  # only drivers
-
-        end = Snapshot.read(self.layout.end, self.layout.key)
-        self.complete(end, finished_report(self.layout, end))
 
     def _put_end(self, end: Snapshot, report: Report) -> None:
         self.check_lease()

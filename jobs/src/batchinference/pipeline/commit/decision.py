@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchinference.pipeline.commit.attempt import is_part
 from batchinference.pipeline.commit.heartbeat import is_resource
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.stored_code import changed_code
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     table_errors_as_bad_output,
@@ -40,7 +41,10 @@ class OutputState:
     """What is stored at an output. `lease` is the lease of the last run that wrote to it, if any,
     and `complete` is true if that run has completed it. `failed_rows` is only read for a retry, and
     `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
-    adds to is complete with the same work; None if that holds other work or none."""
+    adds to is complete with the same work; None if that holds other work or none. `replaced_by` is
+    the lease of a complete replacement that has not taken the place of the output yet. `added` says
+    whether something was added to the output; it is only read for overwrite. `changed_code` says
+    which code or model of the job differs from that with which the output was begun, if any."""
 
     layout: Layout
     lease: Lease | None = None
@@ -48,6 +52,9 @@ class OutputState:
     failed_rows: bool = False
     foreign_files: bool = False
     base_complete: bool | None = None
+    replaced_by: Lease | None = None
+    added: bool = False
+    changed_code: str = ""
     table: TableState | None = None
 
 
@@ -55,12 +62,13 @@ class OutputState:
 class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
     used. With `retry`, failed rows are processed again. `job` identifies the job among others that
-    want the output."""
+    want the output. `code` are the hashes of its code and models."""
 
     write: Write
     resume: bool = True
     retry: bool = False
     job: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,16 @@ class Start:
     series of attempts to continue; empty for a new one."""
 
     series: str = ""
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Write a replacement of the output, which keeps its rows until the replacement is complete."""
+
+
+@dataclass(frozen=True)
+class FinishReplacement:
+    """Put a complete replacement, whose driver died, in the place of the output."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +123,17 @@ class Refuse:
     message: str
 
 
-Action = Start | Resume | RetryFailed | AlreadyComplete | FinishTableCommit | LeaveAlone | Refuse
+Action = (
+    Start | Replace | FinishReplacement | Resume | RetryFailed | AlreadyComplete
+    | FinishTableCommit | LeaveAlone | Refuse
+)  # fmt: skip
 
 
 def decide(state: OutputState, request: Request) -> Action:
     """Return what a job does about an output in this state."""
     layout, write = state.layout, request.write
+    if state.replaced_by is not None:
+        return _decide_replaced(layout, state.replaced_by, write)
     if state.base_complete is not None:  # its rows would exist twice
         return AlreadyComplete(layout.whole) if state.base_complete else Refuse(
             f"write.path '{layout.output.uri}' holds unfinished output of the same work: finish it "
@@ -119,6 +142,12 @@ def decide(state: OutputState, request: Request) -> Action:
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
+        if state.changed_code and isinstance(action, Resume | AlreadyComplete):
+            return _refuse_unless_ignored(
+                write,
+                f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
+                "false and write.mode: overwrite), or restore what changed",
+            )
     elif state.lease is not None and write.mode != "overwrite":
         return _refuse_unless_ignored(
             write,
@@ -127,7 +156,20 @@ def decide(state: OutputState, request: Request) -> Action:
         )
     if isinstance(action, Start) and _is_blocked(state, write):
         return _refuse_unless_ignored(write, _in_use(layout, write))
-    return action
+    keeps = state.complete or (state.lease is None and state.added)
+    replaces = write.mode == "overwrite" and keeps and state.table is None
+    return Replace() if replaces and isinstance(action, Start) else action
+
+
+def _decide_replaced(layout: Layout, lease: Lease, write: Write) -> Action:
+    """Return what a job does about an output with a complete replacement."""
+    if lease.key == layout.key and layout.state == layout.whole.state:
+        return FinishReplacement()
+    return _refuse_unless_ignored(
+        write,
+        f"write.path '{layout.output.uri}': {lease.job} was interrupted while it replaced the "
+        "output. Run that job again to finish this",
+    )
 
 
 def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Action:
@@ -183,7 +225,13 @@ def load_state(
 
     Raises BadOutput if the state is damaged, or cannot be read."""
     with storage_errors_as_bad_output(request.write):
-        base = read_lease(layout.whole) if layout.whole != layout else None
+        if layout.is_replacement:
+            lease = read_lease(layout)
+            return OutputState(layout, lease, changed_code=_changed(layout, lease, request))
+        replaced_by = read_lease(layout.replacement)
+        if replaced_by is not None and replaced_by.is_complete(layout.replacement):
+            return OutputState(layout, replaced_by=replaced_by)
+        base = read_lease(layout.whole) if layout.whole.state != layout.state else None
         if base is not None and base.key == layout.key:
             return OutputState(layout, base_complete=base.is_complete(layout.whole))
         lease = read_lease(layout)
@@ -191,11 +239,21 @@ def load_state(
         if table is not None:
             with table_errors_as_bad_output():
                 known = _load_table(table, layout, lease, request, complete=complete)
-            return OutputState(layout, lease, complete, table=known)
+            changed = _changed(layout, lease, request) if complete else ""
+            return OutputState(layout, lease, complete, table=known, changed_code=changed)
         own = lease is not None and lease.key == layout.key
         failed = own and complete and request.retry and has_failed_rows(layout)
         foreign = lease is None and _has_foreign_files(layout, request.write.mode)
-        return OutputState(layout, lease, complete, failed, foreign)
+        added = request.write.mode == "overwrite" and bool(layout.appended())
+        changed = _changed(layout, lease, request)
+        return OutputState(
+            layout, lease, complete, failed, foreign, added=added, changed_code=changed
+        )
+
+
+def _changed(layout: Layout, lease: Lease | None, request: Request) -> str:
+    own = lease is not None and lease.key == layout.key and lease.begun
+    return changed_code(layout.code, request.code) if own else ""
 
 
 def _load_table(

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.commit.process_id import is_dead, this_process
+from batchinference.pipeline.commit.lease import Lease, is_dead, this_process
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 

@@ -8,6 +8,7 @@
       report.json                  the report of the job
       errors/part-KEY-*.parquet    error records, unless errors.path is set
       input.parquet                the input snapshot: the list of input files
+      code.json                    hashes of the code and of the models with which it was begun
       output.json                  the snapshot of the output, once that is complete
       attempts/NNNN-RUN/           attempt NNNN, by a run with this random name
         start.json                 the snapshot of the output when the attempt began
@@ -15,7 +16,9 @@
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
       append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
-      staged/part-KEY-*            for a table: the input of its commit, until that is made
+      replacement/                 the same, and _SUCCESS, of a job that overwrites the output
+      staged/part-KEY-*            for a table: the input of its commit, until that is made; for a
+                                   replacement: its output, until it takes the place of the old one
 
 KEY is the beginning of the work's hash, which separates the files of jobs that share a directory.
 Readers of data sets skip names that begin with an underscore.
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 
 STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
+_REPLACEMENT = "replacement"
+_SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
+"""The random suffix in the name of a file, which follows the number of the task."""
 _HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
 """Fields of a step that change the speed of the work but not its result."""
 
@@ -62,9 +69,9 @@ def part_prefix(key: str) -> str:
 
 
 def renamed_part(name: str, unique: str) -> str:
-    """Return the name of a data file with another random suffix."""
-    head, _, number = name.rsplit("-", 2)
-    return f"{head}-{unique}-{number}"
+    """Return the name of a data or error file with another random suffix."""
+    directory, slash, base = name.rpartition("/")
+    return directory + slash + _SUFFIX.sub(unique, base, count=1)
 
 
 def addition_key(key: str, number: int) -> str:
@@ -128,14 +135,24 @@ class Layout:
         return [self.addition(number) for number in range(1, 1 + count)]
 
     @property
+    def replacement(self) -> Layout:
+        """The layout of the output that will replace this one, which readers do not see."""
+        state = self.output / STATE_DIRECTORY / _REPLACEMENT
+        return replace(self, state=state, errors=state / "errors")
+
+    @property
+    def is_replacement(self) -> bool:
+        return self.state == self.output / STATE_DIRECTORY / _REPLACEMENT
+
+    @property
     def data(self) -> Location:
         """The directory in which write tasks put their files."""
-        return self.state / "staged" if self.is_table else self.output
+        return self.state / "staged" if self.is_table or self.is_replacement else self.output
 
     @property
     def success(self) -> Location:
-        added = base_name(self.state.path).startswith(_APPENDED)
-        return (self.state if added else self.output) / "_SUCCESS"
+        whole = self.state == self.output / STATE_DIRECTORY
+        return (self.output if whole else self.state) / "_SUCCESS"
 
     @property
     def job(self) -> Location:
@@ -152,6 +169,10 @@ class Layout:
     @property
     def input(self) -> Location:
         return self.state / "input.parquet"
+
+    @property
+    def code(self) -> Location:
+        return self.state / "code.json"
 
     @property
     def end(self) -> Location:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import uuid
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.process_id import this_process
-from batchinference.pipeline.commit.state_fields import Digest, RunId
+from batchinference.pipeline.commit.manifest import Digest, RunId
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.checksummed_json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
@@ -95,7 +98,7 @@ class Lease:
         return errors if inside else None
 
 
-_OWNER = TypeAdapter(Lease)
+_LEASE = TypeAdapter(Lease)
 _STORED = ("attempt", "run", "begun", "job", "errors", "series")
 
 
@@ -105,7 +108,7 @@ def read_lease(layout: Layout) -> Lease | None:
         stored = load_json(layout.job.read())  # one request: each commit reads the lease
         fields = {name: stored[name] for name in _STORED}
         process = stored.get("process", "")  # earlier versions do not write it
-        return _OWNER.validate_python({"key": stored["work"], **fields, "process": process})
+        return _LEASE.validate_python({"key": stored["work"], **fields, "process": process})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -125,3 +128,56 @@ def completed(layout: Layout) -> Layout | None:
     """Return the layout at which this work is complete: this layout, or the output that it adds to;
     None if there is none."""
     return next((one for one in (layout, layout.whole) if is_complete(one)), None)
+
+
+_PROC = Path("/proc")
+
+
+@cache
+def _name(pid: int) -> str:
+    """Return the machine, the process id and the start time of a process.
+
+    Without /proc, the name is random: then nobody can detect that the process has died."""
+    machine = _machine()
+    return f"{machine}-{pid}-{_started(pid)}" if machine else f"-{pid}-{uuid.uuid4().hex}"
+
+
+def this_process() -> str:
+    """Return the name of this process."""
+    return _name(os.getpid())
+
+
+def is_dead(name: str) -> bool:
+    """Return whether a process has certainly ended: it ran on this machine and no longer exists."""
+    machine, _, process = name.partition("-")
+    pid, _, started = process.partition("-")
+    if not pid.isdecimal() or machine != _machine() or not machine:
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False  # another user's process, which /proc may hide: its heartbeat decides
+    return _started(int(pid)) != started
+
+
+@cache
+def _machine() -> str:
+    """Return a hash of the boot id and the PID namespace; empty if they are unknown.
+
+    Containers with the same host name have PID namespaces of their own."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text()
+        return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot; empty if it has ended."""
+    try:
+        state, *fields = (_PROC / f"{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return ""
+    return "" if state in "ZX" else fields[18]

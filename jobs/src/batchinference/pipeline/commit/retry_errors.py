@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest import ranges_of
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts, ranges_of
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_ids import READ_STEP
 from batchinference.pipeline.storage.arrow_files import read_table

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS
 from batchinference.pipeline.row_ids import MissingRows, RowRange
@@ -130,7 +130,7 @@ class RowSet:
 
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
         """Raise Incomplete if there are rows beyond the end of their file. Takes arguments like
-        `gaps`."""
+        `missing`."""
         of_files = self.starts >> row_ids.ROW_BITS
         last = np.flatnonzero(np.diff(of_files, append=-1))
         files, reach = of_files[last].tolist(), (self.stops[last] & row_ids.ROW_MASK).tolist()
@@ -139,7 +139,7 @@ class RowSet:
             if end is not None and after > end:
                 raise Incomplete(_behind(file, end, after))
 
-    def gaps(
+    def missing(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None
     ) -> MissingRows:
         """Return the missing rows of an input of `files` files. `ends` maps each file whose end was

@@ -14,21 +14,20 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter
 
 from batchinference import __version__
-from batchinference.pipeline.commit.manifest import Manifest
-from batchinference.pipeline.commit.manifest_entry import (
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import (
+    STRICT,
+    Digest,
     End,
+    Manifest,
     ManifestEntry,
+    Natural,
     RowCounts,
+    Work,
+    all_of_work,
     counts_of,
 )
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.commit.state_fields import (
-    STRICT,
-    Digest,
-    Natural,
-    Work,
-    all_of_work,
-)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.checksummed_json import (
@@ -75,7 +74,7 @@ class Snapshot:
         end of their file."""
         held = RowSet.of(self.entries)
         held.check_ends(self.ends, rows_each)
-        return held.gaps(files, self.ends, rows_each)
+        return held.missing(files, self.ends, rows_each)
 
     def rows(self, files: int, rows_each: int | None) -> int:
         """Return the number of input rows, provided that no rows are missing."""
@@ -146,3 +145,20 @@ def _other_format(place: Location, version: str) -> BadOutput:
         f"'{place.uri}' was written by version {version} in another format. Use that version, or "
         f"{START_OVER}"
     )
+
+
+def without_missing_files(layout: Layout, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without manifest entries that have a missing or damaged file."""
+    data, errors = _sizes(layout.data), _sizes(layout.errors)
+    return snapshot.only(
+        [
+            entry
+            for entry in snapshot.entries
+            if all(data.get(file.name) == file.bytes for file in entry.data)
+            and (entry.errors is None or errors.get(entry.errors.name) == entry.errors.bytes)
+        ]
+    )
+
+
+def _sizes(place: Location) -> dict[str, int]:
+    return {place.below(info.path): info.size for info in place.data_files()}

@@ -64,7 +64,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
     except Exception as error:
         said = " ".join(str(error).split())[:MAX_MESSAGE]
         raise BadOutput(
-            f"the table that write names cannot be used: {type(error).__name__}: {said}"
+            f"write: the table cannot be used ({type(error).__name__}: {said})"
         ) from error
 
 
@@ -72,8 +72,9 @@ def table_has_rows(write: WriteTable) -> BadOutput:
     """Return the error for a table with rows that the write mode does not allow to append to or to
     replace."""
     return BadOutput(
-        f"the table that write names ({write.format}, '{getattr(write, 'table', write.path)}') "
-        "has rows already: set write.mode to append, or to overwrite, or choose another one"
+        f"write.mode: the table has rows already ({write.format}, "
+        f"'{getattr(write, 'table', write.path)}'). Set the mode to append or overwrite, or choose "
+        "another table"
     )
 
 

@@ -6,9 +6,8 @@ import itertools
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.manifest_entry import RowCounts
-from batchinference.pipeline.commit.missing_files import without_missing_files
-from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.input.planning import RowCount, Sizing
 from batchinference.pipeline.output.error_records import bad_row
@@ -28,15 +27,15 @@ class AttemptEnd:
 
 @dataclass(frozen=True)
 class AttemptRun:
-    """An attempt that is ready to run. `gaps` are the input rows that are missing from the output;
-    None means all rows. `table` is the table that the job writes, if any."""
+    """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
+    means all rows. `table` is the table that the job writes, if any."""
 
     input: JobInput
     count: RowCount | None
     sizing: Sizing
     attempt: Attempt
     start: Snapshot
-    gaps: MissingRows | None = None
+    missing: MissingRows | None = None
     table: Table | None = None
 
     @property
@@ -67,4 +66,4 @@ class AttemptRun:
         """Open the next attempt, for the rows that are still missing, and return it."""
         lease = self.attempt.lease
         attempt = Attempt.open(self.attempt.layout, lease.attempt + 1, end.snapshot, lease.job)
-        return replace(self, attempt=attempt, start=end.snapshot, gaps=end.missing)
+        return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)

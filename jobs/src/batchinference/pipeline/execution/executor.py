@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
@@ -20,21 +19,19 @@ from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, S
 from batchinference.pipeline.execution.fused_steps import Steps, columns_of_first_model
 from batchinference.pipeline.execution.resources import (
     all_cpus,
-    cpus_of,
     fused_tasks_at_once,
-    memory_of,
     of_fused_tasks,
     of_write_tasks,
-    selector,
 )
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
-from batchinference.pipeline.execution.step_runner import ErrorHandling, load_steps
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.output.schema_unification import RewriteTask, rewrites
+from batchinference.pipeline.output.file_rewrites import MERGED_BYTES, RewriteTask, rewrites
 from batchinference.pipeline.output.writers import writer_for
-from batchinference.plan import Plan, Stage
+from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.write import WriteParquet
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
@@ -54,7 +51,7 @@ class Executor:
         """Run the attempt until all rows are committed."""
         configure()
         prepared = self._prepared
-        share = prepared.input.share(prepared.gaps)
+        share = prepared.input.share(prepared.missing)
         sizing = prepared.sizing.of_part(share)
         chosen = self._spec.read.options.override_num_blocks
         if self._plan.fused:
@@ -62,7 +59,7 @@ class Executor:
             wanted = sizing.blocks if rows is None else self._fused_tasks(rows, sizing.blocks)
         else:
             wanted = sizing.read_tasks
-        tasks = prepared.input.read_tasks(wanted, prepared.gaps)
+        tasks = prepared.input.read_tasks(wanted, prepared.missing)
         # with too few parts, the steps must run in other tasks than the reading
         needed = wanted if self._plan.fused else sizing.blocks
         enough = 2 * len(tasks) > needed and not chosen
@@ -103,16 +100,23 @@ class Executor:
 
     @property
     def _errors(self) -> ErrorHandling:
-        return ErrorHandling(self._spec.errors.tolerant, self._prepared.attempt.layout.input)
+        errors = self._spec.errors
+        return ErrorHandling(errors.tolerant, self._prepared.attempt.layout.input, errors.values)
 
-    def give_one_schema(self, end: Snapshot, compression: str) -> Snapshot:
-        """Unify the schemas of the files of a finished output. Return the new snapshot."""
-        work = rewrites(self._prepared.attempt, end.entries, compression)
-        task: Any = ray.remote(**of_write_tasks(self._plan))(_run)
-        rewritten = ray.get([task.remote(rewrite) for rewrite in work.values()])
-        changed = dict(zip(work, rewritten, strict=True))
-        entries = [changed.get(number, entry) for number, entry in enumerate(end.entries)]
-        return replace(end, entries=entries)
+    def rewrite_files(self, end: Snapshot, write: WriteParquet) -> Snapshot:
+        """Unify the schemas of the files of a finished output, and merge the small files that this
+        run has written, unless the spec says how rows are divided. Return the new snapshot."""
+        divided = write.rows_per_file is not None or write.partition_by
+        earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
+        names = {file.name for entry in end.entries for file in entry.data}
+        mergeable = set() if divided else names - earlier
+        work, entries = rewrites(self._prepared.attempt, end.entries, write.compression, mergeable)
+        if sum(rewrite.size for rewrite in work) <= MERGED_BYTES:
+            rewritten = [rewrite() for rewrite in work]
+        else:
+            task: Any = ray.remote(**of_write_tasks(self._plan))(_run)
+            rewritten = ray.get([task.remote(rewrite) for rewrite in work])
+        return replace(end, entries=[*entries, *(one for each in rewritten for one in each)])
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
@@ -128,52 +132,7 @@ class Executor:
         return self._control.stage
 
 
-class Loading:
-    """Loads each step once, with the resources of a replica, and discards the result.
-
-    vLLM engines are skipped because they take minutes to start."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._under_way: Any = None
-        self._given_up = threading.Event()
-
-    def run(self) -> None:
-        """Load the steps. Raises the failure of a step."""
-        for stage in self._plan.stages:
-            if stage.steps and not stage.is_llm and not self._given_up.is_set():
-                task: Any = ray.remote(**self._arguments(stage))(_load)
-                self._under_way = task.remote(stage)
-                ray.get(self._under_way)
-
-    def drain(self) -> None:
-        self.give_up()
-
-    def give_up(self) -> None:
-        """Make `run`, in another thread, raise soon."""
-        self._given_up.set()
-        if self._under_way is not None:
-            ray.cancel(self._under_way, force=True)
-
-    def _arguments(self, stage: Stage) -> dict[str, Any]:
-        """Return Ray's arguments for a replica. `max_calls` ends the process to free the device."""
-        group = self._plan.group_of(stage) if self._plan.groups else ""
-        wanted = {
-            "num_gpus": stage.gpus,
-            "resources": dict(stage.custom),
-            "accelerator_type": stage.accelerator,
-            "memory": memory_of(stage, self._plan),
-            "label_selector": selector(self._plan, group),
-        }
-        given = {name: value for name, value in wanted.items() if value}
-        return {"num_cpus": cpus_of(stage, self._plan), "max_calls": 1, **given}
-
-
-def _load(stage: Stage) -> None:
-    load_steps(stage)
-
-
-def _run(rewrite: RewriteTask) -> ManifestEntry:
+def _run(rewrite: RewriteTask) -> list[ManifestEntry]:
     return rewrite()
 
 

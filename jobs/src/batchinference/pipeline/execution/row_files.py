@@ -11,7 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.commit.manifest_entry import Content
+from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout

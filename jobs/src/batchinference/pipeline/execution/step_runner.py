@@ -17,6 +17,7 @@ from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.error_isolation import isolate
 from batchinference.pipeline.execution.step_time import StepTime
 from batchinference.pipeline.input.listing import paths_of
+from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.row_batch import ERRORS, RowBatch
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.steps import Transform, load_step
@@ -37,22 +38,26 @@ UNLIMITED = 1 << 40
 class ErrorHandling:
     """What happens when a step raises on a row: the row becomes a failed row, or the job fails.
 
-    `input` is the address of the input snapshot, which error messages use to name a row.
+    `input` is the address of the input snapshot, which error messages use to name a row. With
+    `values`, the failed row keeps its values.
     """
 
     tolerant: bool
     input: Location
+    values: bool = False
 
-    def failed_row(self, step: str, row_id: int, error: Exception) -> pa.Table:
-        """Return the failed row. Raises JobFailure if no failed rows are allowed."""
+    def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
+        """Return the failed row. `row` is the row that the step got. Raises JobFailure if no failed
+        rows are allowed."""
         if not self.tolerant:
-            (file,), (row,) = row_ids.unpack(np.array([row_id]))
+            (file,), (number,) = row_ids.unpack(np.array([row_id]))
             path = paths_of(self.input)[int(file)].as_py()
             raise JobFailure(
-                f"step '{step}' failed on row {row} of {path}: {describe(error)}"
+                f"step '{step}' failed on row {number} of {path}: {describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        columns = [row_id], [step], [describe(error)], [shown("".join(lines))]
+        values = values_as_json(row) if self.values else None
+        columns = [row_id], [step], [describe(error)], [shown("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
 
@@ -61,7 +66,7 @@ def with_result(
 ) -> RowBatch:
     """Return the batch after a step that has run outside of a StepRunner."""
     failed = [
-        (index, errors.failed_row(step, int(batch.ids[index]), error))
+        (index, errors.failed_row(step, int(batch.ids[index]), error, batch.table.slice(index, 1)))
         for index, error in sorted(result.failed.items())
     ]
     return batch.derived(result.table, result.parents, failed)
@@ -146,15 +151,18 @@ class StepRunner:
                     found.tables.append(result.table)
                     found.parents.append(start + result.parents)
                     found.failed += [
-                        (start + index, self._failed(ids[start + index], error))
+                        (start + index, self._failed(rows, part.start + index, offset, ids, error))
                         for index, error in sorted(result.failed.items())
                     ]
                 case error:
-                    found.failed.append((start, self._failed(ids[start], error)))
+                    found.failed.append((start, self._failed(rows, part.start, offset, ids, error)))
         return found
 
-    def _failed(self, row_id: np.int64, error: Exception) -> pa.Table:
-        return self._errors.failed_row(self.name, int(row_id), error)
+    def _failed(
+        self, rows: pa.Table, index: int, offset: int, ids: np.ndarray, error: Exception
+    ) -> pa.Table:
+        row_id = int(ids[offset + index])
+        return self._errors.failed_row(self.name, row_id, error, rows.slice(index, 1))
 
 
 @dataclass

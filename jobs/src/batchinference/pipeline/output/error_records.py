@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline import row_ids
+from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry
+from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.errors import shown
+from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.storage.arrow_files import read_table
 
+MAX_VALUE = 1000
+"""Maximum characters of a value in an error record."""
 ERRORS_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -19,6 +26,7 @@ ERRORS_SCHEMA = pa.schema(
         ("step", pa.string()),
         ("error", pa.string()),
         ("traceback", pa.string()),
+        ("values", pa.string()),
     ]
 )
 
@@ -31,9 +39,25 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
         pa.array([f"{file}:{row}" for file, row in zip(files, positions, strict=True)]),
         paths.take(pa.array(files)),
         pa.array(positions),
-        *(failed.column(name) for name in ("step", "error", "traceback")),
+        *(failed.column(name) for name in ("step", "error", "traceback", "values")),
     ]
     return pa.table(columns, names=ERRORS_SCHEMA.names).cast(ERRORS_SCHEMA)
+
+
+def values_as_json(row: pa.Table) -> str:
+    """Return the only row of a table as a JSON object. Arrays and bytes are described, and long
+    values are cut."""
+    found = {name: _short(values_of(row.column(name))[0]) for name in row.column_names}
+    return to_json(found)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return f"<{value.dtype} array of shape {value.shape}>"
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    text = value if isinstance(value, str) else to_json(value)
+    return shown(text, MAX_VALUE) if len(text) > MAX_VALUE else value
 
 
 def bad_row(layout: Layout, entries: Iterable[ManifestEntry]) -> str:

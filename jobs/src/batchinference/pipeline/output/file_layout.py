@@ -71,7 +71,10 @@ class FileLayout:
         for column in wanted:
             if column not in table.column_names:
                 there = ", ".join(table.column_names)
-                raise JobFailure(f"write: there is no column '{column}', only {there}")
+                field = "columns" if column in (self.columns or ()) else "partitionBy"
+                raise JobFailure(
+                    f"write.{field}: there is no column '{column}', only {there}. Name one of these"
+                )
         return table.select(list(dict.fromkeys(wanted)))
 
     def _partitions(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -95,8 +98,10 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
     for name in columns:
         column = table.column(name)
         if not any(is_scalar(column.type) for is_scalar in _SCALARS):
-            raise JobFailure(f"write.partitionBy: column '{name}' holds {column.type}, and a "
-                             "directory needs a plain value")  # fmt: skip
+            raise JobFailure(
+                f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
+                "Use a column of texts, numbers, dates or booleans"
+            )
         parts.append([_segment(name, value) for value in column.to_pylist()])
     return ["/".join(row) for row in zip(*parts, strict=True)]
 
@@ -107,8 +112,9 @@ def _segment(name: str, value: object) -> str:
     column, text = quote(name, safe=""), _value(value)
     room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
     if room < 1:
-        raise JobFailure(f"write.partitionBy: the name of column '{name}' is too long for a "
-                         "directory. Rename the column")  # fmt: skip
+        raise JobFailure(
+            f"write.partitionBy: the name of column '{name}' is too long for a directory. Rename it"
+        )
     if len(text) > room:
         digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
         text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import RowCounts
-from batchinference.pipeline.commit.stored_report import load_report
+from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.commit.row_coverage import RowSet
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.report.notes import RunNotes
 from batchinference.pipeline.report.progress import Meter
-from batchinference.spec.report import JobState, Memory, Report
-from batchinference.spec.status import Counts
+from batchinference.spec.report import JobState, Memory, Report, StepTimes
+from batchinference.spec.status import Counts, Progress
+
+SHOWN_NOTES = 20
 
 
 def now() -> str:
@@ -88,7 +93,7 @@ class ReportBuilder:
             reason=failure.reason if failure else None,
             message=failure.message if failure else None,
             progress=self._meter.progress if self._meter else None,
-            counts=_counts(counts) if counts else None,
+            counts=Counts(**asdict(counts)) if counts else None,
             output=self.layout.output.uri,
             errors=self.layout.errors.uri if counts and counts.failed else None,
             stage=self._stage if self._state == JobState.RUNNING else None,
@@ -128,7 +133,124 @@ class ReportBuilder:
         return Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=self._spilled_bytes)
 
 
-def _counts(counts: RowCounts) -> Counts:
-    return Counts(
-        read=counts.read, written=counts.written, failed=counts.failed, skipped=counts.skipped
+def load_report(done: Layout) -> Report:
+    """Return the report that the job has stored. If it is missing, damaged or belongs to another
+    output, create one from the snapshot of this output. Raises BadOutput if that cannot be read
+    either."""
+    try:
+        report = Report.parse(done.report.read())
+        if report.output == done.output.uri:
+            return report
+    except (ValueError, FileNotFoundError):
+        pass
+    return _from_snapshot(done, Snapshot.read(done.end, done.key))
+
+
+def finished_report(done: Layout, end: Snapshot) -> Report:
+    """Return the final report of an output that holds `end`, if the driver died before it wrote
+    one: the stored report, with the state and counts of a succeeded job. Raises BadOutput like
+    `load_report`."""
+    ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
+    return load_report(done).model_copy(update={**ended, "counts": _counts(end)})
+
+
+def _from_snapshot(done: Layout, end: Snapshot) -> Report:
+    return Report(
+        name="",
+        state=JobState.SUCCEEDED,
+        counts=_counts(end),
+        output=done.output.uri,
+        errors=done.errors.uri if end.counts.failed else None,
+        startedAt=now(),
+        updatedAt=now(),
+        version=__version__,
     )
+
+
+def _counts(end: Snapshot) -> Counts:
+    """Return the counts of a snapshot. If a row became several rows, these may be in several
+    manifest entries, none of which can count it. So `read` is counted from the row ids."""
+    return Counts(**asdict(end.counts) | {"read": RowSet.of(end.entries).rows})
+
+
+@dataclass(frozen=True)
+class RunNotes:
+    batch_sizes: dict[str, int]
+    """The smallest batch size that any replica of each step has reached."""
+    peak_bytes: int
+    """The highest memory use of any single process."""
+    notes: list[str]
+    """Notes as text for people."""
+    steps: dict[str, StepTimes] = field(default_factory=dict)
+    """The measured time of each step."""
+
+
+def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
+    """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
+    sizes: dict[str, list[int]] = defaultdict(list)
+    times: dict[str, list[dict[str, float]]] = defaultdict(list)
+    words: dict[str, None] = {}
+    peak = 0
+    for step, text in notes:
+        note = json.loads(text)
+        peak = max(peak, note.get("peak_bytes", 0))
+        if "cpu_seconds" in note:
+            times[step].append(note)
+        if "batch_size" in note:
+            sizes[step].append(note["batch_size"])
+            words[_in_words(step, note)] = None
+    smallest = {step: min(found) for step, found in sorted(sizes.items())}
+    steps = {step: _times(found) for step, found in times.items()}
+    return RunNotes(smallest, peak, list(words)[:SHOWN_NOTES], steps)
+
+
+def _times(notes: list[dict[str, float]]) -> StepTimes:
+    rows, seconds, cpu = (
+        sum(note[name] for note in notes) for name in ("rows", "seconds", "cpu_seconds")
+    )
+    return StepTimes(
+        rows=int(rows),
+        seconds=round(seconds, 3),
+        cpuSeconds=round(cpu, 3),
+        rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
+    )
+
+
+def _in_words(step: str, note: dict[str, float]) -> str:
+    size = f"{note['batch_size']:g} rows a batch"
+    if "out_of_memory_at" in note:
+        return f"step '{step}': memory ran out with {note['out_of_memory_at']:g} rows, now {size}"
+    return f"step '{step}': {size} was the fastest, {note['rows_per_second']:g} rows/s"
+
+
+def merge_reports(before: Sequence[Report], report: Report) -> Report:
+    """Return the last report, with the counts and the progress of all reports added up as far as
+    the run has come. Notes are combined, and `errors` is the first one that is set. All other
+    fields are those of the last report."""
+    if not before:
+        return report
+    reports = [*before, report]
+    return report.model_copy(
+        update={
+            "counts": _sum(each.counts for each in reports),
+            "progress": _progress([each.progress for each in reports if each.progress]),
+            "errors": next((each.errors for each in reports if each.errors), None),
+            "notes": list(dict.fromkeys(note for each in reports for note in each.notes)),
+        }
+    )
+
+
+def _sum(found: Iterable[Counts | None]) -> Counts:
+    each = [counts.model_dump() for counts in found if counts]
+    return Counts(**{name: sum(one[name] for one in each) for name in Counts.model_fields})
+
+
+def _progress(each: Sequence[Progress]) -> Progress | None:
+    if not each:
+        return None
+    totals = [one.total for one in each if one.total is not None]
+    total = sum(totals) if len(totals) == len(each) else None
+    rows = sum(one.rows for one in each)
+    percent = None if each[-1].percent is None or not total else 100 * rows // total
+    update = {"rows": rows, "total": total, "percent": percent}
+    return each[-1].model_copy(update=update)

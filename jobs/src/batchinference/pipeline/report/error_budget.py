@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.error_policy import ErrorPolicy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from batchinference.pipeline.commit.manifest_entry import RowCounts
+from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.status import Progress
 

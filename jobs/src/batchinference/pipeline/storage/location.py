@@ -6,6 +6,7 @@ object store it takes one put.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -183,6 +184,30 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
         except FileNotFoundError:
             pass
+
+    def move(self, target: Location) -> None:
+        """Move this file to another place, where it appears at once. A store that cannot rename
+        copies it first, so after an interruption it may be in both places."""
+        if self.local and target.local and self._is_renamed(target):
+            return
+        if self.in_store_of(target) and not self.local:
+            with_retries(lambda: self.filesystem.copy_file(self.path, target.path))
+        else:
+            target.write(self.read())
+        self.delete()
+
+    def _is_renamed(self, target: Location) -> bool:
+        """Rename this file on a disk. Return False if the target is on another disk."""
+        directory = Path(target.path).parent
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            os.rename(self.path, target.path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            return False
+        _sync_directory(directory)
+        return True
 
     def delete_directory(self) -> None:
         """Delete this directory and its content."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import DataFile
+from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.numpy import NumpyReader
 from batchinference.pipeline.input.readers.tar import samples_of

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.manifest_entry import (
+from batchinference.pipeline.commit.manifest import (
     DataFile,
     ManifestEntry,
     RowCounts,

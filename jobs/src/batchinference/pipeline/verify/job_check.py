@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from batchinference.pipeline.commit.layout import part_prefix
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.error_attribution import raise_storage_error
@@ -193,7 +193,7 @@ class Proving:
     def _gaps(self) -> Iterator[tuple[Spot, int]]:
         """Yield missing row ranges and their number of rows: 1 if the end of the file is
         unknown."""
-        for part, gaps in self._holdings.gaps(self.input.sizes).items():
+        for part, gaps in self._holdings.missing(self.input.sizes).items():
             for first, after in gaps:
                 if after is None:
                     yield Spot(self.input.name(part), (first, None)), 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batchinference.pipeline import row_ids
-from batchinference.pipeline.commit.manifest_entry import ManifestEntry, Range
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range
 from batchinference.pipeline.commit.retry_errors import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges
 from batchinference.pipeline.row_batch import FULL_SHARE
@@ -72,9 +72,9 @@ class AccountedRows:
         """The number of held rows, each counted once."""
         return self.held.rows
 
-    def gaps(self, sizes: Sizes) -> MissingRows:
+    def missing(self, sizes: Sizes) -> MissingRows:
         """Return the rows of the input that are not held."""
-        return self.held.gaps(sizes.files, sizes.ends, sizes.rows_each)
+        return self.held.missing(sizes.files, sizes.ends, sizes.rows_each)
 
     def beyond(self, sizes: Sizes) -> list[Range]:
         """Return the rows that are held but that the input does not have."""

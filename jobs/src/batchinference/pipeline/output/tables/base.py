@@ -88,8 +88,8 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
         return unify_schemas((schema.remove_metadata() for schema in schemas), widen=False)
     except TypeMismatch as error:
         raise BadOutput(
-            f"write: a table takes one type a column, and the rows differ: {error}. Give the "
-            "column one type in a step"
+            f"write: the rows have different types for a column ({error}). Give the column one "
+            "type in a step"
         ) from None
 
 
@@ -105,7 +105,7 @@ def aligned(table: pa.Table, expected: pa.Schema | None) -> pa.Table:
     except TypeMismatch as error:
         raise BadOutput(
             f"write: column '{error.column}' is {error.other} in the table or its first rows, and "
-            f"{error.one} in others, which does not fit: {error.error}"
+            f"{error.one} in others ({error.error}). Give the column one type in a step"
         ) from None
 
 
@@ -135,9 +135,8 @@ def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         return column.cast(field.type)
     except pa.ArrowInvalid as error:
         raise BadOutput(
-            f"write: column '{field.name}' is {column.type}, which such a table keeps as "
-            f"{field.type}, and a value does not fit: {error}. Round the column in a step, or make "
-            "it text"
+            f"write: a value of column '{field.name}' ({column.type}) does not fit the table's "
+            f"type {field.type} ({error}). Round the column in a step, or make it text"
         ) from None
 
 

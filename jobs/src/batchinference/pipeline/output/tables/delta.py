@@ -161,8 +161,8 @@ def _check_types(schema: pa.Schema) -> None:
             Schema.from_arrow(pa.schema([field]))
         except Exception:  # noqa: BLE001 - deltalake raises a plain Exception
             raise BadOutput(
-                f"write: column '{field.name}' is {field.type}, which Delta does not have: make it "
-                "text in a step, or leave it out of write.columns"
+                f"write: column '{field.name}' has a type that Delta does not have ({field.type}). "
+                "Make it text in a step, or leave it out of write.columns"
             ) from None
 
 
@@ -185,8 +185,8 @@ def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
         text = None if value is None else value_text(value)
         if text == "":
             raise BadOutput(
-                f"write.partitionBy: column '{name}' has an empty text, which Delta reads "
-                "as null: give such rows another text in a step, or partition by other columns"
+                f"write.partitionBy: column '{name}' has an empty text, which Delta reads as null. "
+                "Give such rows another text in a step, or partition by other columns"
             )
         values[name] = text
     return values

@@ -40,8 +40,8 @@ class SqlTable:
         there = self._existing(engine).columns.keys()
         if missing := [name for name in schema.names if name not in there]:
             raise BadOutput(
-                f"write.table '{self._write.table}' has no column '{missing[0]}', only "
-                f"{', '.join(there)}: choose others in write.columns"
+                f"write.table: '{self._write.table}' has no column '{missing[0]}', only "
+                f"{', '.join(there)}. Choose other columns in write.columns"
             )
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
@@ -86,7 +86,7 @@ class SqlTable:
             if not existed and not self.first_rows(1):
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
-                f"write.table '{self._write.table}' did not take the rows: {_in_short(error)}"
+                f"write.table: '{self._write.table}' did not take the rows ({_in_short(error)})"
             ) from None
 
     def _was_committed(self, fence: Fence) -> bool:
@@ -114,15 +114,19 @@ class SqlTable:
         try:
             return sa.create_engine(url, json_serializer=to_json)
         except ModuleNotFoundError as error:
-            raise BadOutput(f"write: the database needs {error.name}: install it") from None
+            raise BadOutput(
+                f"write.url: the driver is not installed ({error.name}). Install it"
+            ) from None
         except SQLAlchemyError:
-            raise BadOutput("write: the address of the database is none for SQLAlchemy") from None
+            raise BadOutput("write.url: not a valid URL of SQLAlchemy. Correct it") from None
 
     def _exists(self, engine: sa.Engine) -> bool:
         try:
             return sa.inspect(engine).has_table(self._name, schema=self._schema)
         except SQLAlchemyError as error:
-            raise BadOutput(f"write: the database cannot be used: {_in_short(error)}") from None
+            raise BadOutput(
+                f"write.url: the database cannot be used ({_in_short(error)})"
+            ) from None
 
     def _existing(self, engine: sa.Engine) -> sa.Table:
         return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)

@@ -24,4 +24,4 @@ def naming(column: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise BadOutput(f"write: a value of column '{column}': {error}") from error
+        raise BadOutput(f"write: column '{column}' cannot be encoded ({error})") from error

@@ -45,7 +45,7 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
         for name, array in arrays.items():
             if _UNSAFE.search(name):
                 raise BadOutput(
-                    f"write: the column name {name!r} cannot be the name of an array: a program "
+                    f"write: a column name cannot be the name of an array ({name!r}): a program "
                     "that unpacks the .npz file could write outside of its directory. Rename it "
                     "with renameColumns, or choose others in write.columns"
                 )
@@ -63,9 +63,9 @@ def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
         array = NO_FORM
     if array.dtype.hasobject or array.dtype.kind == "S":
         raise BadOutput(
-            f"write: column '{name}' ({column.type}) has no form as a NumPy array: that takes rows "
-            "of one shape and plain type, none of them null, and no text that ends in a NUL. "
-            "Choose others in write.columns"
+            f"write: column '{name}' cannot be a NumPy array ({column.type}): all rows must have "
+            "the same shape and a primitive type, without nulls or texts that end in NUL. Choose "
+            "other columns in write.columns"
         )
     return array
 

@@ -79,8 +79,8 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
         member = members[name][0].lower()  # readers ignore case
         if (other := taken.setdefault(member, name)) != name:
             raise BadOutput(
-                f"write: columns {other!r} and {name!r} would both be members '.{member}': rename "
-                "one of them"
+                f"write: columns {other!r} and {name!r} have the same member name ('.{member}'). "
+                "Rename one of them"
             )
     return members
 

@@ -1,0 +1,141 @@
+"""Identifies the code and the model files of a job by hashes, to detect that they have changed.
+
+The spec names modules and models, but not what is in them. The hashes are stored with the output
+when it is begun. Models of the Hub are identified by the name and revision in the spec, installed
+packages by their version.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sysconfig
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from batchinference.pipeline.runtimes.model_files import is_path
+from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model
+
+SAMPLE_BYTES = 64 << 10
+"""Bytes at the beginning, the middle and the end of a model file that are hashed. Weights that were
+trained again differ everywhere, and reading all of them would take minutes."""
+READ_THREADS = 16
+_INSTALLED = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+
+
+def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
+    """Return the hash of each module and model file that the steps use, and the version of each
+    installed package. The keys say where it is used, such as `steps[0].python: module own.py`."""
+    found: dict[str, str] = {}
+    for index, step in enumerate(spec.steps):
+        if step.python is not None:
+            modules = _modules(step.python.callable)
+            found |= {f"steps[{index}].python: {name}": value for name, value in modules.items()}
+        elif step.model is not None:
+            parts = dict(_model(step.model))
+            found |= {f"steps[{index}].model: {name}": value for name, value in parts.items()}
+    return found
+
+
+def _modules(path: str) -> dict[str, str]:
+    """Return the hashes of the module in `module:name` and of the modules next to it that it
+    imports, without running any of them."""
+    module = path.partition(":")[0]
+    top = module.partition(".")[0]
+    found = importlib.util.find_spec(top)
+    if found is None or not (found.submodule_search_locations or found.has_location):
+        return {}
+    packages = list(found.submodule_search_locations or [])
+    root = Path(packages[0] if packages else found.origin or "").parent
+    if root in _INSTALLED:
+        return {f"package {top}": _version(top)}
+    files: dict[str, str] = {}
+    left = [module]
+    while left:
+        name = left.pop()
+        file = _file_of(root, name)
+        if file is None or (key := f"module {file.relative_to(root)}") in files:
+            continue
+        content = file.read_bytes()
+        files[key] = hashlib.sha256(content).hexdigest()
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        left += [name.rpartition(".")[0], *_imports(content, package)]
+    return files
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # its distribution has another name
+        return "unknown"
+
+
+def _file_of(root: Path, module: str) -> Path | None:
+    place = root.joinpath(*module.split("."))
+    candidates = (place / "__init__.py", place.with_suffix(".py"), *root.glob(f"{module}.*.so"))
+    return next((file for file in candidates if module and file.is_file()), None)
+
+
+@cache
+def _imports(content: bytes, package: str) -> list[str]:
+    """Return the names of all modules that the code may import, and of other objects."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return []  # importing it fails with a better message
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level]
+            base = ".".join(filter(None, [*(parents if node.level else []), node.module]))
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def _model(model: Model) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of each file of a model, and of the modules of its factory."""
+    if model.factory_or_none is not None:
+        yield from _modules(model.factory_or_none).items()
+    source = model.source_or_none
+    for place in [*([source] if source else []), *model.other_places]:
+        if is_path(place):
+            path = Path(local_path(place)).expanduser()
+            yield from _files(Location(str(path), model.storage_of_source))
+        elif not is_local(place):
+            yield from _files(Location(place, model.storage_of_source))
+
+
+def _files(place: Location) -> Iterator[tuple[str, str]]:
+    info = place.info()
+    found = [info] if info.is_file else place.files(recursive=True)
+    names = [base_name(info.path)] if info.is_file else [place.below(one.path) for one in found]
+    shown = [
+        (name, place.at(one.path))
+        for name, one in zip(names, found, strict=True)
+        if not any(part.startswith(".") for part in name.split("/"))
+    ]
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        hashes = pool.map(_sampled, (file for _, file in shown))
+        yield from zip((f"file {name}" for name, _ in shown), hashes, strict=True)
+
+
+def _sampled(file: Location) -> str:
+    """Return a hash of the size and samples of a file; of the whole content if it is small."""
+    with file.filesystem.open_input_file(file.path) as opened:
+        size = opened.size()
+        digest = hashlib.sha256(str(size).encode())
+        middle, last = (size - SAMPLE_BYTES) // 2, size - SAMPLE_BYTES
+        for start in (0, middle, last) if size > 3 * SAMPLE_BYTES else ():
+            digest.update(opened.read_at(SAMPLE_BYTES, start))
+        if size <= 3 * SAMPLE_BYTES:
+            digest.update(opened.read_at(size, 0))
+    return digest.hexdigest()

@@ -1,0 +1,45 @@
+"""Stores the hashes of the code and of the models with which an output was begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter, ValidationError
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.checksummed_json import (
+    START_OVER,
+    dump_checksummed,
+    load_json,
+    verify_checksum,
+)
+from batchinference.pipeline.storage.location import Location
+
+_CODE = TypeAdapter(dict[str, str])
+_SHOWN = 8
+
+
+def write_code(place: Location, code: Mapping[str, str]) -> None:
+    place.write(dump_checksummed({"code": dict(code)}))
+
+
+def changed_code(place: Location, code: Mapping[str, str]) -> str:
+    """Return what differs between the stored hashes and `code`; empty if nothing does, or if an
+    earlier version has stored none. Raises BadOutput if they are damaged."""
+    try:
+        content = place.read()
+        verify_checksum(content)
+        stored = _CODE.validate_python(load_json(content)["code"], strict=True)
+    except FileNotFoundError:
+        return ""
+    except (ValidationError, ValueError, KeyError, TypeError):
+        raise BadOutput(
+            f"'{place.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
+            f"file to continue with the current code, or {START_OVER}"
+        ) from None
+    names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
+    if not names:
+        return ""
+    before, now = (each.get(names[0], "none")[:_SHOWN] for each in (stored, code))
+    more = f", and so did {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]} changed since the output was begun (from {before} to {now}){more}"

@@ -1,0 +1,114 @@
+"""Hashes of the code and of the model files of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.pipeline.code_identity import SAMPLE_BYTES, code_of
+from batchinference.pipeline.commit.stored_code import changed_code, write_code
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec import parse
+from support.documents.minimal import document
+
+FILES = {
+    "own_part.py": "import json\nimport own_helper\nfrom own_pack import step\n",
+    "own_helper.py": "A = 1\n",
+    "own_unused.py": "B = 1\n",
+    "own_pack/__init__.py": "",
+    "own_pack/step.py": "from . import deep\nfrom .deep import value as v\n",
+    "own_pack/deep.py": "import own_pack.missing\nvalue = 1\n",
+    "own_pack/unused.py": "",
+}
+USED = ["own_part.py", "own_helper.py", "own_pack/__init__.py", "own_pack/step.py",
+        "own_pack/deep.py"]  # fmt: skip
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def code(**step: Any) -> dict[str, str]:
+    return code_of(parse(document(steps=[{"name": "one", **step}])).spec)
+
+
+def own() -> dict[str, str]:
+    return code(python={"callable": "own_part:f"})
+
+
+def test_module_with_the_modules_that_it_imports(modules: Path) -> None:
+    assert sorted(own()) == sorted(f"steps[0].python: module {name}" for name in USED)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_a_change_of_imported_code_counts(modules: Path, name: str) -> None:
+    before = own()
+    (modules / name).write_text(FILES[name] + "C = 2\n")
+    changed = [key.split()[-1] for key, value in own().items() if before[key] != value]
+    assert changed == ([name] if name in USED else [])
+
+
+def test_module_of_a_package(modules: Path) -> None:
+    names = [key.split()[-1] for key in code(python={"callable": "own_pack.deep:value"})]
+    assert names == ["own_pack/deep.py", "own_pack/__init__.py"]
+
+
+def test_module_that_cannot_be_parsed_counts(modules: Path) -> None:
+    (modules / "own_part.py").write_text("def")
+    assert len(own()) == 1
+
+
+def test_installed_package_counts_by_its_version() -> None:
+    assert code(python={"callable": "numpy.linalg:norm"}).keys() == {
+        "steps[0].python: package numpy"
+    }
+    assert code(python={"callable": "json:loads"}) == {"steps[0].python: package json": "unknown"}
+
+
+def model(source: Path | str) -> dict[str, str]:
+    fields = {"runtime": "sentenceTransformers", "source": str(source), "inputs": {"text": "text"}}
+    return code(model={**fields, "output": "embedding"})
+
+
+@pytest.mark.parametrize("at", [0, 2 * SAMPLE_BYTES, 4 * SAMPLE_BYTES - 1], ids=str)
+def test_change_of_a_large_model_file_counts(tmp_path: Path, at: int) -> None:
+    weights = tmp_path / "weights.safetensors"
+    content = bytearray(4 * SAMPLE_BYTES)
+    weights.write_bytes(content)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "lock").touch()
+    before = model(tmp_path)
+    assert before.keys() == {"steps[0].model: file weights.safetensors"}
+    weights.touch()
+    assert model(tmp_path) == before
+    content[at] = 1
+    weights.write_bytes(content)
+    assert model(tmp_path) != before
+
+
+def test_model_of_the_hub_counts_by_its_spec() -> None:
+    assert model("org/name") == {}
+
+
+def test_changes_are_named(tmp_path: Path) -> None:
+    place = Location(str(tmp_path / "code.json"))
+    assert changed_code(place, {"a": "1"}) == ""  # written by an earlier version
+    write_code(place, {"a": "1" * 64, "b": "2"})
+    assert changed_code(place, {"a": "1" * 64, "b": "2"}) == ""
+    changed = "a changed since the output was begun (from 11111111 to none), and so did 1 more"
+    assert changed_code(place, {"b": "3"}) == changed
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"code": {"a": 1}}'])
+def test_damaged_hashes_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "code.json").write_bytes(content)
+    with pytest.raises(BadOutput, match=r"code\.json' is damaged"):
+        changed_code(Location(str(tmp_path / "code.json")), {})

@@ -83,14 +83,14 @@ def test_priority_may_change_while_a_job_waits(queue: Queue) -> None:
 
 def test_started_job_counts_before_its_ray_job_is_seen(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.admission_queue.take(("team", "a"))
+    queue.admission_queue.admit(("team", "a"))
     assert not queue.starts("b")
     assert queue.starts("a"), "its status may not have been written"
 
 
 def test_turn_is_freed_when_a_newer_version_has_not_started(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.admission_queue.take(("team", "a"))
+    queue.admission_queue.admit(("team", "a"))
     queue.end("a")
     assert queue.starts("b")
 
@@ -148,8 +148,8 @@ def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
     queue.wait("new", namespace="honest")
     assert queue.starts("old", namespace="honest")
     assert [name for name in hostile if queue.starts(name, namespace="hostile")] == ["hostile-0"]
-    queue.admission_queue.take(("honest", "old"))
-    queue.admission_queue.take(("hostile", "hostile-0"))
+    queue.admission_queue.admit(("honest", "old"))
+    queue.admission_queue.admit(("hostile", "hostile-0"))
     queue.wait("old", namespace="honest", waits=False)
     assert queue.woken[-1] == "new"
     admission = queue.admission_queue.decide(("hostile", "hostile-1"))
@@ -219,7 +219,7 @@ class AnyOrder(RuleBasedStateMachine):
         if admission is None:
             return
         if ready and admission.admitted:
-            self.admission_queue.take(key)
+            self.admission_queue.admit(key)
             del self.waiting[key]
             self.running.add(key)
             if self.version % 2:
@@ -275,7 +275,7 @@ def test_jobs_start_by_priority_and_then_by_age(jobs: list[tuple[int, int]]) -> 
     for _ in jobs:
         (name,) = filter(queue.starts, places)
         order.append((places[name], name))
-        queue.admission_queue.take(("team", name))
+        queue.admission_queue.admit(("team", name))
         queue.end(name)
     assert order == sorted(order)
 

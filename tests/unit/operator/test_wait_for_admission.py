@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
-from batchinference_operator.reconcile.attempt_start import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
+from batchinference_operator.reconcile.pending import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
 from support.operator.reconcile_loop import ReconcileLoop
 
 FREE = AdmissionDecision(0, admitted=True)

@@ -20,13 +20,16 @@ from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.status.ray_job import RayJobView
 
-SLOTS, SLOTS_OF_NAMESPACE = 32, 4
+MAX_POLLS = 32
+MAX_POLLS_PER_NAMESPACE = 4
 """Maximum number of concurrent polls, in total and per namespace."""
 SLOW_SECONDS = 1.0
 """A driver that takes longer to answer is polled less often."""
-FIRST_PAUSE, MAX_SLOW_PAUSE, MAX_PAUSE = 10.0, 40.0, 160.0
+FIRST_BACKOFF = 10.0
+MAX_SLOW_BACKOFF = 40.0
+MAX_BACKOFF = 160.0
 """Backoff in seconds before a driver that was slow or did not answer is polled again. It doubles
-each time, up to MAX_SLOW_PAUSE if the driver was slow and MAX_PAUSE if it did not answer."""
+each time, up to MAX_SLOW_BACKOFF if the driver was slow and MAX_BACKOFF if it did not answer."""
 FORGET_SECONDS = 600.0
 """Seconds for which an answer is kept that no reconcile reads."""
 logger = logging.getLogger("batchinference.operator")
@@ -120,11 +123,11 @@ class DriverPoller:
         self._queue.add(polled)
 
     async def work(self) -> None:
-        """Run one of SLOTS workers until it is cancelled."""
+        """Run one of MAX_POLLS workers until it is cancelled."""
         while True:
             polled = await self._queue.get()
             namespace = polled.job[0]
-            if self._busy[namespace] >= SLOTS_OF_NAMESPACE:
+            if self._busy[namespace] >= MAX_POLLS_PER_NAMESPACE:
                 if polled not in self._throttled[namespace]:
                     self._throttled[namespace].append(polled)
                 self._queue.done(polled)
@@ -199,8 +202,8 @@ class DriverPoller:
         if answer.reached and not slow:
             known.pause = 0.0
         else:
-            longest = MAX_SLOW_PAUSE if answer.reached else MAX_PAUSE
-            known.pause = min(2 * known.pause or FIRST_PAUSE, longest)
+            longest = MAX_SLOW_BACKOFF if answer.reached else MAX_BACKOFF
+            known.pause = min(2 * known.pause or FIRST_BACKOFF, longest)
         if answer.problem and (known.answer is None or known.answer.problem != answer.problem):
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s %s", known.ray_job.name, answer.problem)

@@ -9,7 +9,7 @@ from batchinference.spec.phases import Phase
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.keys import Key
 from batchinference_operator.kube.api import Forbidden, KubeApi
-from batchinference_operator.reconcile.attempt_start import names_of
+from batchinference_operator.reconcile.owned import names_of
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.ray_job import RayJobView

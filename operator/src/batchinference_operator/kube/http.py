@@ -10,13 +10,7 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference import __version__
 from batchinference.rendering import MANAGER
-from batchinference_operator.kube.api import (
-    Conflict,
-    Forbidden,
-    Invalid,
-    Refused,
-    Unreachable,
-)
+from batchinference_operator.kube.api import Conflict, Forbidden, Invalid, Refused, Unreachable
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"

@@ -11,7 +11,7 @@ from batchinference.text import in_one_line
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.events import Event, events_between
 

@@ -17,6 +17,11 @@ from heapq import merge
 from itertools import islice
 from math import inf
 
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import is_running
+
 Key = tuple[str, str]
 """Namespace and name of a BatchInference."""
 Position = tuple[int, str, str, str]
@@ -126,7 +131,7 @@ class AdmissionQueue:
         self._insert(key, stand)
         return self._decide(key)
 
-    def take(self, key: Key) -> None:
+    def admit(self, key: Key) -> None:
         """Record that an admitted job starts."""
         if stand := self._entries.get(key):
             self._admitted[key] = stand.version
@@ -232,3 +237,21 @@ class AdmissionQueue:
         places = islice(self._waiting[namespace], None if room == inf else int(room))
         for share, place in enumerate(places, self._running_per_namespace[namespace]):
             yield share, *place[1:]
+
+
+def local_queue_of(job: JobView, platform: Cluster) -> str | None:
+    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
+    queue = (job.spec.get("cluster") or {}).get("queue")
+    return queue if isinstance(queue, str) else platform.queue
+
+
+def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
+    """Return whether a job holds resources or waits for admission, and its priority."""
+    if job.finished or local_queue_of(job, platform) is not None:
+        return QueueEntry(job.resource_version)
+    holds = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    waits = not (holds or job.deleting or job.spec.get("suspend") is True)
+    # a priority that was raised above the limit while the job waits is rejected at its start
+    wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
+    priority = wanted if most is None else min(wanted, most)
+    return QueueEntry(job.resource_version, priority, job.created_at, holds, waits)

@@ -11,8 +11,8 @@ from batchinference.rendering import Backstop
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.times import time_of
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.state import JobView
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -20,9 +20,9 @@ from batchinference_operator.status.timestamps import seconds_since
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline or limit. `left` is in seconds; after the deadline it is negative."""
+    """A deadline or limit. `remaining` is in seconds; after the deadline it is negative."""
 
-    left: float
+    remaining: float
     cause: Cause
     message: str
 

@@ -6,12 +6,9 @@ from datetime import datetime
 
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
-from batchinference_operator.reconcile.ttl_after_finished import (
-    holds_resources,
-    owned_live,
-    stuck_in_deletion,
-)
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.owned import holds_resources, owned_live, stuck_in_deletion
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status

@@ -9,12 +9,7 @@ from batchinference.rendering import NAME_LABEL
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
-from batchinference_operator.status.ray_job import (
-    CLUSTER_LABEL,
-    NODE_TYPE_LABEL,
-    Object,
-    gpus_of,
-)
+from batchinference_operator.status.ray_job import CLUSTER_LABEL, NODE_TYPE_LABEL, Object, gpus_of
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Heads:
     at_once: dict[str, int] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
 
-    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         self.polls.append((clock(), namespace, token))
         for each in (namespace, "all"):
             self.at_once[each] = self.at_once.get(each, 0) + 1
@@ -222,7 +222,7 @@ async def test_answer_that_cannot_be_read_is_no_defect_of_the_job(heads: Heads) 
     async def fail(*_: Any) -> Answer:
         raise RecursionError
 
-    heads.ask = fail  # type: ignore[method-assign]
+    heads.poll = fail  # type: ignore[method-assign]
     async with polling(heads) as polls:
         read(polls, seen())
         await asyncio.sleep(0.1)

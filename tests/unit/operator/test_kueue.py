@@ -134,15 +134,15 @@ def test_deadlines_restart_after_preemption(deadline: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["the job", "the platform"])
-def test_queued_job_takes_no_turn(by: str) -> None:
+def test_queued_job_needs_no_admission(by: str) -> None:
     body, platform = job_body(), CONFIG.defaults
     if by == "the job":
         body["spec"]["cluster"] = {"queue": "gpu"}
     else:
         platform = platform.model_copy(update={"queue": "gpu"})
-    stand = entry_of(JobView.of(body), platform)
-    assert (stand.waits, stand.holds) == (False, False)
-    assert entry_of(JobView.of(job_body()), CONFIG.defaults).waits
+    entry = entry_of(JobView.of(body), platform)
+    assert (entry.waiting, entry.running) == (False, False)
+    assert entry_of(JobView.of(job_body()), CONFIG.defaults).waiting
 
 
 def test_priority_of_a_waiting_job_is_capped_by_the_platform() -> None:

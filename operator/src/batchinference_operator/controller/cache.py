@@ -52,7 +52,7 @@ class Cache:
         known = self._jobs.get(key)
         if _known(job, known) or _outlived(job, known):
             return None
-        self.admission_queue.see(key, entry_of(job, self._platform))
+        self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
         if known is not None and known.uid == job.uid and not known.finished:
             self.changed(known.job(), job)
@@ -72,7 +72,7 @@ class Cache:
         """Forget a job that is gone, whether the watch reported its deletion or missed it."""
         if key in self._jobs and self._jobs[key].uid == uid:
             del self._jobs[key]
-            self.admission_queue.see(key, None)
+            self.admission_queue.update(key, None)
             self.pods.forget_job(key)
 
     def set_ray_job(self, body: Object) -> Key | None:

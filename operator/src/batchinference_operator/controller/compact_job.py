@@ -55,8 +55,8 @@ def _bounded(job: JobView) -> JobView:
     spec = json.dumps(job.spec, separators=(",", ":"), ensure_ascii=False)
     if (size := len(spec.encode(errors="replace"))) <= MAX_SPEC_BYTES:
         return job
-    kept = {name: job.spec[name] for name in _LIFE if name in job.spec}
-    return replace(job, spec=kept, oversized=size)
+    compact = {name: job.spec[name] for name in _LIFE if name in job.spec}
+    return replace(job, spec=compact, oversized=size)
 
 
 def _phase(job: JobView) -> str:
@@ -72,8 +72,8 @@ def _at_rest(job: JobView) -> bool:
 
 def _only_the_end(job: JobView) -> JobView:
     """Return the job with only what is read of a finished job: there may be thousands."""
-    told = ("type", "status", "reason", "lastTransitionTime")
-    ends = [{name: c[name] for name in told if name in c} for c in job.status["conditions"]]
+    fields = ("type", "status", "reason", "lastTransitionTime")
+    ends = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
     spec = {name: job.spec[name] for name in ("ttl",) if name in job.spec}
-    kept = {"conditions": ends, "observedGeneration": job.generation}
-    return replace(job, spec=spec, status=kept)
+    compact = {"conditions": ends, "observedGeneration": job.generation}
+    return replace(job, spec=spec, status=compact)

@@ -50,8 +50,8 @@ class PodCache:
         if crash is None:
             return False
         known = self._crashes.setdefault(key, {}).setdefault(cluster, {})
-        alike = sum(one.of_head == crash.of_head for one in known.values())
-        if crash.pod in known or alike >= MAX_CRASHES:
+        count = sum(one.of_head == crash.of_head for one in known.values())
+        if crash.pod in known or count >= MAX_CRASHES:
             return False
         known[crash.pod] = crash
         return True
@@ -80,7 +80,7 @@ class PodCache:
         self._crashes.pop(key, None)
 
     def forget_cluster(self, key: Key, cluster: str) -> None:
-        """Forget the losses and crashes of a cluster that is gone."""
+        """Forget the disruptions and crashes of a cluster that is gone."""
         known: tuple[dict[Key, dict[str, Any]], ...] = (self._disruptions, self._crashes)
         for each in known:
             of_job = each.get(key, {})
@@ -97,11 +97,11 @@ class PodCache:
 
     def _there(self, key: Key) -> Iterator[PodView]:
         now = self._clock()
-        for _, (pod, heard) in sorted(self._pods.get(key, {}).items()):
+        for _, (pod, last_event) in sorted(self._pods.get(key, {}).items()):
             ray_job_of_cluster = self._ray_job_of_cluster(key, pod.cluster)
             if (
                 ray_job_of_cluster is not None and not ray_job_of_cluster.ended
-            ) or now - heard <= STALE_SECONDS:
+            ) or now - last_event <= STALE_SECONDS:
                 yield pod
 
     def disruptions(self, key: Key, cluster: str) -> tuple[Disruption, ...]:
@@ -119,10 +119,11 @@ class PodCache:
         Pods that have ended do not matter, because they are no longer charged.
         """
         now, known = self._clock(), self._pods.get(key, {})
-        doubt = any(
-            pod.ended is None and now - heard > STALE_SECONDS for pod, heard in known.values()
+        stale = any(
+            pod.ended is None and now - last_event > STALE_SECONDS
+            for pod, last_event in known.values()
         )
-        return {name: pod for name, (pod, _) in known.items()} if doubt else {}
+        return {name: pod for name, (pod, _) in known.items()} if stale else {}
 
     def refresh(
         self, key: Key, ray_job: dict[str, PodView], there: set[str]

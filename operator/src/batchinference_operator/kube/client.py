@@ -60,10 +60,13 @@ class KubeClient:
     """
 
     def __init__(
-        self, client: ApiClient, asked: OnRequest = lambda *_: None, rate: RateLimiter | None = None
+        self,
+        client: ApiClient,
+        on_request: OnRequest = lambda *_: None,
+        rate: RateLimiter | None = None,
     ) -> None:
         self._client = client
-        self._asked = asked
+        self._on_request = on_request
         self._rate = rate or RateLimiter()
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
@@ -82,13 +85,13 @@ class KubeClient:
 
     async def _send(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
-        begun, status = time.monotonic(), None
+        start, status = time.monotonic(), None
         try:
             status, answer, busy = await send(self._client, method, path, *call)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         finally:
-            self._asked(method, path, status, time.monotonic() - begun)
+            self._on_request(method, path, status, time.monotonic() - start)
         self._rate.pause(busy)
         return status, answer
 

@@ -94,8 +94,8 @@ def event_body(job: JobView, attempt: int, event: Event, now: datetime) -> Objec
 
     If the same happens to many pods of an attempt, the Event keeps the first note and is counted.
     """
-    said = "\n".join((job.uid, event.reason, str(attempt)))
-    name = f"{job.name}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    identity = "\n".join((job.uid, event.reason, str(attempt)))
+    name = f"{job.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

@@ -18,10 +18,10 @@ async def serve_http(port: int, watches: WatchHealth, metrics: Metrics) -> Async
     """Serve the endpoints on a port of all addresses while the block runs."""
 
     async def healthz(_: web.Request) -> web.Response:
-        return _answer("nothing was heard for too long of", watches.dead)
+        return _answer("no answer for too long to the watch of", watches.dead)
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer("the first list is not complete of", watches.missing)
+        return _answer("the first list is not complete:", watches.missing)
 
     async def exposed(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))

@@ -26,14 +26,14 @@ class Telemetry:
     @contextmanager
     def measure_reconcile(self) -> Iterator[None]:
         """Measure the block as one reconcile of a job, and count its error if it raises one."""
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             yield
         except Exception as error:
             self.metrics.reconcile_errors.labels(_kind(error)).inc()
             raise
         finally:
-            self.metrics.reconcile_seconds.observe(time.monotonic() - begun)
+            self.metrics.reconcile_seconds.observe(time.monotonic() - start)
 
     async def work(self) -> None:
         """Post Events until cancelled. Returns at once without a recorder."""

@@ -122,10 +122,12 @@ def _derive_status(
         return _wait_for_report(job, ray_job, now)
     job = replace(job, status=_update_rows(job, ray_job, report, now))
     output = str(job.spec.get("write", {}).get("path", ""))
-    told = {**observed.messages, **driver_problem(observed, ray_job, now)}
+    messages = {**observed.messages, **driver_problem(observed, ray_job, now)}
     before = job.status.get("phase", "")
     alone = own_progress(job.status, report)
-    phase, summary = derive_phase(ray_job, observed.pods_of_attempt, alone, output, before, told)
+    phase, summary = derive_phase(
+        ray_job, observed.pods_of_attempt, alone, output, before, messages
+    )
     phase, summary = _explain(observed, ray_job, phase, summary)
     update = StatusUpdate(phase, summary, ray_job, report)
     if summary.complete:

@@ -63,20 +63,21 @@ def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
 
 
 def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
+    """Return whether a driver that has started did not answer the last poll."""
     return ray_job.driver_started and not observed.driver_reached
 
 
 def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
     """Return the problem of a driver that was polled and did not answer, by RayJob name.
 
-    It is reported after SILENCE_SECONDS, because a starting driver may not answer yet. If the
+    It is reported after DRIVER_START_SECONDS, because a starting driver may not answer yet. If the
     driver rejects the operator's token, it is reported at once.
     """
     if not (observed.driver_polled and driver_unreachable(observed, ray_job)):
         return {}
-    began = ray_job.driver_started_at
-    waits = not began or seconds_since(began, now) < DRIVER_START_SECONDS
-    if waits and not observed.driver_unauthorized:
+    start = ray_job.driver_started_at
+    starting = not start or seconds_since(start, now) < DRIVER_START_SECONDS
+    if starting and not observed.driver_unauthorized:
         return {}
     return {ray_job.name: observed.driver_problem or "it does not answer"}
 

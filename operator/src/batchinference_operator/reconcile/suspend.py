@@ -1,4 +1,4 @@
-"""Suspends a job: it must hold no resources."""
+"""Suspends a job: stops its driver, and deletes everything that holds resources."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def suspend(observed: Observed, now: datetime) -> Actions:
         return Actions(status=status, requeue_after=0)
     if holds_resources(observed):
         return _stop_all(observed, live, release, now)
-    summary = Summary("Suspended", "suspend is set; false goes on", suspended=True)
+    summary = Summary("Suspended", "suspend is set; set it to false to continue", suspended=True)
     update = StatusUpdate(Phase.SUSPENDED, summary)
     status = build_status(job.status, job.generation, update, to_rfc3339(now))
     return Actions(release_clusters=release, status=status)
@@ -63,7 +63,7 @@ def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
 
 
 def _suspending_status(job: JobView, now: datetime) -> Status:
-    summary = Summary("Suspending", "the RayJob is being removed, with all that it holds")
+    summary = Summary("Suspending", "the RayJob and its cluster are being deleted")
     update = StatusUpdate(Phase.SUSPENDING, summary)
     return build_status(add_suspended_time(job, now), job.generation, update, to_rfc3339(now))
 

@@ -1,4 +1,4 @@
-"""Cleans up a finished job: what is kept, and for how long."""
+"""Deletes the clusters and RayJobs of a finished job when their TTL has expired."""
 
 from __future__ import annotations
 

@@ -41,18 +41,18 @@ def failure_cause(
     pods went away. In that case, or without a report, a deadline of KubeRay is the cause. Otherwise
     it is a recent loss of a pod, the head first.
     """
-    said = _reported(report)
-    if said is not None and said[0] not in _UNSPECIFIC:
-        return said
+    reported = _reported(report)
+    if reported is not None and reported[0] not in _UNSPECIFIC:
+        return reported
     if ray_job.reason in _DEADLINES:
         return _kuberay_cause(ray_job)
     ended = ended_at(ray_job, report)
     end = unix_seconds(ended) if ended else None
-    lately = [disruption for disruption in disruptions if _may_have_caused(disruption, end)]
-    if lately:
-        worst = min(lately, key=lambda disruption: not disruption.of_head)
-        return worst.cause, worst.message
-    return said or _kuberay_cause(ray_job)
+    recent = [disruption for disruption in disruptions if _may_have_caused(disruption, end)]
+    if recent:
+        decisive = min(recent, key=lambda disruption: not disruption.of_head)
+        return decisive.cause, decisive.message
+    return reported or _kuberay_cause(ray_job)
 
 
 def _may_have_caused(disruption: Disruption, end: float | None) -> bool:
@@ -68,8 +68,8 @@ def _reported(report: Report | None) -> tuple[Cause, str] | None:
 
 def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
     message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
-    if told := Cause.named(ray_job.cause):
-        return told, message
+    if cause := Cause.named(ray_job.cause):
+        return cause, message
     if any(text in message for text in _HEAD_GONE):
         return Cause.HEAD_LOST, message
     if killed := _DRIVER_KILLED.match(message):

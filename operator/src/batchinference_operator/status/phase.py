@@ -114,8 +114,8 @@ def _stage(
         return Phase.STARTING, Summary("Starting", f"RayJob {ray_job.name} is starting its cluster")
     if report is None and (before in AT_WORK or ray_job.name in messages):
         phase = Phase(before) if before in AT_WORK else Phase.STARTING
-        why = messages.get(ray_job.name, "it has no report any more")
-        return phase, Summary("DriverSilent", f"the driver cannot be asked how it goes: {why}")
+        why = messages.get(ray_job.name, "its report is no longer available")
+        return phase, Summary("DriverSilent", f"the driver does not report its progress: {why}")
     if report is None:
         return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")
     if report.state == JobState.PREPARING:

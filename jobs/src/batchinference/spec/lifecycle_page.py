@@ -13,9 +13,9 @@ summary for people. Programs should use the conditions ([cluster.md](cluster.md#
 _CAUSES = """
 ## Causes
 
-`status.attempts[].cause` contains the cause of a failed attempt, and `message` the original message.
-If the cause is retried, the operator starts another attempt with a new RayJob and a new cluster, up
-to `retry.maxAttempts`. `retry.onCause` overrides this for single causes:
+`status.attempts[].cause` contains the cause of a failed attempt, and `message` the original
+message. If the cause is retried, the operator starts another attempt with a new RayJob and a new
+cluster, up to `retry.maxAttempts`. `retry.onCause` overrides this for single causes:
 
 ```yaml
 retry:
@@ -28,8 +28,9 @@ retry:
 | --- | --- | --- |
 """
 _BACKSTOP = """
-`DeadlineExceeded` is also the cause if KubeRay ended the attempt because the operator was unavailable
-when the deadline passed ([operations.md](operations.md#when-the-operator-is-unavailable)).
+`DeadlineExceeded` is also the cause if KubeRay ended the attempt because the operator was
+unavailable when the deadline passed
+([operations.md](operations.md#when-the-operator-is-unavailable)).
 """
 
 

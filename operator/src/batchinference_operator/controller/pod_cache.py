@@ -93,19 +93,17 @@ class PodCache:
 
         Stale pods without a live RayJob are omitted: the watch must have missed their deletion.
         """
-        return tuple(self._there(key))
+        return tuple(self._existing(key))
 
-    def _there(self, key: Key) -> Iterator[PodView]:
+    def _existing(self, key: Key) -> Iterator[PodView]:
         now = self._clock()
         for _, (pod, last_event) in sorted(self._pods.get(key, {}).items()):
-            ray_job_of_cluster = self._ray_job_of_cluster(key, pod.cluster)
-            if (
-                ray_job_of_cluster is not None and not ray_job_of_cluster.ended
-            ) or now - last_event <= STALE_SECONDS:
+            ray_job = self._ray_job_of_cluster(key, pod.cluster)
+            if (ray_job is not None and not ray_job.ended) or now - last_event <= STALE_SECONDS:
                 yield pod
 
     def disruptions(self, key: Key, cluster: str) -> tuple[Disruption, ...]:
-        """Return the loss that matters most among a cluster's pods, including deleted ones."""
+        """Return the decisive disruption of a cluster's pods, including deleted pods."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 

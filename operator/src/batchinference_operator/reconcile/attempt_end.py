@@ -14,7 +14,7 @@ from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.job_status import StatusUpdate, build_status
+from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.timestamps import to_rfc3339
 
 POLL_SECONDS = 2.0
@@ -24,7 +24,7 @@ driver."""
 
 def complete_job(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
     """Return the actions that complete the job."""
-    status = build_status(job.status, job.generation, update, to_rfc3339(now))
+    status = job.build_status(update, now)
     return Actions(status=end_attempt(status, "Succeeded", to_rfc3339(now)), requeue_after=0)
 
 
@@ -45,7 +45,7 @@ def fail_attempt(
     wait = backoff_seconds(policies.retry.backoff, failed_attempts(job.status) + 1)
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
     retrying = _with_outcome(Phase.RETRYING, Summary("Retrying", failure), update)
-    status = build_status(job.status, job.generation, retrying, to_rfc3339(now))
+    status = job.build_status(retrying, now)
     status = end_attempt(status, "Failed", to_rfc3339(now), cause, message)
     at = to_rfc3339(now + timedelta(seconds=wait))
     return Actions(status={**status, "nextAttemptTime": at}, requeue_after=0)
@@ -56,7 +56,7 @@ def fail_job(
 ) -> Actions:
     """Return the actions that fail the job."""
     ended = _with_outcome(Phase.FAILED, Summary(cause.value, message, failed=True), update)
-    status = build_status(job.status, job.generation, ended, to_rfc3339(now))
+    status = job.build_status(ended, now)
     status = end_attempt(status, "Failed", to_rfc3339(now), cause, message)
     return Actions(status=status, requeue_after=0)
 

@@ -25,9 +25,8 @@ from batchinference_operator.reconcile.owned import last_names
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import add_attempt
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
-from batchinference_operator.status.timestamps import to_rfc3339
 
 MAX_SPEC_BYTES = 128 << 10
 """The maximum size of a spec. The operator keeps the specs of all jobs in memory."""
@@ -46,7 +45,7 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
 def planning_status(job: JobView, names: Names, now: datetime) -> Status:
     """Return the status with a new attempt in the phase Planning."""
     update = StatusUpdate(Phase.PLANNING, Summary("Planning", f"creating RayJob {names.ray_job}"))
-    return build_status(add_attempt(job.status, names), job.generation, update, to_rfc3339(now))
+    return job.with_status(add_attempt(job.status, names)).build_status(update, now)
 
 
 def render_objects(job: JobView, names: Names, config: Config) -> tuple[Object, ...]:

@@ -27,11 +27,10 @@ from batchinference_operator.status.attempts import attempt_number, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import (
     StatusUpdate,
-    build_status,
     with_observed_generation,
 )
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+from batchinference_operator.status.timestamps import seconds_since
 
 POD_TERMINATION_SECONDS = 60.0
 """How long the next attempt waits for pods of the previous one."""
@@ -64,7 +63,7 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
         return None
     summary = Summary("Pending", "the spec was changed; planning the job again")
     update = StatusUpdate(Phase.PENDING, summary)
-    status = build_status({}, job.generation, update, to_rfc3339(now))
+    status = job.with_status({}).build_status(update, now)
     return Actions(status=status, requeue_after=0)
 
 

@@ -55,7 +55,7 @@ from batchinference_operator.status.attempts import (
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.crashes import describe_crashes
 from batchinference_operator.status.failure_cause import failure_cause
-from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
@@ -69,9 +69,8 @@ def sync_attempt(observed: Observed, policies: Policies, config: Config, now: da
     if ray_job is None or ray_job.owner_uid != job.uid:
         return _without_ray_job(job, ray_job, policies, config, now)
     if "startTime" not in attempt:
-        observed = replace(
-            observed, job=replace(job, status=set_start_time(job.status, ray_job.created_at))
-        )
+        job = job.with_status(set_start_time(job.status, ray_job.created_at))
+        observed = replace(observed, job=job)
     actions = _derive_status(observed, ray_job, policies, now)
     if "startTime" in attempt and not _secret_missing(observed):
         return actions
@@ -116,17 +115,19 @@ def _without_ray_job(
 def _derive_status(
     observed: Observed, ray_job: RayJobView, policies: Policies, now: datetime
 ) -> Actions:
+    """Return the actions that write the status, which is derived from the observation."""
     observed = track_admission(observed, ray_job, now)
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
         return _wait_for_report(job, ray_job, now)
-    job = replace(job, status=_update_rows(job, ray_job, report, now))
-    output = str(job.spec.get("write", {}).get("path", ""))
-    messages = {**observed.messages, **driver_problem(observed, ray_job, now)}
-    before = job.status.get("phase", "")
-    alone = own_progress(job.status, report)
+    job = job.with_status(_update_rows(job, ray_job, report, now))
     phase, summary = derive_phase(
-        ray_job, observed.pods_of_attempt, alone, output, before, messages
+        ray_job,
+        observed.pods_of_attempt,
+        own_progress(job.status, report),
+        output=str(job.spec.get("write", {}).get("path", "")),
+        before=job.status.get("phase", ""),
+        messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
     phase, summary = _explain(observed, ray_job, phase, summary)
     update = StatusUpdate(phase, summary, ray_job, report)
@@ -135,20 +136,17 @@ def _derive_status(
     if summary.failed:
         cause, message = failure_cause(ray_job, report, observed.disruptions)
         return fail_attempt(job, policies, cause, message, now, update)
-    if (hopeless := unrecoverable_cause(observed, ray_job, now)) is not None:
-        return fail_attempt(job, policies, *hopeless, now, update)
-    status = build_status(job.status, job.generation, update, to_rfc3339(now))
-    interval, observed = (
-        requeue_after(observed, ray_job),
-        replace(observed, job=replace(job, status=status)),
-    )
-    return _enforce_deadlines(observed, policies, update, interval, now)
+    if (unrecoverable := unrecoverable_cause(observed, ray_job, now)) is not None:
+        return fail_attempt(job, policies, *unrecoverable, now, update)
+    status = job.build_status(update, now)
+    observed = replace(observed, job=job.with_status(status))
+    return _enforce_deadlines(observed, policies, update, requeue_after(observed, ray_job), now)
 
 
 def _explain(
     observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary
 ) -> tuple[Phase, Summary]:
-    """Return the phase and verdict, made more specific by crashed pods or the driver's answer."""
+    """Return the phase and summary, made more specific by crashed pods or the driver's answer."""
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))
@@ -172,17 +170,12 @@ def _update_rows(job: JobView, ray_job: RayJobView, report: Report | None, now: 
     if report is None:
         return job.status
     if report.progress is not None:
-        late = (
-            bool(ray_job.driver_started_at)
-            and seconds_since(ray_job.driver_started_at, now) >= DRIVER_START_SECONDS
-        )
+        started = ray_job.driver_started_at
+        late = bool(started) and seconds_since(started, now) >= DRIVER_START_SECONDS
         ended = report.state.ended or late
         return update_rows(job.status, report.progress.rows, to_rfc3339(now), ended=ended)
-    return (
-        reset_rows(job.status, to_rfc3339(now))
-        if report.state == JobState.PREPARING
-        else job.status
-    )
+    preparing = report.state == JobState.PREPARING
+    return reset_rows(job.status, to_rfc3339(now)) if preparing else job.status
 
 
 def _enforce_deadlines(
@@ -192,16 +185,16 @@ def _enforce_deadlines(
     job = observed.job
     if (over := fail_if_expired(job, policies, now, update)) is not None:
         return over
-    unheard = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
-    awaits = not (unheard or update.phase == Phase.FINALIZING)
+    unreachable = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
+    awaits = not (unreachable or update.phase == Phase.FINALIZING)
     limits = list(attempt_deadlines(job, policies, now, _why_no_row(update), awaits_rows=awaits))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:
         return _fail_expired(job, policies, passed[0], update, now)
     limits += job_deadlines(job, policies, now, current_gpus(observed))
-    lefts = [limit.remaining for limit in limits]
+    interval = min([interval, *(limit.remaining for limit in limits)])
     change = _backstop_change(job, policies, update.ray_job)
-    return Actions(status=job.status, requeue_after=min([interval, *lefts]), update_backstop=change)
+    return Actions(status=job.status, requeue_after=interval, update_backstop=change)
 
 
 def _backstop_change(
@@ -215,7 +208,7 @@ def _backstop_change(
 
 
 def _why_no_row(update: StatusUpdate) -> str:
-    """Return why no row is finished: the stage if the pods have no trouble, or the message."""
+    """Return why no row is finished: the stage if the pods have no problem, or the message."""
     if update.summary.reason == "Running" and update.report and update.report.stage:
         return f"they are in stage '{update.report.stage}'"
     return update.summary.message
@@ -228,14 +221,13 @@ def _fail_expired(
 
     If the phase is Pending and its reason is a known cause, this is the cause of the failure.
     """
-    waits_for = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
-    cause = waits_for or passed.cause
-    return fail_attempt(job, policies, cause, passed.message, now, update)
+    problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
+    return fail_attempt(job, policies, problem or passed.cause, passed.message, now, update)
 
 
 def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     """Return the actions while the last report of a driver that has ended could not be read."""
     summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
     update = StatusUpdate(Phase.FINALIZING, summary, ray_job)
-    status = build_status(job.status, job.generation, update, to_rfc3339(now))
+    status = job.build_status(update, now)
     return Actions(status=status, requeue_after=POLL_SECONDS)

@@ -56,10 +56,8 @@ def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
     if not driver_unreachable(observed, ray_job):
         return False
     # users can write the status of a RayJob, so its end may be in the future
-    return (
-        not observed.driver_polled
-        or abs(seconds_since(ray_job.ended_at, now)) < REPORT_GRACE_SECONDS
-    )
+    since = abs(seconds_since(ray_job.ended_at, now))
+    return not observed.driver_polled or since < REPORT_GRACE_SECONDS
 
 
 def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:

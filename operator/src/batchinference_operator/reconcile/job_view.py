@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Self
 
 from batchinference_operator.status.conditions import is_condition_true
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.timestamps import to_rfc3339
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class JobView:
     def terminal(self) -> bool:
         """Whether the job is finished or being deleted: no further attempt starts."""
         return self.deleting or self.finished
+
+    def with_status(self, status: Status) -> JobView:
+        """Return the job with another status."""
+        return replace(self, status=status)
+
+    def build_status(self, update: StatusUpdate, now: datetime) -> Status:
+        """Return the status after an update."""
+        return build_status(self.status, self.generation, update, to_rfc3339(now))
 
     @property
     def document(self) -> dict[str, Any]:

@@ -31,19 +31,18 @@ def unrecoverable_cause(
 
 
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
-    """Return the loss of a head whose driver has been silent since. KubeRay waits without end for a
-    head pod that cannot end, because its node has no power."""
+    """Return the disruption of a head pod after which its driver did not answer any more.
+
+    KubeRay waits without end for a head pod that cannot end because its node has no power.
+    """
     if observed.driver_reached or not observed.driver_polled:
         return None
-    heads = (disruption for disruption in observed.disruptions if disruption.of_head)
-    return next(
-        (disruption for disruption in heads if disruption.at is not None and disruption.at < then),
-        None,
-    )
+    heads = (one for one in observed.disruptions if one.of_head)
+    return next((one for one in heads if one.at is not None and one.at < then), None)
 
 
 def _lost_workers(observed: Observed, then: float) -> Disruption | None:
-    """Return the loss of a worker if its node took all workers of a group before a time.
+    """Return the disruption of a worker if its node took all workers of a group before a time.
 
     KubeRay counts pods that cannot end as available, and does not replace them. Stages run in one
     group only, so a group without workers stops the job.
@@ -56,12 +55,8 @@ def _lost_workers(observed: Observed, then: float) -> Disruption | None:
 
 
 def _node_loss(pod: PodView, then: float) -> Disruption | None:
-    """Return the loss of a pod that its node took before a time and that has not ended since."""
-    disruption = pod.disruption
-    if (
-        disruption is None
-        or not pod.deleting
-        or disruption.cause not in (Cause.NODE_LOST, Cause.PREEMPTED)
-    ):
+    """Return the disruption of a pod by its node before a time, unless the pod has ended since."""
+    lost = pod.disruption
+    if lost is None or not pod.deleting or lost.cause not in (Cause.NODE_LOST, Cause.PREEMPTED):
         return None
-    return disruption if disruption.at is not None and disruption.at < then else None
+    return lost if lost.at is not None and lost.at < then else None

@@ -53,9 +53,7 @@ def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
     This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
     """
     clusters = {pod.cluster for pod in observed.pods if pod.ended is None}
-    return tuple(
-        ray_job for ray_job in owned(observed) if ray_job.deleting and ray_job.cluster in clusters
-    )
+    return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)
 
 
 def holds_resources(observed: Observed) -> bool:

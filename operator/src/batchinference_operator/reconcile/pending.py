@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from batchinference.rendering import Names
@@ -19,7 +19,7 @@ from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import remove_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 
@@ -58,7 +58,7 @@ def status_after_create_error(job: JobView, error: CreateError, now: datetime) -
         summary = Summary(API_SERVER_UNREACHABLE, message)
     else:
         return None
-    job = replace(job, status=add_suspended_time(job, now))
+    job = job.with_status(add_suspended_time(job, now))
     return _pending(job, summary, now)
 
 
@@ -89,7 +89,7 @@ def requeue_for_admission(job: JobView, now: datetime) -> JobView:
     meanwhile.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
-    return replace(job, status={**remove_attempt(job.status), "nextAttemptTime": at})
+    return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
 
 
 def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
@@ -125,4 +125,4 @@ def wait_for_admission(
 
 def _pending(job: JobView, summary: Summary, now: datetime) -> Status:
     update = StatusUpdate(Phase.PENDING, summary)
-    return build_status(job.status, job.generation, update, to_rfc3339(now))
+    return job.build_status(update, now)

@@ -43,14 +43,9 @@ def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Action
             else:
                 waits.append(left)
     again = min(waits, default=inf)
+    stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
     return Actions(
-        stop_drivers=tuple(
-            ray_job
-            for ray_job in owned_live(observed)
-            if _kept_for_debugging(observed.job, policies.ttl)
-            and ray_job.driver_running
-            and ray_job not in remove
-        ),
+        stop_drivers=tuple(stop if _kept_for_debugging(observed.job, policies.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         status=with_observed_generation(observed.job.status, observed.job.generation),

@@ -58,10 +58,10 @@ class Diagnostics:
         ray_job = attempt_ray_job(observed)
         since = self.now().timestamp() - POD_START_SECONDS
         pods = [pod for pod in observed.pods if pod.waiting and (pod.started or inf) <= since]
-        troubled = [(POD, pod.name) for pod in pods][:MAX_PODS]
+        waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
-            troubled.append((RAY_CLUSTER, ray_job.cluster))
-        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in troubled]
+            waiting.append((RAY_CLUSTER, ray_job.cluster))
+        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in waiting]
         waits = ray_job is not None and (ray_job.suspended or is_gated(observed))
         queued = [ray_job] if ray_job is not None and waits and ray_job.queue else []
         queues = [(one.name, partial(api.queued_reason, namespace, one)) for one in queued]

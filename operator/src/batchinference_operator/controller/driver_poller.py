@@ -72,14 +72,14 @@ class Drivers(Protocol):
 
     @property
     def slow(self) -> int:
-        """Return how many drivers are polled with backoff. They do not count for the poll pace."""
+        """Return how many drivers are polled with backoff. The poll interval ignores them."""
 
     def latest(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
         """Return the last answer, with its age; None before the first answer.
 
-        The driver is polled again when the last answer is `pace` seconds old.
+        The driver is polled again when the last answer is `interval` seconds old.
         """
 
     def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:

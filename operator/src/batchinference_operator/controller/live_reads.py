@@ -77,12 +77,12 @@ class LiveReads:
             if ray_job.deleting or not ray_job.ended or ray_job.owner_uid != job.uid
         }
         last = {names_of(job, number).ray_job} if number else set()
-        unsure = {
+        names = {
             name
             for name in in_the_way | last
             if name not in observed.ray_jobs or self.cache.is_stale(job.namespace, name)
         }
-        return await self._refresh(observed, unsure)
+        return await self._refresh(observed, names)
 
     async def _refresh(self, observed: Observed, names: set[str]) -> Observed:
         """Return the observation with live reads of the RayJobs with these names."""

@@ -20,7 +20,7 @@ RayJobOfCluster = Callable[[Key, str], RayJobView | None]
 
 
 class PodCache:
-    """The latest state of each pod, and the losses and crashes of each cluster's pods.
+    """The latest state of each pod, and the disruptions and crashes of each cluster's pods.
 
     `put` and `drop` return the key of the pod's job, or None if nothing changed.
     """
@@ -142,5 +142,5 @@ class PodCache:
 
 
 def _worse(known: Disruption | None, new: Disruption) -> Disruption:
-    """Return the loss that explains more about an attempt's end: the head's, else the later one."""
+    """Return the disruption that explains the end of an attempt: of the head, else the later."""
     return known if known is not None and known.of_head and not new.of_head else new

@@ -1,4 +1,4 @@
-"""The gateway to a real API server."""
+"""The client of the API server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _COLLECTIONS = {
 
 
 class KubeClient:
-    """The Gateway to a real API server.
+    """The KubeApi of a real API server.
 
     It sends and receives plain dicts: the client's models are several times as expensive.
     """

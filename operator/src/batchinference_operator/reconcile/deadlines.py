@@ -77,6 +77,6 @@ def backstop_of(job: JobView, policies: Policies, ray_job: RayJobView) -> Backst
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
     # after the first row, gated pods are additional pods of an elastic job
-    settled = not queued or "progressTime" in job.status
-    counting = settled and "queuedTime" not in attempt
+    admitted_for_good = not queued or "progressTime" in job.status
+    counting = admitted_for_good and "queuedTime" not in attempt
     return Backstop.of(policies.deadlines, queued=queued, counting=counting, waited=waited)

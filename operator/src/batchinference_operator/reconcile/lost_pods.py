@@ -12,7 +12,7 @@ from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 LOST_PODS_SECONDS = 60.0
-"""How long after the loss of its head, or of all workers of a group, an attempt ends."""
+"""How long after the disruption of its head, or of all workers of a group, an attempt ends."""
 
 
 def unrecoverable_cause(

@@ -1,4 +1,4 @@
-"""The statuses of a job whose next attempt cannot start yet."""
+"""The statuses of a job whose next attempt cannot start yet: admission, names, rejections."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:1
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
 """Causes that a driver reports if it only observed that its pods went away."""
 DISRUPTION_SECONDS = 300.0
-"""The maximum time between the loss of a pod and the end of an attempt that the loss caused."""
+"""The maximum time between the disruption of a pod and the end of an attempt that it caused."""
 
 
 def failure_cause(
@@ -39,7 +39,7 @@ def failure_cause(
 
     The cause that the driver reported takes precedence, unless the driver only observed that its
     pods went away. In that case, or without a report, a deadline of KubeRay is the cause. Otherwise
-    it is a recent loss of a pod, the head first.
+    it is a recent disruption of a pod, the head first.
     """
     reported = _reported(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
@@ -56,7 +56,7 @@ def failure_cause(
 
 
 def _may_have_caused(disruption: Disruption, end: float | None) -> bool:
-    """Return whether a loss may have caused the end; a loss or end without a time always may."""
+    """Return whether a disruption may have caused the end: true if either has no time."""
     return end is None or disruption.at is None or end - disruption.at < DISRUPTION_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""Determines the phase and verdict of a job from the state of its RayJob, pods and driver."""
+"""Derives the phase of a job, and the summary of its conditions, from what is observed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def derive_phase(
     before: str = "",
     messages: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Phase, Summary]:
-    """Return the phase and the verdict of a job.
+    """Return the phase of a job and the summary of its conditions.
 
     `before` is the phase that was written last. `messages` are messages by object name: of Events
     about pods whose containers do not start or about a RayCluster without pods, of Kueue about a

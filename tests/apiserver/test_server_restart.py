@@ -50,7 +50,7 @@ def test_outage_of_the_api_server_is_no_failed_attempt(
     with operator.restarted():
         server.kill()
         running.report("running", progress={"rows": 6})
-        eventually("a call has failed", lambda: "trying again" in operator.output(), 60)
+        eventually("a call has failed", lambda: "retrying in" in operator.output(), 60)
         server.start()
         running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})
         assert running.status("Succeeded")["failedAttempts"] == 0

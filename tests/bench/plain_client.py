@@ -13,9 +13,9 @@ import aiohttp
 
 from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Names, Owner, token_secret
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.attempt_start import render_objects
+from batchinference_operator.reconcile.attempt_objects import render_objects
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 from support.documents.minimal import document, model_step
 from support.servers.api_server import ADMIN_TOKEN, KubeClient, path_of
 

@@ -18,7 +18,7 @@ from batchinference.rendering import MANAGER
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_client import DashboardClient
-from batchinference_operator.controller.driver_poller import SLOTS, DriverPoller
+from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.kopf_handlers import configure, register
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.kube.api import Refused
@@ -124,7 +124,7 @@ async def _run(
     async with asyncio.TaskGroup() as group:
         # started before kopf, which waits on exit for each task that was created after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
-        workers += [group.create_task(polls.work()) for _ in range(SLOTS)]
+        workers += [group.create_task(polls.work()) for _ in range(MAX_POLLS)]
         workers.append(group.create_task(controller.telemetry.work()))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
         try:

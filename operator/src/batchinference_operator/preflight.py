@@ -48,7 +48,7 @@ async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
     if len(found) == len(problems):
         raise NotReady(next(iter(found.values())))
     for problem in found.values():
-        logger.warning("%s; the operator goes on with the other namespaces", problem)
+        logger.warning("%s; the operator continues with the other namespaces", problem)
     return list(found)
 
 

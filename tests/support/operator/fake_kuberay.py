@@ -271,7 +271,7 @@ class FakeDriver:
     stopped: list[str] = field(default_factory=list)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
-    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         self.asked.append((namespace, ray_job.name, token))
         return self.answers.get(ray_job.name, Answer(reached=False))
 

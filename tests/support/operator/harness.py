@@ -11,13 +11,12 @@ from typing import Any
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.controller.driver_poller import SLOTS, DriverPoller
+from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.reconcile import finished
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches, Object
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
 from support.operator.objects import CONFIG, RUNNING
@@ -64,7 +63,7 @@ async def running_operator(
     watches = _watch(api.cluster, controller, lag or {})
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(controller.work()) for _ in range(workers)]
-        tasks += [group.create_task(polls.work()) for _ in range(SLOTS)]
+        tasks += [group.create_task(polls.work()) for _ in range(MAX_POLLS)]
         try:
             yield controller
         finally:
@@ -106,7 +105,7 @@ class Harness:
 
     def is_finished(self, name: str = "job") -> bool:
         body = self.cluster.get("BatchInference", name)
-        return body is not None and finished(JobView.of(body))
+        return body is not None and JobView.of(body).finished
 
     def token(self, ray_job: str = "job-1") -> str:
         """Return the token of a RayJob's Ray cluster."""

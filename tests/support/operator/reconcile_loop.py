@@ -10,9 +10,9 @@ from batchinference.rendering import Backstop
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
-from batchinference_operator.reconcile.attempt_sync import after_create
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import RayJobView
@@ -116,13 +116,12 @@ class ReconcileLoop:
         self.reconcile()
 
     def begin(self, seconds: float) -> None:
-        """Create a RayJob, and write it to the status at once."""
-        before, (*_, made) = self.status, self.reconcile(seconds).create
-        planned = self.status
+        """Create a RayJob and adopt it at once, as the controller does."""
+        before = self.status
+        self.reconcile(seconds)
+        self.status = before
         self.phases.pop()
-        job = JobView.of({**job_body(status=before), "spec": self.spec})
-        body = self.ray_jobs[made["metadata"]["name"]]
-        self._apply(after_create(job, planned, body, self.config, self.now))
+        self.reconcile()
 
     def start(self) -> None:
         """Advance until the RayJob gets its cluster."""

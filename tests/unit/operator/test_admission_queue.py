@@ -30,17 +30,17 @@ class Queue:
         self.admission_queue = AdmissionQueue(limits, wake=lambda key: self.woken.append(key[1]))
         self.version = 0
 
-    def wait(self, *names: str, namespace: str = "team", **stand: object) -> None:
+    def wait(self, *names: str, namespace: str = "team", **entry: object) -> None:
         for name in names:
             self.version += 1
-            fields = {"waits": True, "created_at": f"{self.version:06}", **stand}
-            self.admission_queue.see((namespace, name), QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
+            fields = {"waiting": True, "created_at": f"{self.version:06}", **entry}
+            self.admission_queue.update((namespace, name), QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
 
     def run(self, name: str) -> None:
-        self.wait(name, holds=True, waits=False)
+        self.wait(name, running=True, waiting=False)
 
     def end(self, name: str) -> None:
-        self.wait(name, waits=False)
+        self.wait(name, waiting=False)
 
     def starts(self, name: str, *, namespace: str = "team") -> bool:
         admission = self.admission_queue.decide((namespace, name))
@@ -83,14 +83,14 @@ def test_priority_may_change_while_a_job_waits(queue: Queue) -> None:
 
 def test_started_job_counts_before_its_ray_job_is_seen(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.admission_queue.take(("team", "a"))
+    queue.admission_queue.admit(("team", "a"))
     assert not queue.starts("b")
     assert queue.starts("a"), "its status may not have been written"
 
 
-def test_turn_is_freed_when_a_newer_version_has_not_started(queue: Queue) -> None:
+def test_slot_is_freed_when_a_newer_version_has_not_started(queue: Queue) -> None:
     queue.wait("a", "b")
-    queue.admission_queue.take(("team", "a"))
+    queue.admission_queue.admit(("team", "a"))
     queue.end("a")
     assert queue.starts("b")
 
@@ -106,10 +106,10 @@ def test_next_job_is_woken_when_one_ends(queue: Queue) -> None:
 def test_pods_of_a_deleted_job_still_count(queue: Queue) -> None:
     queue.run("a")
     queue.wait("b")
-    queue.admission_queue.update_usage(("team", "a"), held=True)
-    queue.admission_queue.see(("team", "a"), None)
+    queue.admission_queue.update_usage(("team", "a"), running=True)
+    queue.admission_queue.update(("team", "a"), None)
     assert not queue.starts("b")
-    queue.admission_queue.update_usage(("team", "a"), held=False)
+    queue.admission_queue.update_usage(("team", "a"), running=False)
     assert queue.woken == ["b"]
     assert queue.starts("b")
 
@@ -123,7 +123,7 @@ def test_job_that_cannot_start_lets_the_next_start(queue: Queue) -> None:
     assert not queue.starts("b")
 
 
-def test_job_passed_over_before_its_turn_keeps_its_place(queue: Queue) -> None:
+def test_skipped_job_keeps_its_position(queue: Queue) -> None:
     queue.run("x")
     queue.wait("a")
     queue.admission_queue.skip(("team", "a"))
@@ -140,7 +140,7 @@ def test_full_namespace_does_not_block_another() -> None:
     assert queue.starts("c", namespace="other")
 
 
-def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
+def test_priority_has_no_effect_on_other_namespaces() -> None:
     queue = Queue(2)
     hostile = [f"hostile-{number}" for number in range(50)]
     queue.wait("old", namespace="honest")
@@ -148,9 +148,9 @@ def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
     queue.wait("new", namespace="honest")
     assert queue.starts("old", namespace="honest")
     assert [name for name in hostile if queue.starts(name, namespace="hostile")] == ["hostile-0"]
-    queue.admission_queue.take(("honest", "old"))
-    queue.admission_queue.take(("hostile", "hostile-0"))
-    queue.wait("old", namespace="honest", waits=False)
+    queue.admission_queue.admit(("honest", "old"))
+    queue.admission_queue.admit(("hostile", "hostile-0"))
+    queue.wait("old", namespace="honest", waiting=False)
     assert queue.woken[-1] == "new"
     admission = queue.admission_queue.decide(("hostile", "hostile-1"))
     assert admission is not None
@@ -160,7 +160,7 @@ def test_namespaces_have_their_turns_whatever_their_priorities() -> None:
 @pytest.mark.parametrize(
     ("ahead", "message"),
     [
-        (0, "it is the next to begin"),
+        (0, "it is the next to start"),
         (1, "1 job is ahead"),
         (9, "9 jobs are ahead"),
         (10, "at least 10 jobs are ahead"),
@@ -193,13 +193,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     def see(self, key: Key, **fields: object) -> None:
         self.version += 1
-        self.admission_queue.see(key, QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
+        self.admission_queue.update(key, QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
 
     @rule(key=KEYS, priority=st.integers(-1, 1), age=st.sampled_from(["1", "2", "3"]))
     def job_waits(self, key: Key, priority: int, age: str) -> None:
         self.running.discard(key)
         self.waiting[key] = priority, age
-        self.see(key, priority=priority, created_at=age, waits=True)
+        self.see(key, priority=priority, created_at=age, waiting=True)
 
     @rule(key=KEYS)
     def job_ends(self, key: Key) -> None:
@@ -207,10 +207,10 @@ class AnyOrder(RuleBasedStateMachine):
         self.waiting.pop(key, None)
         self.see(key)
 
-    @rule(key=KEYS, held=st.booleans())
-    def pods_start_or_end(self, key: Key, held: bool) -> None:
-        (self.pods.add if held else self.pods.discard)(key)
-        self.admission_queue.update_usage(key, held)
+    @rule(key=KEYS, running=st.booleans())
+    def pods_start_or_end(self, key: Key, running: bool) -> None:
+        (self.pods.add if running else self.pods.discard)(key)
+        self.admission_queue.update_usage(key, running)
 
     @rule(key=KEYS, ready=st.booleans())
     def job_is_reconciled(self, key: Key, ready: bool) -> None:
@@ -219,14 +219,14 @@ class AnyOrder(RuleBasedStateMachine):
         if admission is None:
             return
         if ready and admission.admitted:
-            self.admission_queue.take(key)
+            self.admission_queue.admit(key)
             del self.waiting[key]
             self.running.add(key)
             if self.version % 2:
-                self.see(key, holds=True)
+                self.see(key, running=True)
             else:  # the answer is lost, so the job still looks unchanged
                 assert self.admission_queue.decide(key) == AdmissionDecision(0, admitted=True)
-                self.see(key, holds=True)
+                self.see(key, running=True)
         self.admission_queue.skip(key)
 
     def may_start(self) -> list[Key]:
@@ -275,7 +275,7 @@ def test_jobs_start_by_priority_and_then_by_age(jobs: list[tuple[int, int]]) -> 
     for _ in jobs:
         (name,) = filter(queue.starts, places)
         order.append((places[name], name))
-        queue.admission_queue.take(("team", name))
+        queue.admission_queue.admit(("team", name))
         queue.end(name)
     assert order == sorted(order)
 
@@ -288,5 +288,5 @@ def test_reconcile_is_cheap_with_five_thousand_jobs() -> None:
         queue.wait(f"job-{number}", namespace=spaces[number % 50])
     for number in range(1000):
         queue.starts(f"job-{number}", namespace=spaces[number % 50])
-        queue.admission_queue.update_usage((spaces[number % 50], "x"), held=number % 2 == 0)
+        queue.admission_queue.update_usage((spaces[number % 50], "x"), running=number % 2 == 0)
     assert time.process_time() - began < 2.0

@@ -17,8 +17,8 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.state import JobView
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import Harness
@@ -160,7 +160,7 @@ class Play:
             *attempt_deadlines(job, policies, self.loop.now, ""),
             *job_deadlines(job, policies, self.loop.now),
         ]
-        return min((end.left for end in ends), default=inf)
+        return min((end.remaining for end in ends), default=inf)
 
     def kuberay_left(self) -> float:
         """Return the seconds until KubeRay ends the attempt."""

@@ -8,9 +8,9 @@ import pytest
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
-from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.cache import UNSYNCED_SECONDS, Cache
 from batchinference_operator.controller.pod_cache import STALE_SECONDS
-from batchinference_operator.reconcile.attempt_start import MAX_SPEC_BYTES
+from batchinference_operator.reconcile.attempt_objects import MAX_SPEC_BYTES
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.pods import PodProblem
@@ -218,10 +218,14 @@ def test_own_write_wins_over_older_watch_events_but_not_over_deletion(cache: Cac
     assert cache.observe(KEY) is None
 
 
-def test_created_ray_job_is_in_doubt_until_the_watch_shows_it(empty_cache: Cache) -> None:
+def test_created_ray_job_is_stale_soon_until_the_watch_reports_it(
+    empty_cache: Cache, clock: ManualClock
+) -> None:
     cache = empty_cache
     cache.set_job(job_body(status={"rayJobName": "job-1", "conditions": []}))
     cache.add_ray_job(ray_job_body())
+    assert not cache.is_stale(NAMESPACE, "job-1"), "it is the answer of the API server"
+    clock.seconds += UNSYNCED_SECONDS + 1
     assert cache.is_stale(NAMESPACE, "job-1")
     assert not observe(cache).ray_job_synced
     assert cache.set_ray_job(ray_job_body()) is None
@@ -246,7 +250,7 @@ def test_watch_event_before_the_create_answer_wins(cache: Cache) -> None:
     assert observe(cache).ray_jobs["job-1"].job_status == "RUNNING"
 
 
-def test_ray_job_without_events_is_in_doubt_after_a_while(cache: Cache, clock: ManualClock) -> None:
+def test_ray_job_without_events_is_stale_after_a_while(cache: Cache, clock: ManualClock) -> None:
     cache.set_ray_job(ray_job_body())
     clock.seconds = STALE_SECONDS
     assert not cache.is_stale(NAMESPACE, "job-1")
@@ -261,18 +265,18 @@ def test_ray_job_without_events_is_in_doubt_after_a_while(cache: Cache, clock: M
 
 
 @pytest.fixture
-def doubtful_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
-    """Return a RayJob without an event for more than DOUBT_SECONDS, so it needs a live read."""
+def stale_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
+    """Return a RayJob without an event for more than STALE_SECONDS, so it needs a live read."""
     cache.set_ray_job(ray_job_body(**RUNNING))
     clock.seconds = STALE_SECONDS + 1
     return observe(cache).ray_jobs["job-1"]
 
 
 @pytest.mark.parametrize("result", [ray_job_body(**SUCCEEDED), None], ids=["found", "not-found"])
-def test_lookup_replaces_or_drops_a_doubtful_ray_job(
-    cache: Cache, doubtful_ray_job: RayJobView, result: Any
+def test_lookup_replaces_or_drops_a_stale_ray_job(
+    cache: Cache, stale_ray_job: RayJobView, result: Any
 ) -> None:
-    found = cache.refresh(KEY, doubtful_ray_job, result)
+    found = cache.refresh(KEY, stale_ray_job, result)
     assert found == (RayJobView.of(result) if result else None)
     assert observe(cache).ray_jobs == ({"job-1": found} if result else {})
     assert not cache.is_stale(NAMESPACE, "job-1")
@@ -280,10 +284,10 @@ def test_lookup_replaces_or_drops_a_doubtful_ray_job(
 
 @pytest.mark.parametrize("result", [None, ray_job_body(**RUNNING)], ids=["not-found", "found"])
 def test_event_during_a_lookup_wins_over_its_result(
-    cache: Cache, doubtful_ray_job: RayJobView, result: Any
+    cache: Cache, stale_ray_job: RayJobView, result: Any
 ) -> None:
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    found = cache.refresh(KEY, doubtful_ray_job, result)
+    found = cache.refresh(KEY, stale_ray_job, result)
     assert found is not None
     assert found.succeeded
     assert observe(cache).ray_jobs == {"job-1": found}
@@ -400,7 +404,7 @@ def test_pod_with_missed_end_is_forgotten_after_its_ray_job(
     assert observe(running).pods == ()
 
 
-def test_pod_without_events_is_in_doubt_after_a_while(running: Cache, clock: ManualClock) -> None:
+def test_pod_without_events_is_stale_after_a_while(running: Cache, clock: ManualClock) -> None:
     running.pods.set_pod(pod_body("job-1-worker"))
     clock.seconds = STALE_SECONDS
     running.pods.set_pod(pod_body("job-1-head"))

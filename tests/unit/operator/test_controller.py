@@ -115,7 +115,7 @@ async def test_worker_is_cancelled_during_a_reconcile(harness: Harness) -> None:
     asked = asyncio.Event()
 
     class HangingDriver(FakeDriver):
-        async def ask(self, *_: Any) -> Answer:
+        async def poll(self, *_: Any) -> Answer:
             asked.set()
             await asyncio.sleep(1e6)
             return Answer(reached=False)

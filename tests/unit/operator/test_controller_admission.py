@@ -119,7 +119,7 @@ async def test_concurrency_limit_holds_to_the_end(
 
 
 @in_virtual_time
-async def test_job_whose_turn_comes_while_it_is_reconciled_keeps_it(harness: Harness) -> None:
+async def test_job_admitted_while_it_is_reconciled_stays_admitted(harness: Harness) -> None:
     class KubeApi(FakeKubeApi):
         async def patch_status(self, namespace: str, name: str, *rest: Any) -> Any:
             answer = await super().patch_status(namespace, name, *rest)
@@ -160,7 +160,7 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_ray_job_deleted_unseen_gives_its_turn_back(harness: Harness) -> None:
+async def test_ray_job_deleted_unseen_frees_its_slot(harness: Harness) -> None:
     async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness, deadlines={"pending": "1m"})
         harness.cluster.patch("RayJob", "job-a-1", {"metadata": {"finalizers": ["kuberay"]}})
@@ -189,7 +189,7 @@ async def test_job_with_taken_name_blocks_no_other(harness: Harness, at_creation
 
 
 @in_virtual_time
-async def test_refused_job_gives_its_turn_back(harness: Harness) -> None:
+async def test_refused_job_frees_its_slot(harness: Harness) -> None:
     quota_exceeded = True
 
     def refuse() -> None:
@@ -232,7 +232,7 @@ async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness
 
 @pytest.mark.parametrize("deleting", [False, True], ids=["left", "being-deleted"])
 @in_virtual_time
-async def test_lost_namespace_gives_its_turns_back(harness: Harness, deleting: bool) -> None:
+async def test_lost_namespace_frees_its_slots(harness: Harness, deleting: bool) -> None:
     harness.api = api = NamespaceOfA(harness.cluster)
     async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness)
@@ -252,7 +252,7 @@ async def test_lost_namespace_gives_its_turns_back(harness: Harness, deleting: b
 
 
 @in_virtual_time
-async def test_ray_job_that_is_seen_again_takes_its_turn_again(harness: Harness) -> None:
+async def test_ray_job_that_is_observed_again_takes_its_slot_again(harness: Harness) -> None:
     """The Role was deleted by mistake and then restored."""
     harness.api = api = NamespaceOfA(harness.cluster)
     async with harness.operator(config=at_most(1)) as controller:

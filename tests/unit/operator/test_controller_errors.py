@@ -14,7 +14,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
-from batchinference_operator.reconcile.attempt_start import CREATE_ERRORS, UNREACHABLE_SECONDS
+from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
 from batchinference_operator.status import job_status
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeKubeApi
@@ -103,7 +103,7 @@ async def test_api_server_outage_logs_one_warning_per_attempt(
         assert metrics.registry.get_sample_value(name, {"kind": kind}) == count, kind
     logged = warnings(caplog)
     assert [(one.levelname, one.exc_info) for one in logged] == [("WARNING", None)] * tries
-    assert "the API server is away: Cannot connect to host 10.0.0.1:443" in logged[0].message
+    assert "the API server is unreachable: Cannot connect to host 10.0.0.1:443" in logged[0].message
 
 
 @in_virtual_time
@@ -150,7 +150,7 @@ async def test_short_api_server_outage_does_not_show_in_status(harness: Harness,
     async with harness.recorded_operator():
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
-    assert reasons(harness).isdisjoint(CREATE_ERRORS)
+    assert reasons(harness).isdisjoint({"Refused", "ApiServerAway"})
     posted = [event["reason"] for event in harness.cluster.events.values()]
     assert posted == ["AttemptStarted", "Succeeded"]
 
@@ -167,7 +167,7 @@ async def test_long_api_server_outage_shows_in_status(harness: Harness, limit: i
         assert UNREACHABLE_SECONDS <= clock() <= 2.5 * UNREACHABLE_SECONDS
         assert harness.phase() == "Pending"
         message = harness.cluster.status()["conditions"][0]["message"]
-        assert message.startswith("the API server has not made the job's objects")
+        assert message.startswith("the API server could not create the job's objects")
         assert "context deadline exceeded" in message
         outage.clear()
         await harness.finish_run()

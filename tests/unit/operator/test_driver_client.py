@@ -64,14 +64,14 @@ def unheard(answer: Answer) -> bool:
     return not answer.reached and answer.problem != "" and "\n" not in answer.problem
 
 
-async def ask(server: Server, seen: RayJobView = SEEN) -> Answer:
+async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
     async with dashboard_at(server.port) as (dashboard, _):
-        return await dashboard.ask(NAMESPACE, seen, TOKEN)
+        return await dashboard.poll(NAMESPACE, seen, TOKEN)
 
 
 async def test_report_is_read(serve: Serve) -> None:
     server = await serve(answering(200, REPORT.serialized(), "text/plain"))
-    assert await ask(server) == Answer(reached=True, report=REPORT)
+    assert await poll(server) == Answer(reached=True, report=REPORT)
 
 
 @pytest.mark.parametrize(
@@ -83,19 +83,19 @@ async def test_report_is_read(serve: Serve) -> None:
     ],
 )
 async def test_problem_names_what_the_dashboard_did(serve: Serve, status: int, told: str) -> None:
-    answer = await ask(await serve(answering(status, "no")))
+    answer = await poll(await serve(answering(status, "no")))
     assert answer.problem.startswith(f"job-1-head-svc:8265 {told}")
 
 
 async def test_head_without_the_file_is_reached_without_report(serve: Serve) -> None:
     server = await serve(answering(500, "File batchinference-report.json not found at /tmp/ray"))
-    assert await ask(server) == Answer(reached=True)
+    assert await poll(server) == Answer(reached=True)
 
 
 async def test_report_is_read_from_the_head_service_with_the_token(serve: Serve) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     async with dashboard_at(server.port) as (dashboard, resolver):
-        await dashboard.ask(NAMESPACE, SEEN, TOKEN)
+        await dashboard.poll(NAMESPACE, SEEN, TOKEN)
     assert resolver.names == [(f"job-1-head-svc.{NAMESPACE}.svc.cluster.local.", DASHBOARD_PORT)]
     (request,) = server.requests
     assert (request.method, request.path) == ("GET", "/api/v0/logs/file")
@@ -144,7 +144,7 @@ async def test_failed_stop_request_is_no_error(serve: Serve) -> None:
 )
 async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any) -> None:
     server = await serve(answering(status, body, "text/plain"))
-    answer = await ask(server)
+    answer = await poll(server)
     assert unheard(answer)
     assert answer.unauthorized == (status in (401, 403))
 
@@ -163,16 +163,16 @@ async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any)
 async def test_head_without_address_is_not_asked(serve: Serve, head: Any) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     seen = RayJobView.of(ray_job_body(jobStatus="RUNNING", rayClusterStatus={"head": head}))
-    assert unheard(await ask(server, seen))
+    assert unheard(await poll(server, seen))
     assert server.requests == []
 
 
 async def test_connection_error_is_no_answer() -> None:
     async with aiohttp.ClientSession() as session:
         seen = replace(SEEN, head_service="x" * 300)
-        assert unheard(await DashboardClient(session).ask(NAMESPACE, seen, TOKEN))
+        assert unheard(await DashboardClient(session).poll(NAMESPACE, seen, TOKEN))
     async with dashboard_at(unused_port()) as (dashboard, _):
-        assert unheard(await dashboard.ask(NAMESPACE, SEEN, TOKEN))
+        assert unheard(await dashboard.poll(NAMESPACE, SEEN, TOKEN))
 
 
 async def never(_: web.Request) -> web.Response:
@@ -194,7 +194,7 @@ async def test_missing_or_aborted_answer_is_no_report(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
 ) -> None:
     monkeypatch.setattr(driver_client, "TIMEOUT_SECONDS", seconds)
-    assert unheard(await ask(await serve(handler)))
+    assert unheard(await poll(await serve(handler)))
 
 
 async def test_endless_answer_is_cut_off(serve: Serve) -> None:
@@ -209,7 +209,7 @@ async def test_endless_answer_is_cut_off(serve: Serve) -> None:
             sent += MAX_BYTES // 4
         return response
 
-    assert unheard(await ask(await serve(flood)))
+    assert unheard(await poll(await serve(flood)))
     assert sent < 32 * MAX_BYTES
 
 
@@ -219,5 +219,5 @@ async def test_redirect_is_not_followed(serve: Serve) -> None:
     async def redirect(_: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": elsewhere.url})
 
-    assert unheard(await ask(await serve(redirect)))
+    assert unheard(await poll(await serve(redirect)))
     assert elsewhere.requests == []

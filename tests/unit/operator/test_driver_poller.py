@@ -16,10 +16,10 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.controller.driver_poller import (
     FORGET_SECONDS,
-    MAX_PAUSE,
-    MAX_SLOW_PAUSE,
-    SLOTS,
-    SLOTS_OF_NAMESPACE,
+    MAX_BACKOFF,
+    MAX_POLLS,
+    MAX_POLLS_PER_NAMESPACE,
+    MAX_SLOW_BACKOFF,
     DriverPoller,
 )
 from batchinference_operator.controller.keys import Key
@@ -47,7 +47,7 @@ class Heads:
     at_once: dict[str, int] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
 
-    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         self.polls.append((clock(), namespace, token))
         for each in (namespace, "all"):
             self.at_once[each] = self.at_once.get(each, 0) + 1
@@ -79,7 +79,7 @@ def seen(uid: str = "a", **status: Any) -> RayJobView:
 @asynccontextmanager
 async def polling(heads: Heads) -> AsyncIterator[DriverPoller]:
     polls = DriverPoller(heads, clock)
-    tasks = [asyncio.create_task(polls.work()) for _ in range(SLOTS)]
+    tasks = [asyncio.create_task(polls.work()) for _ in range(MAX_POLLS)]
     yield polls
     for task in tasks:
         task.cancel()
@@ -119,7 +119,7 @@ async def test_answering_driver_is_polled_at_the_pace(heads: Heads) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "answer", "longest"), [(1.5, REACHED, MAX_SLOW_PAUSE), (0.0, SILENT, MAX_PAUSE)]
+    ("seconds", "answer", "longest"), [(1.5, REACHED, MAX_SLOW_BACKOFF), (0.0, SILENT, MAX_BACKOFF)]
 )
 @in_virtual_time
 async def test_slow_or_silent_driver_is_polled_with_backoff(
@@ -141,7 +141,7 @@ async def test_recovered_driver_is_polled_at_the_pace_again(heads: Heads) -> Non
     async with polling(heads) as polls:
         await follow(polls, seen(), 60)
         heads.answer = REACHED
-        await follow(polls, seen(), MAX_PAUSE)
+        await follow(polls, seen(), MAX_BACKOFF)
         assert polls.slow == 0
         heads.polls.clear()
         await follow(polls, seen(), 20)
@@ -171,7 +171,11 @@ async def test_slow_namespace_delays_no_other(heads: Heads) -> None:
         await asyncio.sleep(0.1)
         assert [namespace for _, namespace, _ in heads.polls].count("honest") == 1
         await asyncio.sleep(120)
-    assert heads.most == {"hostile": SLOTS_OF_NAMESPACE, "honest": 1, "all": SLOTS_OF_NAMESPACE + 1}
+    assert heads.most == {
+        "hostile": MAX_POLLS_PER_NAMESPACE,
+        "honest": 1,
+        "all": MAX_POLLS_PER_NAMESPACE + 1,
+    }
     assert len(heads.polls) == 201, "all have their turn"
 
 
@@ -182,7 +186,7 @@ async def test_polls_are_bounded_over_all_namespaces(heads: Heads) -> None:
         for number in range(100):
             read(polls, seen(f"uid-{number}"), (f"team-{number}", "job"))
         await asyncio.sleep(60)
-    assert heads.most["all"] == SLOTS
+    assert heads.most["all"] == MAX_POLLS
     assert len(heads.polls) == 100
 
 
@@ -218,7 +222,7 @@ async def test_answer_that_cannot_be_read_is_no_defect_of_the_job(heads: Heads) 
     async def fail(*_: Any) -> Answer:
         raise RecursionError
 
-    heads.ask = fail  # type: ignore[method-assign]
+    heads.poll = fail  # type: ignore[method-assign]
     async with polling(heads) as polls:
         read(polls, seen())
         await asyncio.sleep(0.1)
@@ -317,7 +321,7 @@ async def test_failing_stop_request_does_not_end_the_polling(heads: Heads) -> No
 
     heads.stop = fail  # type: ignore[method-assign]
     async with polling(heads) as polls:
-        for _ in range(SLOTS):
+        for _ in range(MAX_POLLS):
             polls.stop(("team", "job"), seen(), TOKENS)
             await asyncio.sleep(1)
         read(polls, seen("b"))

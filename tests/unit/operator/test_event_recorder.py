@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from batchinference_operator.kube.api import Refused, Unreachable
 from batchinference_operator.observability.event_recorder import (
-    BURST,
+    EVENT_BURST,
+    EVENT_QPS,
     MAX_WAITING,
-    QPS,
     EventRecorder,
     event_body,
 )
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.events import Event
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.harness import Harness
@@ -135,12 +135,12 @@ async def test_events_over_the_queue_limit_are_dropped(
 @in_virtual_time
 async def test_event_bursts_are_rate_limited(desk: RecorderWithCluster) -> None:
     async with desk.at_work():
-        for attempt in range(BURST + 100):
+        for attempt in range(EVENT_BURST + 100):
             desk.record(attempt=attempt)
         await asyncio.sleep(1)
-        assert desk.count("posted") == BURST + QPS
-        await asyncio.sleep(100 / QPS)
-        assert desk.count("posted") == BURST + 100
+        assert desk.count("posted") == EVENT_BURST + EVENT_QPS
+        await asyncio.sleep(100 / EVENT_QPS)
+        assert desk.count("posted") == EVENT_BURST + 100
 
 
 @given(note=st.text(min_size=1, max_size=3000))

@@ -68,7 +68,7 @@ def test_successful_job_posts_start_and_end(
     job.set_report(JobState.SUCCEEDED, **fields)
     job.reconcile()
     assert job.reasons == ["AttemptStarted", "Succeeded"]
-    assert job.events[0].note == "attempt 1 begins as RayJob job-1"
+    assert job.events[0].note == "attempt 1 starts as RayJob job-1"
     assert job.events[1] == Event("Succeeded", "Finish", note)
 
 
@@ -91,13 +91,13 @@ def test_failed_attempt_and_its_retry_post_events() -> None:
     failed, retrying = job.events[-2:]
     note = "attempt 1 failed: NodeLost: node a-1 was drained"
     assert (failed.type, failed.note) == ("Warning", note)
-    note = f"attempt 2 begins at {job.status['nextAttemptTime']}"
+    note = f"attempt 2 starts at {job.status['nextAttemptTime']}"
     assert (retrying.type, retrying.note) == ("Normal", note)
     job.finalize_deletions()
     for _ in range(4):
         job.reconcile(seconds=20)
         job.finalize_deletions()
-    assert job.last_note("AttemptStarted") == "attempt 2 begins as RayJob job-2"
+    assert job.last_note("AttemptStarted") == "attempt 2 starts as RayJob job-2"
 
 
 def test_final_failure_posts_one_event(job: RecordedJob) -> None:

@@ -37,7 +37,7 @@ def test_job_fails_when_its_gpu_hours_are_used() -> None:
     assert (loop.phase, loop.reason) == ("Failed", "LimitExceeded")
     assert loop.message == (
         "the job has used the 1 GPU hours that cluster.limits.gpuHours allows; "
-        "what it has written stays"
+        "the written output is kept"
     )
     assert loop.attempt["cause"] == "LimitExceeded"
     assert loop.status["gpuSeconds"] == 3600

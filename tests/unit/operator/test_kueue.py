@@ -7,9 +7,9 @@ import pytest
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.admission_queue import entry_of
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
-from batchinference_operator.reconcile.state import JobView
 from batchinference_operator.status.pods import PodView
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
@@ -134,15 +134,15 @@ def test_deadlines_restart_after_preemption(deadline: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["the job", "the platform"])
-def test_queued_job_takes_no_turn(by: str) -> None:
+def test_queued_job_needs_no_admission(by: str) -> None:
     body, platform = job_body(), CONFIG.defaults
     if by == "the job":
         body["spec"]["cluster"] = {"queue": "gpu"}
     else:
         platform = platform.model_copy(update={"queue": "gpu"})
-    stand = entry_of(JobView.of(body), platform)
-    assert (stand.waits, stand.holds) == (False, False)
-    assert entry_of(JobView.of(job_body()), CONFIG.defaults).waits
+    entry = entry_of(JobView.of(body), platform)
+    assert (entry.waiting, entry.running) == (False, False)
+    assert entry_of(JobView.of(job_body()), CONFIG.defaults).waiting
 
 
 def test_priority_of_a_waiting_job_is_capped_by_the_platform() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from batchinference.rendering import GPUS_LABEL, Names
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.attempt_start import render_objects
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.attempt_objects import render_objects
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.pods import Disruption, PodView, disruption_of, unix_seconds
 from support.documents.minimal import model_step
 from support.operator.objects import CONFIG, UID, asking, job_body, placed, pod_body, waiting

@@ -59,7 +59,7 @@ async def test_namespace_that_is_refused_is_left_out_with_a_warning(
 
     assert await check(await serve(answer), ["gone", "team"]) == ["gone"]
     (line,) = caplog.records
-    assert (line.levelname, "goes on with the other namespaces" in line.message) == (
+    assert (line.levelname, "continues with the other namespaces" in line.message) == (
         "WARNING",
         True,
     )

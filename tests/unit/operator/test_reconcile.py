@@ -13,20 +13,19 @@ from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.attempt_start import create_refused, names_of, render_objects
-from batchinference_operator.reconcile.attempt_sync import (
+from batchinference_operator.reconcile.attempt_objects import render_objects
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     polls_driver,
 )
-from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.reconcile import finished, is_terminal, reconcile
-from batchinference_operator.reconcile.requeue import (
-    IDLE_SECONDS,
-    NO_PODS_SECONDS,
-    WATCHED_SECONDS,
-)
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.owned import names_of
+from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.requeue import IDLE_SECONDS, NO_PODS_SECONDS, WATCHED_SECONDS
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -173,9 +172,11 @@ def test_a_refusal_by_the_default_queue_of_kueue_names_the_way_out() -> None:
         (kueue, {"cluster": {"queue": "gpu"}}, False),
         ("403: exceeded quota", {}, False),
     ):
-        told = create_refused(replace(job(), spec=spec), message, NOW)["conditions"][0]["message"]
-        assert told.startswith(message)
-        assert ("with spec.cluster.queue: default" in told) is hint
+        status = status_after_create_error(replace(job(), spec=spec), CreateError(message), NOW)
+        assert status is not None
+        shown = status["conditions"][0]["message"]
+        assert shown.startswith(message)
+        assert ("with spec.cluster.queue: default" in shown) is hint
 
 
 def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
@@ -334,7 +335,7 @@ def test_final_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> 
     last = report(state, rows=9)
     actions = act(observe_started(view(**ray_job), report=last, driver_reached=True))
     assert actions.status is not None
-    assert finished(replace(job(), status=actions.status))
+    assert replace(job(), status=actions.status).finished
     assert actions.status["completionTime"] == "2026-03-01T12:09:00Z"
     assert actions.requeue_after == 0
 
@@ -437,8 +438,8 @@ def test_deleting_job_gets_no_actions() -> None:
     ids=["none", "phase-alone", "complete", "failed", "reconciling"],
 )  # fmt: skip
 def test_job_is_finished_by_conditions_not_by_phase(status: dict[str, Any], expected: bool) -> None:
-    assert finished(job(status)) is expected
-    assert is_terminal(job(status)) is expected
+    assert job(status).finished is expected
+    assert job(status).terminal is expected
 
 
 @pytest.mark.parametrize(
@@ -459,7 +460,7 @@ def test_report_is_wanted_only_of_a_started_driver(observed: Observed, wanted: b
 
 
 def test_refusal_by_the_api_server_is_in_the_status() -> None:
-    status = create_refused(job(), "403: exceeded quota: pods", NOW)
+    status = status_after_create_error(job(), CreateError("403: exceeded quota: pods"), NOW)
     assert status["phase"] == "Pending"
     assert {condition["reason"] for condition in status["conditions"]} == {"Refused"}
     assert status["conditions"][0]["message"] == "403: exceeded quota: pods"

@@ -18,10 +18,11 @@ from batchinference.spec.limits import Limits
 from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
-from batchinference_operator.reconcile.attempt_sync import polls_driver
+from batchinference_operator.reconcile.driver_report import polls_driver
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.reconcile import finished, reconcile
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (
     add_attempt,
     attempt_number,
@@ -212,13 +213,13 @@ def removes_only_its_own_ray_jobs(observed: Observed, actions: Actions, _: datet
 def removes_nothing_before_the_status_says_so(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
-    if is_running(observed.job.status) and not finished(observed.job):
+    if is_running(observed.job.status) and not observed.job.finished:
         assert actions.delete_ray_jobs == ()
 
 
 def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime) -> None:
     """Any event may be lost, so progress must not depend on events."""
-    if observed.job.deleting or finished(observed.job):
+    if observed.job.deleting or observed.job.finished:
         return
     if actions.requeue_after is None:
         assert actions.status is not None

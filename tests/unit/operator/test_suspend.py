@@ -278,7 +278,7 @@ def test_cluster_kept_for_its_report_is_released() -> None:
     assert loop.phase == "Suspended"
 
 
-def test_ended_ray_job_frees_its_turn_while_kuberay_is_away() -> None:
+def test_ended_ray_job_frees_its_slot_while_kuberay_is_away() -> None:
     """Only the operator deletes the RayCluster while KubeRay is down."""
     loop = suspended()
     loop.set_kuberay_status(**ENDED, rayClusterName="job-1-cluster")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
-from batchinference_operator.reconcile.attempt_start import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
+from batchinference_operator.reconcile.pending import LONG_QUEUE_SECONDS, SHORT_QUEUE_SECONDS
 from support.operator.reconcile_loop import ReconcileLoop
 
 FREE = AdmissionDecision(0, admitted=True)
@@ -50,7 +50,7 @@ def test_distant_position_is_updated_less_often(
     assert loop.reconcile().requeue_after == seconds
 
 
-def test_invalid_job_fails_at_once_without_a_turn() -> None:
+def test_invalid_job_fails_before_it_waits() -> None:
     for admission in (FULL, FREE):
         loop = ReconcileLoop(read={"format": "text"})
         loop.admission = admission
@@ -81,7 +81,7 @@ def test_waiting_job_can_be_suspended_and_resumed() -> None:
     assert loop.reason == "WaitingForTurn"
 
 
-def test_each_attempt_waits_for_its_turn() -> None:
+def test_each_attempt_waits_for_admission() -> None:
     loop = failed(backoff="0s")
     loop.admission = FULL
     loop.reconcile()
@@ -91,7 +91,7 @@ def test_each_attempt_waits_for_its_turn() -> None:
     assert loop.status["attempt"] == 2
 
 
-def test_job_in_backoff_takes_no_turn() -> None:
+def test_job_in_backoff_is_not_admitted() -> None:
     loop = failed(backoff="1m")
     loop.admission = FREE
     assert not loop.reconcile().admits

@@ -24,9 +24,9 @@ def clock() -> ManualClock:
 
 
 def hear_all(watches: WatchHealth, *, but: str = "") -> None:
-    for path in watches.silence():
+    for path in watches.seconds_since_answer():
         if path != but:
-            watches.heard(path, watch=True)
+            watches.record_answer(path, watch=True)
 
 
 def test_each_kind_is_watched_in_each_namespace() -> None:
@@ -38,17 +38,17 @@ def test_each_kind_is_watched_in_each_namespace() -> None:
         "/api/v1/pods",
     ]
     assert watches.missing == expected
-    watches.heard("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", watch=True)
+    watches.record_answer("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", watch=True)
     assert watches.missing == expected, "watches of other kinds do not count"
 
 
 def test_list_is_a_sign_of_life_but_does_not_begin_a_watch(clock: ManualClock) -> None:
     watches = WatchHealth(["team"], 60, lambda: clock.seconds)
     clock.seconds += 181
-    watches.heard(RAY_JOBS, watch=False)
+    watches.record_answer(RAY_JOBS, watch=False)
     assert RAY_JOBS not in watches.dead
     assert RAY_JOBS in watches.missing
-    watches.heard(RAY_JOBS, watch=True)
+    watches.record_answer(RAY_JOBS, watch=True)
     assert RAY_JOBS not in watches.missing
 
 
@@ -60,7 +60,7 @@ def test_dead_watch_is_found_and_may_recover(clock: ManualClock) -> None:
     assert watches.dead == []
     clock.seconds += 61
     assert watches.dead == [RAY_JOBS]
-    watches.heard(RAY_JOBS, watch=True)
+    watches.record_answer(RAY_JOBS, watch=True)
     assert watches.dead == []
 
 
@@ -105,19 +105,21 @@ def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: Manua
     watches = WatchHealth(["gone", "team"], 60, lambda: clock.seconds)
     hear_all(watches)
     lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"
-    assert watches.refuse(lost, 403)
+    assert watches.record_refusal(lost, 403)
     assert watches.lost == {"gone"}
     clock.seconds += 181
     hear_all(watches, but=lost)
     assert watches.dead == []
-    watches.heard(lost, watch=False)
+    watches.record_answer(lost, watch=False)
     assert watches.lost == set()
-    assert not watches.refuse("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 403)
+    assert not watches.record_refusal(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 403
+    )
 
 
 def test_operator_that_lost_all_namespaces_is_dead(clock: ManualClock) -> None:
     watches = WatchHealth(["team"], 60, lambda: clock.seconds)
-    watches.refuse(RAY_JOBS, 403)
+    watches.record_refusal(RAY_JOBS, 403)
     clock.seconds += 181
     assert RAY_JOBS in watches.dead
 

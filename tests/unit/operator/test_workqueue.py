@@ -149,7 +149,7 @@ async def test_forgotten_key_leaves_no_timer(queue: WorkQueue[str]) -> None:
 
 
 @in_virtual_time
-async def test_lanes_take_turns() -> None:
+async def test_flows_are_served_round_robin() -> None:
     queue: WorkQueue[str] = WorkQueue(flow=lambda key: key[0])
     for key in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.add(key)

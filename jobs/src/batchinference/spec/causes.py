@@ -1,4 +1,4 @@
-"""Why an attempt at a job ends before its end: a small set, by which retries are decided."""
+"""The causes of failed attempts. They decide whether the job is retried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Cause(StrEnum):
-    """In one word; the message beside it has the object's own words."""
+    """The cause of a failed attempt. The message next to it comes from the object that failed."""
 
     NODE_LOST = "NodeLost"
     PREEMPTED = "Preempted"
@@ -40,18 +40,17 @@ class Cause(StrEnum):
 
     @property
     def retried(self) -> bool:
-        """Whether another attempt may well end otherwise, so that one is made unless the job says
-        no: what befell the machines, not what the job asks for."""
+        """Whether the job is retried by default: failures of machines, not of the job."""
         return self in _RETRIED
 
     @property
     def gives_up(self) -> bool:
-        """Whether it is the operator that ends the attempt, whose driver may still go on."""
+        """Whether the operator ends the attempt, so that its driver may still run."""
         return self in _GIVING_UP
 
     @property
     def meaning(self) -> str:
-        """For people who choose among them."""
+        """Return the description of the cause."""
         return _MEANINGS[self]
 
 
@@ -65,28 +64,28 @@ _GIVING_UP = frozenset(
      Cause.REFUSED, Cause.DEADLINE_EXCEEDED, Cause.LIMIT_EXCEEDED}
 )  # fmt: skip
 _MEANINGS = {
-    Cause.NODE_LOST: "a node went away or was drained under its pods, or could not start them",
-    Cause.PREEMPTED: "the scheduler gave the place of a pod to one of higher priority",
-    Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran short of it",
-    Cause.WORKER_CRASHED: "a worker process died again and again; often its memory ran out",
-    Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for no reason that is known",
-    Cause.STORAGE_AWAY: "storage was away for longer than requests to it are repeated",
-    Cause.STALLED: "no row was finished for as long as `deadlines.stall` allows",
-    Cause.SUBMISSION_FAILED: "KubeRay could not hand the job to Ray, or lost sight of it",
-    Cause.UNSCHEDULABLE: "no node had room for a pod until `deadlines.pending`",
-    Cause.IMAGE_PULL: "the image could not be pulled until `deadlines.pending`",
-    Cause.CONTAINER_CONFIG: "a Secret, ConfigMap or volume that a pod names is not there",
-    Cause.CRASH_LOOP: "a container ended again and again",
-    Cause.REFUSED: "a quota, an admission policy or a missing ServiceAccount forbids an object",
-    Cause.INVALID_SPEC: "the job's file is wrong; no RayJob was made",
+    Cause.NODE_LOST: "a node failed, was drained, or could not start its pods",
+    Cause.PREEMPTED: "the scheduler evicted a pod in favor of one with a higher priority",
+    Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran out of memory",
+    Cause.WORKER_CRASHED: "a worker process crashed repeatedly, often because it ran out of memory",
+    Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for an unknown reason",
+    Cause.STORAGE_AWAY: "the storage was unavailable for longer than requests are retried",
+    Cause.STALLED: "no row was finished within `deadlines.stall`",
+    Cause.SUBMISSION_FAILED: "KubeRay could not submit the job to Ray or could not read its state",
+    Cause.UNSCHEDULABLE: "no node could run a pod within `deadlines.pending`",
+    Cause.IMAGE_PULL: "the image could not be pulled within `deadlines.pending`",
+    Cause.CONTAINER_CONFIG: "a Secret, ConfigMap or volume of a pod does not exist",
+    Cause.CRASH_LOOP: "a container exited repeatedly",
+    Cause.REFUSED: "a quota, an admission policy or a missing ServiceAccount rejects an object",
+    Cause.INVALID_SPEC: "the spec is invalid; no RayJob was created",
     Cause.BAD_INPUT: "the input is missing, empty or unreadable",
-    Cause.BAD_OUTPUT: "the output path cannot take the output",
+    Cause.BAD_OUTPUT: "the output path cannot be written",
     Cause.MODEL_LOAD: "a model or module cannot be found or loaded",
-    Cause.TOO_MANY_ERRORS: "more rows are bad than `errors` allows",
-    Cause.INCOMPLETE: "the output did not hold each input row once",
-    Cause.INTERRUPTED: "the driver was asked to stop by somebody else than this job",
-    Cause.APPLICATION: "a step raised an error on which no row can be blamed",
+    Cause.TOO_MANY_ERRORS: "more rows failed than `errors` allows",
+    Cause.INCOMPLETE: "the output did not contain each input row exactly once",
+    Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
+    Cause.APPLICATION: "a step raised an error that no row caused",
     Cause.DEADLINE_EXCEEDED: "`deadlines.pending`, `active` or `total` has passed",
     Cause.LIMIT_EXCEEDED: "the job has used the GPU hours that `cluster.limits` allows",
-    Cause.RAY_JOB_DELETED: "somebody deleted the RayJob",
+    Cause.RAY_JOB_DELETED: "a user deleted the RayJob",
 }

@@ -1,4 +1,4 @@
-"""docs/lifecycle.md: phases, what leads from one to the next, and the causes of failure."""
+"""docs/lifecycle.md: phases, transitions between them, and failure causes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from batchinference.spec.phases import MEANINGS, TRANSITIONS, Phase, diagram
 
 _INTRODUCTION = """# The life of a job
 
-Generated from the code by `make generate`; a test fails when it differs. `status.phase` of a
-BatchInference is one word for people; programs go by the conditions
-([cluster.md](cluster.md#watching)).
+This page is generated from the code by `make generate`. `status.phase` of a BatchInference is a
+summary for people. Programs should use the conditions ([cluster.md](cluster.md#watching)).
 """
 _CAUSES = """
 ## Causes
 
-Why an attempt failed stands in `status.attempts[].cause`, with the words of what failed beside it.
-A cause that is retried leads to another attempt, with a RayJob of its own on a cluster of its own,
-up to `retry.maxAttempts`; `retry.onCause` says otherwise for single causes:
+`status.attempts[].cause` contains the cause of a failed attempt, and `message` the original
+message. If the cause is retried, the operator starts another attempt with a new RayJob and a new
+cluster, up to `retry.maxAttempts`. `retry.onCause` overrides this for single causes:
 
 ```yaml
 retry:
@@ -25,12 +24,13 @@ retry:
   onCause: {OutOfMemory: fail, Application: retry}
 ```
 
-| cause | retried | what it stands for |
+| cause | retried | meaning |
 | --- | --- | --- |
 """
 _BACKSTOP = """
-`DeadlineExceeded` is also the cause of an attempt that KubeRay has ended because the operator was
-away when the deadline passed ([operations.md](operations.md#when-the-operator-is-away)).
+`DeadlineExceeded` is also the cause if KubeRay ended the attempt because the operator was
+unavailable when the deadline passed
+([operations.md](operations.md#when-the-operator-is-unavailable)).
 """
 
 
@@ -46,7 +46,7 @@ def lifecycle_page() -> str:
     )
     return (
         f"{_INTRODUCTION}\n```mermaid\n{diagram()}\n```\n\n"
-        f"| phase | what it says |\n| --- | --- |\n{phases}\n"
+        f"| phase | meaning |\n| --- | --- |\n{phases}\n"
         f"| from | to | when |\n| --- | --- | --- |\n{steps}"
         f"{_CAUSES}{causes}{_BACKSTOP}"
     )

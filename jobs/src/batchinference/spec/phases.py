@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """One word for people; programs read the conditions."""
+    """A one-word summary for people. Programs should read the conditions."""
 
     PENDING = "Pending"
     PLANNING = "Planning"
@@ -25,83 +25,83 @@ class Phase(StrEnum):
 
 
 AT_WORK = (Phase.RUNNING, Phase.FINALIZING)
-"""Those in which the driver has begun with the rows."""
+"""The phases in which the driver processes rows."""
 MEANINGS = {
-    Phase.PENDING: "it waits: for its turn, for a name, for a node with room",
-    Phase.PLANNING: "its objects are being made, the RayJob last",
-    Phase.STARTING: "the RayJob is there; cluster and driver are getting ready",
+    Phase.PENDING: "the job waits for admission, for the name of its RayJob, or for resources",
+    Phase.PLANNING: "the operator is creating the objects of the attempt",
+    Phase.STARTING: "the RayJob exists; the cluster and the driver are starting",
     Phase.RUNNING: "rows are being processed",
     Phase.FINALIZING: "all rows are written; the output is being checked",
     Phase.SUCCEEDED: "the output is complete",
-    Phase.FAILED: "it has failed and is not retried",
-    Phase.SUSPENDING: "its RayJob is being removed, with all that it holds",
-    Phase.SUSPENDED: "it holds nothing and waits for `suspend` to become false",
-    Phase.RETRYING: "an attempt has failed; the next one follows",
+    Phase.FAILED: "the job failed and is not retried",
+    Phase.SUSPENDING: "the RayJob and its cluster are being deleted",
+    Phase.SUSPENDED: "the job holds no resources; it continues when `suspend` is false",
+    Phase.RETRYING: "an attempt failed; the next one starts after the backoff",
 }
 
-_SUSPEND = {Phase.SUSPENDING: "suspend is set"}
+_SUSPEND = {Phase.SUSPENDING: "`suspend` is set"}
 _END = {
-    Phase.FAILED: "a cause that is not retried, or no attempt is left",
-    Phase.RETRYING: "a cause that is retried",
+    Phase.FAILED: "the cause is not retried, or `retry.maxAttempts` is reached",
+    Phase.RETRYING: "the cause is retried",
 }
 _WORK = {
     Phase.FINALIZING: "all rows are written",
-    Phase.SUCCEEDED: "the driver's report says so",
+    Phase.SUCCEEDED: "the driver reported success",
     **_END,
     **_SUSPEND,
 }
 _BEGIN = {
-    Phase.PLANNING: "it is its turn",
-    Phase.STARTING: "its RayJob was made",
-    Phase.PENDING: "it has to wait",
-    Phase.FAILED: "the job cannot be rendered, or its time is over",
+    Phase.PLANNING: "the job is admitted",
+    Phase.STARTING: "the RayJob was created",
+    Phase.PENDING: "the job cannot start yet",
+    Phase.FAILED: "the spec is invalid, or a deadline or limit of the job is exceeded",
 }
 TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
     None: {
         **_BEGIN,
-        Phase.SUSPENDED: "it was created suspended",
-        Phase.SUSPENDING: "it was suspended before the status said anything of its RayJob",
+        Phase.SUSPENDED: "`suspend` was set at creation",
+        Phase.SUSPENDING: "`suspend` was set before the status recorded the RayJob",
     },
     Phase.PENDING: {
-        Phase.PLANNING: "it is its turn",
-        Phase.STARTING: "the pods have found room",
-        Phase.RUNNING: "the driver has begun",
+        Phase.PLANNING: "the job is admitted",
+        Phase.STARTING: "the pods were scheduled",
+        Phase.RUNNING: "the driver processes rows",
         **_WORK,
-        Phase.SUSPENDED: "suspend is set and nothing was made",
+        Phase.SUSPENDED: "`suspend` is set and nothing was created",
     },
     Phase.PLANNING: {
-        Phase.PENDING: "a pod, or the API server, says why not",
-        Phase.STARTING: "the RayJob is there",
-        Phase.RUNNING: "the driver has begun",
+        Phase.PENDING: "a pod cannot start, or the API server rejects an object",
+        Phase.STARTING: "the RayJob exists",
+        Phase.RUNNING: "the driver processes rows",
         **_WORK,
     },
     Phase.STARTING: {
-        Phase.PENDING: "a pod says why it cannot start",
-        Phase.RUNNING: "the driver has begun",
+        Phase.PENDING: "a pod cannot start",
+        Phase.RUNNING: "the driver processes rows",
         **_WORK,
     },
     Phase.RUNNING: {
         Phase.PENDING: "no row is finished and a pod cannot start",
-        Phase.STARTING: "KubeRay has given the job to a new head",
+        Phase.STARTING: "KubeRay submitted the job to a new head",
         **_WORK,
     },
     Phase.FINALIZING: {
-        Phase.STARTING: "KubeRay has given the job to a new head",
-        Phase.RUNNING: "KubeRay has given the job to a new head",
-        Phase.PENDING: "Kueue has taken its place back, or a new head cannot start",
-        Phase.SUCCEEDED: "the driver's report says so",
+        Phase.STARTING: "KubeRay submitted the job to a new head",
+        Phase.RUNNING: "KubeRay submitted the job to a new head",
+        Phase.PENDING: "Kueue evicted the job, or a new head cannot start",
+        Phase.SUCCEEDED: "the driver reported success",
         **_END,
         **_SUSPEND,
     },
     Phase.RETRYING: {
         **_BEGIN,
         **_SUSPEND,
-        Phase.SUSPENDED: "suspend is set and nothing is left of the attempt",
+        Phase.SUSPENDED: "`suspend` is set and all resources are deleted",
     },
-    Phase.SUSPENDING: {**_BEGIN, Phase.SUSPENDED: "nothing is left of the attempt"},
+    Phase.SUSPENDING: {**_BEGIN, Phase.SUSPENDED: "all resources are deleted"},
     Phase.SUSPENDED: {
         **_BEGIN,
-        Phase.SUSPENDING: "a RayJob or a pod of it has come to light",
+        Phase.SUSPENDING: "a RayJob or pod of the job was found",
     },
     Phase.SUCCEEDED: {},
     Phase.FAILED: {Phase.PENDING: "the spec was invalid and has changed; nothing was created"},

@@ -12,11 +12,14 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
 from batchinference_operator.controller.keys import Key, key_of, parent_of
 from batchinference_operator.controller.pod_cache import STALE_SECONDS, PodCache
-from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency
+from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency, entry_of
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.queue_entry import entry_of
-from batchinference_operator.reconcile.state import JobView, Observed
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.ray_job import Object, RayJobView
+
+UNSYNCED_SECONDS = 1.0
+"""Seconds after which a created RayJob is stale if the watch has not reported it."""
 
 
 class Cache:
@@ -38,6 +41,8 @@ class Cache:
         self._jobs: dict[Key, CompactJob] = {}
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
         self._last_event: dict[Key, float] = {}
+        self._unsynced: set[Key] = set()
+        """RayJobs that this process created and that the watch has not reported yet."""
         self._active_drivers: set[Key] = set()
         self.pods = PodCache(clock, self._ray_job_of_cluster)
 
@@ -47,7 +52,7 @@ class Cache:
         known = self._jobs.get(key)
         if _known(job, known) or _outlived(job, known):
             return None
-        self.admission_queue.see(key, entry_of(job, self._platform))
+        self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
         if known is not None and known.uid == job.uid and not known.finished:
             self.changed(known.job(), job)
@@ -67,7 +72,7 @@ class Cache:
         """Forget a job that is gone, whether the watch reported its deletion or missed it."""
         if key in self._jobs and self._jobs[key].uid == uid:
             del self._jobs[key]
-            self.admission_queue.see(key, None)
+            self.admission_queue.update(key, None)
             self.pods.forget_job(key)
 
     def set_ray_job(self, body: Object) -> Key | None:
@@ -77,16 +82,20 @@ class Cache:
         if _outlived(view, before):
             return None
         known[view.name] = view
-        self._last_event[key[0], view.name] = self._clock()
+        self._set_synced(key, view.name)
         self._update_usage(key)
         return None if view == before else key
 
     def add_ray_job(self, body: Object) -> None:
-        """Store a RayJob that was just created. It is stale until the watch reports it."""
+        """Store a RayJob that was just created, before the watch reports it."""
         key, name = parent_of(body), body["metadata"]["name"]
         if name not in self._ray_jobs.get(key, {}):
             self.set_ray_job(body)
-            self._last_event[key[0], name] = -inf
+            self._unsynced.add((key[0], name))
+
+    def _set_synced(self, key: Key, name: str) -> None:
+        self._last_event[key[0], name] = self._clock()
+        self._unsynced.discard((key[0], name))
 
     def mark_deleting(self, key: Key, ray_job: RayJobView) -> None:
         """Mark a RayJob as being deleted. It is stale until the watch reports it."""
@@ -120,6 +129,7 @@ class Cache:
     def _delete_ray_job(self, key: Key, name: str) -> None:
         ray_job = self._ray_jobs[key].pop(name)
         del self._last_event[key[0], name]
+        self._unsynced.discard((key[0], name))
         if not self._ray_jobs[key]:
             del self._ray_jobs[key]
         self._update_usage(key)
@@ -127,8 +137,10 @@ class Cache:
 
     def is_stale(self, namespace: str, ray_job: str) -> bool:
         """Return whether a known RayJob is stale: the watch was silent about it for too long."""
-        heard = self._last_event.get((namespace, ray_job))
-        return heard is not None and self._clock() - heard > STALE_SECONDS
+        known = namespace, ray_job
+        last_event = self._last_event.get(known)
+        limit = UNSYNCED_SECONDS if known in self._unsynced else STALE_SECONDS
+        return last_event is not None and self._clock() - last_event > limit
 
     def refresh(self, key: Key, ray_job: RayJobView, body: Object | None) -> RayJobView | None:
         """Replace a stale RayJob with the result of a live read, and return the current RayJob.
@@ -143,7 +155,7 @@ class Cache:
             self._delete_ray_job(key, ray_job.name)
             return None
         known[ray_job.name] = RayJobView.of(body)
-        self._last_event[key[0], ray_job.name] = self._clock()
+        self._set_synced(key, ray_job.name)
         self._update_usage(key)
         return known[ray_job.name]
 
@@ -168,7 +180,8 @@ class Cache:
         job = compact.job()
         ray_jobs, last = dict(self._ray_jobs.get(key, {})), job.status.get("rayJobName", "")
         pods, drivers = self.pods.of(key), len(self._active_drivers)
-        ray_job_synced = self._last_event.get((key[0], last), -inf) > -inf
+        synced = self._last_event.get((key[0], last), -inf) > -inf
+        ray_job_synced = synced and (key[0], last) not in self._unsynced
         observed = Observed(job, ray_jobs, pods, ray_job_synced=ray_job_synced, drivers=drivers)
         disruptions = self.pods.disruptions(key, observed.cluster)
         crashes = self.pods.crashes(key, observed.cluster)

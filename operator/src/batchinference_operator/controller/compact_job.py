@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.attempt_start import MAX_SPEC_BYTES
-from batchinference_operator.reconcile.reconcile import finished
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.attempt_objects import MAX_SPEC_BYTES
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.conditions import is_condition_true
 
@@ -37,7 +36,7 @@ class CompactJob:
             text = _text(job)
         attempt = attempt_number(job.status)
         known = job.uid, job.created_at, job.resource_version, _phase(job), attempt
-        return cls(*known, finished(job), text)
+        return cls(*known, job.finished, text)
 
     def job(self) -> JobView:
         return JobView(**json.loads(self.fields))
@@ -56,25 +55,25 @@ def _bounded(job: JobView) -> JobView:
     spec = json.dumps(job.spec, separators=(",", ":"), ensure_ascii=False)
     if (size := len(spec.encode(errors="replace"))) <= MAX_SPEC_BYTES:
         return job
-    kept = {name: job.spec[name] for name in _LIFE if name in job.spec}
-    return replace(job, spec=kept, oversized=size)
+    compact = {name: job.spec[name] for name in _LIFE if name in job.spec}
+    return replace(job, spec=compact, oversized=size)
 
 
 def _phase(job: JobView) -> str:
-    if finished(job):
+    if job.finished:
         return Phase.SUCCEEDED if is_condition_true(job.status, "Complete") else Phase.FAILED
     return str(job.status.get("phase", Phase.PENDING))
 
 
 def _at_rest(job: JobView) -> bool:
     """Return whether the job is finished and its status is up to date with its spec."""
-    return finished(job) and job.status.get("observedGeneration") == job.generation
+    return job.finished and job.status.get("observedGeneration") == job.generation
 
 
 def _only_the_end(job: JobView) -> JobView:
     """Return the job with only what is read of a finished job: there may be thousands."""
-    told = ("type", "status", "reason", "lastTransitionTime")
-    ends = [{name: c[name] for name in told if name in c} for c in job.status["conditions"]]
+    fields = ("type", "status", "reason", "lastTransitionTime")
+    ends = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
     spec = {name: job.spec[name] for name in ("ttl",) if name in job.spec}
-    kept = {"conditions": ends, "observedGeneration": job.generation}
-    return replace(job, spec=spec, status=kept)
+    compact = {"conditions": ends, "observedGeneration": job.generation}
+    return replace(job, spec=spec, status=compact)

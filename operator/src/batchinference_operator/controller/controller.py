@@ -10,34 +10,23 @@ from math import inf
 
 from batchinference.rendering import RAY_JOB, Backstop
 from batchinference.spec.job import KIND
-from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.diagnostics import Diagnostics
 from batchinference_operator.controller.driver_poller import Drivers
 from batchinference_operator.controller.keys import Key
-from batchinference_operator.controller.live_reads import LiveReads
+from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.pod_cache import STALE_SECONDS
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import Conflict, Invalid, KubeApi, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
-from batchinference_operator.reconcile.attempt_start import (
-    UNREACHABLE_SECONDS,
-    api_unreachable,
-    create_refused,
-)
-from batchinference_operator.reconcile.attempt_sync import (
-    after_create,
-    attempt_ray_job,
-    polls_driver,
-)
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.reconcile import is_terminal, reconcile
-from batchinference_operator.reconcile.requeue import poll_interval
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch, without_newer_fields
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.ray_job import Object
 
 BACKLOG = 64
 """From this queue length on, creating objects takes precedence over writing statuses: the first
@@ -52,10 +41,6 @@ def _now() -> datetime:
 
 CacheUpdate = Callable[[Object], Key | None]
 """Puts an object into the cache or removes it; returns the key of its job if anything changed."""
-
-
-def _begins(actions: Actions) -> bool:
-    return any(body["kind"] == RAY_JOB for body in actions.create)
 
 
 def _namespace(key: Key) -> str:
@@ -86,8 +71,7 @@ class Controller:
     deferred a second time."""
 
     def __post_init__(self) -> None:
-        self.diagnostics = Diagnostics(self.api, now=self.now)
-        self.live_reads = LiveReads(self.api, self.cache)
+        self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
         self.cache.admission_queue.wake = self.queue.add
         self.cache.changed = self.telemetry.changed
         self.drivers.answered = self.queue.add
@@ -107,7 +91,7 @@ class Controller:
                 self._prime_with(self.cache.set_job, body)
 
     def _prime_with(self, take: CacheUpdate, body: Object) -> None:
-        """Like `hear`, but a tenant's object that cannot be parsed does not stop the operator."""
+        """Handle an event. A tenant's object that cannot be parsed does not stop the operator."""
         try:
             self.handle_event(take, body)
         except Exception:
@@ -133,41 +117,52 @@ class Controller:
             self.queue.add_rate_limited(key)
         except Unreachable as error:
             delay = self.queue.add_rate_limited(key)
-            logger.warning("the API server is away: %s; trying again in %.1f s", error, delay)
+            logger.warning("the API server is unreachable: %s; retrying in %.1f s", error, delay)
         except Refused as error:
             delay = self.queue.add_rate_limited(key)
-            logger.warning("refused: %s; trying again in %.1f s", error, delay)
+            logger.warning("rejected by the API server: %s; retrying in %.1f s", error, delay)
         except Exception:
             delay = self.queue.add_rate_limited(key)
-            logger.exception("trying again in %.1f s", delay)
+            logger.exception("reconcile failed; retrying in %.1f s", delay)
         finally:
             if not self.queue.is_queued(key):  # it may have been admitted during the reconcile
                 self.cache.admission_queue.skip(key)
             self.queue.done(key)
 
     async def _reconcile(self, key: Key) -> None:
-        observed = self.cache.observe(key)
+        """Observe a job, compute the actions, and apply them."""
+        observed = await self.observer.observe(key)
         if observed is None:
-            self.queue.drop(key)
-            self.last_write.pop(key, None)
-            self.unreachable_since.pop(key, None)
-            self.backstop_requests.pop(key, None)
-            self.first_status_deferred.discard(key)
-            await self._reconcile_orphans(key)
+            await self._forget(key)
             return
-        observed = await self._complete(observed)
         if self.config.concurrency.limited and not self.cache.is_current(observed.job):
             self.queue.add(key)
             return
-        observed = replace(observed, admission=self.cache.admission_queue.decide(key))
         actions = self._decide(observed)
         if actions.admits:
-            self.cache.admission_queue.take(key)
-        requeue_after = await self._apply(observed.job, actions)
+            self.cache.admission_queue.admit(key)
+        ray_job_created = await self._apply(observed.job, actions)
+        if ray_job_created:
+            await self._reconcile(key)  # adopts the RayJob
+            return
+        requeue_after = await self._update_status(observed.job, actions)
         self.queue.forget(key)
         self.unreachable_since.pop(key, None)
         if requeue_after is not None:
             self.queue.add_after(key, requeue_after)
+
+    async def _forget(self, key: Key) -> None:
+        """Forget a job that is gone, and requeue it while RayJobs of it are left.
+
+        They count towards the concurrency limit until they are gone, and the watch may miss that.
+        """
+        self.queue.drop(key)
+        self.last_write.pop(key, None)
+        self.unreachable_since.pop(key, None)
+        self.backstop_requests.pop(key, None)
+        self.first_status_deferred.discard(key)
+        if await self.observer.has_orphans(key):
+            self.queue.add_after(key, STALE_SECONDS + 1)
 
     def _decide(self, observed: Observed) -> Actions:
         """Return the actions for a job.
@@ -184,83 +179,50 @@ class Controller:
         without = replace(observed, report=None, driver_reached=False)
         return reconcile(without, self.config, self.now())
 
-    async def _reconcile_orphans(self, key: Key) -> None:
-        """Read the stale RayJobs of a deleted job live, and requeue the job while any are left.
-
-        They count towards the concurrency limit until they are gone, and the watch may miss that.
-        """
-        if await self.live_reads.refresh_orphans(key):
-            self.queue.add_after(key, STALE_SECONDS + 1)
-
-    async def _complete(self, observed: Observed) -> Observed:
-        """Return the observation with what the watches do not report.
-
-        This adds live reads of stale objects, the driver's last answer, and messages of Events and
-        of Kueue.
-        """
-        job = observed.job
-        if is_terminal(job):
-            return await self.live_reads.refresh_active(observed)
-        observed = await self.live_reads.refresh_stale(observed)
-        ray_job = attempt_ray_job(observed)
-        if polls_driver(observed) and ray_job is not None:
-            observed = self._with_answer(observed, ray_job)
-            observed = await self._recheck_eviction(observed, ray_job)
-        return replace(observed, messages=await self.diagnostics.messages(observed))
-
-    def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation with the last answer of the driver."""
-        tokens = self.config.tokens(observed.job, ray_job.name)
-        interval = poll_interval(observed.drivers - self.drivers.slow)
-        answer = self.drivers.latest(observed.job.key, ray_job, tokens, interval)
-        if answer is None:
-            return replace(observed, driver_polled=False)
-        return replace(
-            observed,
-            report=answer.report,
-            driver_reached=answer.reached,
-            report_age=answer.age,
-            driver_problem=answer.problem,
-            driver_unauthorized=answer.unauthorized,
-        )
-
-    async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation with a live read of the RayJob if Kueue may have evicted it.
-
-        A driver fails when Kueue removes its pods. Its report may arrive before the watch reports
-        that Kueue suspended the RayJob.
-        """
-        report = observed.report
-        if not ray_job.queue or report is None or report.state != JobState.FAILED:
-            return observed
-        return await self.live_reads.read_live(observed, ray_job)
-
-    async def _apply(self, job: JobView, actions: Actions) -> float | None:
-        """Carry out the actions. Return the seconds until the job is requeued, or None."""
+    async def _apply(self, job: JobView, actions: Actions) -> bool:
+        """Carry out the actions except for the status. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
             self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job.name))
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
             self.cache.mark_deleting(job.key, ray_job)
-            logger.info("removed RayJob %s", ray_job.name)
+            logger.info("deleted RayJob %s", ray_job.name)
         try:
-            status = await self._create(job, actions)
+            ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)
             raise
         for ray_job in actions.release_clusters:
             await self.api.release_cluster(job.namespace, ray_job)
-            logger.info("released the cluster of %s", ray_job.name)
-        await self._limit(job, actions)
-        if status is None:
+            logger.info("released the cluster of RayJob %s", ray_job.name)
+        await self._update_backstop(job, actions)
+        return ray_job_created
+
+    async def _create(self, bodies: Sequence[Object]) -> bool:
+        """Create objects. Return whether a RayJob was created.
+
+        An object that exists already was created by a reconcile that was interrupted.
+        """
+        ray_job_created = False
+        for body in bodies:
+            created = await self.api.create(body)
+            if created is not None and body["kind"] == RAY_JOB:
+                logger.info("created RayJob %s", body["metadata"]["name"])
+                self.cache.add_ray_job(created)
+                ray_job_created = True
+        return ray_job_created
+
+    async def _update_status(self, job: JobView, actions: Actions) -> float | None:
+        """Write the status, or defer the write. Return the seconds until the job is requeued."""
+        if actions.status is None:
             return actions.requeue_after
-        if (held := self._write_delay(job, actions, status)) > 0:
+        if (delay := self._write_delay(job, actions, actions.status)) > 0:
             self.telemetry.count_status_write("deferred")
-            return held
-        await self._write(job, status)
+            return delay
+        await self._write(job, actions.status)
         return actions.requeue_after
 
-    async def _limit(self, job: JobView, actions: Actions) -> None:
+    async def _update_backstop(self, job: JobView, actions: Actions) -> None:
         """Change the backstop deadlines of a RayJob. If that fails, the job continues."""
         if actions.update_backstop is None:
             self.backstop_requests.pop(job.key, None)
@@ -281,16 +243,14 @@ class Controller:
         self.backstop_requests[job.key] = change
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:
-        """Write to the status why the objects of a job cannot be created.
-
-        If the API server is unreachable, this waits until that has lasted AWAY_SECONDS.
-        """
-        if not isinstance(error, Unreachable):
-            await self._write(job, create_refused(job, str(error), self.now()))
-            return
-        since = self.unreachable_since.setdefault(job.key, self.now())
-        if (self.now() - since).total_seconds() >= UNREACHABLE_SECONDS:
-            await self._write(job, api_unreachable(job, str(error), self.now()))
+        """Write to the status why the objects of a job cannot be created."""
+        seconds = None
+        if isinstance(error, Unreachable):
+            since = self.unreachable_since.setdefault(job.key, self.now())
+            seconds = (self.now() - since).total_seconds()
+        status = status_after_create_error(job, CreateError(str(error), seconds), self.now())
+        if status is not None:
+            await self._write(job, status)
 
     def _write_delay(self, job: JobView, actions: Actions, status: Status) -> float:
         """Return for how many seconds to defer the status write.
@@ -298,32 +258,18 @@ class Controller:
         The reconcile after that computes the status again.
         """
         # only if there is no status yet: an existing one would be wrong in the meantime
-        silent = "phase" not in job.status and job.key not in self.first_status_deferred
-        if silent and _begins(actions) and len(self.queue) >= BACKLOG:
+        first = "phase" not in job.status and job.key not in self.first_status_deferred
+        if first and actions.create and len(self.queue) >= BACKLOG:
             self.first_status_deferred.add(job.key)
             return BACKLOG_SECONDS
-        held = write_delay(job.status, status, self._since_written(job))
-        if held <= 0 or not merge_patch(job.status, status):
+        delay = write_delay(job.status, status, self._since_written(job))
+        if delay <= 0 or not merge_patch(job.status, status):
             return 0.0
-        return held if actions.requeue_after is None else min(held, actions.requeue_after)
+        return delay if actions.requeue_after is None else min(delay, actions.requeue_after)
 
     def _since_written(self, job: JobView) -> float:
         last_write = self.last_write.get(job.key)
         return inf if last_write is None else (self.now() - last_write).total_seconds()
-
-    async def _create(self, job: JobView, actions: Actions) -> Status | None:
-        """Create the objects, and return the status to write afterwards; None to leave it alone."""
-        status = actions.status
-        for body in actions.create:
-            made = await self.api.create(body)
-            if made is None:
-                continue  # an earlier operator process created it, and did not record that
-            if body["kind"] == RAY_JOB:
-                logger.info("created RayJob %s", body["metadata"]["name"])
-                self.cache.add_ray_job(made)
-                further = after_create(job, status or job.status, made, self.config, self.now())
-                status = await self._create(job, further)
-        return status
 
     async def _patch(self, job: JobView, version: str, patch: Status) -> Object | None:
         """Write a status patch and return the job as stored; None if the job is gone.
@@ -348,17 +294,17 @@ class Controller:
             return
         version = job.resource_version
         try:
-            last_write = await self._patch(job, version, patch)
+            stored = await self._patch(job, version, patch)
         except Conflict:
             self.telemetry.count_status_write("conflict")
             raise
         self.first_status_deferred.discard(key)
-        if last_write is None:
+        if stored is None:
             self.telemetry.count_status_write("gone")
             self.last_write.pop(key, None)
             self.cache.forget_job(key, job.uid)
             return
-        self.cache.set_written_job(last_write)
+        self.cache.set_written_job(stored)
         self.last_write[key] = self.now()
         self.telemetry.count_status_write("written")
         if "phase" in patch:

@@ -10,31 +10,26 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from batchinference_operator.kube.api import (
-    POD,
-    RAY_CLUSTER,
-    Conflict,
-    KubeApi,
-    Refused,
-)
-from batchinference_operator.reconcile.attempt_sync import attempt_ray_job
+from batchinference_operator.kube.api import POD, RAY_CLUSTER, Conflict, KubeApi, Refused
 from batchinference_operator.reconcile.kueue import is_gated
+from batchinference_operator.reconcile.owned import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
-MAX_ASKED = 3
+MAX_PODS = 3
 """Maximum number of pods of a job whose Events are read: more would say the same."""
-PATIENCE_SECONDS = 60.0
+POD_START_SECONDS = 60.0
 """Seconds a pod may take to start before its Events are read: pulling an image takes a while."""
-FIRST_PAUSE, MAX_PAUSE = 10.0, 160.0
+FIRST_BACKOFF = 10.0
+MAX_BACKOFF = 160.0
 """First and longest backoff in seconds until Events about the same object are read again."""
-Ask = Callable[[], Coroutine[Any, Any, str]]
+Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _LastRead:
     message: str
-    pause: float
+    backoff: float
     until: float
 
 
@@ -47,30 +42,33 @@ class Diagnostics:
     """
 
     api: KubeApi
-    unread: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
     """What could not be read last time. The failure is logged only once."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    asked: dict[tuple[str, str], _Asked] = field(default_factory=dict)
+    last_reads: dict[tuple[str, str], _LastRead] = field(default_factory=dict)
     """The last message of Events, by namespace and name; the least recently read comes first."""
 
     async def messages(self, observed: Observed) -> dict[str, str]:
         """Return messages by the name of the object that they are about.
 
         The objects are pods whose containers do not start, a RayCluster that has no pods, and a
-        RayJob that Kueue holds back.
+        RayJob that Kueue queues.
         """
-        namespace, ask = observed.job.namespace, self.api
+        namespace, api = observed.job.namespace, self.api
         ray_job = attempt_ray_job(observed)
-        since = self.now().timestamp() - PATIENCE_SECONDS
+        since = self.now().timestamp() - POD_START_SECONDS
         pods = [pod for pod in observed.pods if pod.waiting and (pod.started or inf) <= since]
-        troubled = [(POD, pod.name) for pod in pods][:MAX_ASKED]
+        waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
-            troubled.append((RAY_CLUSTER, ray_job.cluster))
-        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in troubled]
+            waiting.append((RAY_CLUSTER, ray_job.cluster))
+        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in waiting]
         waits = ray_job is not None and (ray_job.suspended or is_gated(observed))
-        held = [ray_job] if ray_job is not None and waits and ray_job.queue else []
-        queues = [(one.name, partial(ask.queued_reason, namespace, one)) for one in held]
-        return {**await self._read("Events", events), **await self._read("Workloads", queues)}
+        queued = [ray_job] if ray_job is not None and waits and ray_job.queue else []
+        queues = [(one.name, partial(api.queued_reason, namespace, one)) for one in queued]
+        return {
+            **await self._read_all("Events", events),
+            **await self._read_all("Workloads", queues),
+        }
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
         """Return the message of Events about an object, read with backoff.
@@ -78,32 +76,32 @@ class Diagnostics:
         For each read, the API server searches all Events of the namespace.
         """
         key, now = (namespace, name), self.now().timestamp()
-        known = self.asked.get(key)
+        known = self.last_reads.get(key)
         if known is not None and now < known.until:
             return known.message
         message = await self.api.last_warning(namespace, kind, name)
-        pause = FIRST_PAUSE if known is None else min(2 * known.pause, MAX_PAUSE)
-        self.asked.pop(key, None)
-        self.asked[key] = _Asked(message, pause, now + pause)
-        self._forget(now - 2 * MAX_PAUSE)
+        backoff = FIRST_BACKOFF if known is None else min(2 * known.backoff, MAX_BACKOFF)
+        self.last_reads.pop(key, None)
+        self.last_reads[key] = _LastRead(message, backoff, now + backoff)
+        self._forget(now - 2 * MAX_BACKOFF)
         return message
 
     def _forget(self, limit: float) -> None:
         """Forget the messages about objects that are no longer read."""
-        for key, asked in list(self.asked.items()):
-            if asked.until >= limit:
+        for key, last_read in list(self.last_reads.items()):
+            if last_read.until >= limit:
                 return
-            del self.asked[key]
+            del self.last_reads[key]
 
-    async def _read(self, what: str, asks: Iterable[tuple[str, Ask]]) -> dict[str, str]:
+    async def _read_all(self, what: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
         """Return the messages that are not empty. Stops at the first read that fails."""
         found: dict[str, str] = {}
         try:
-            for name, ask in asks:
-                found[name] = await ask()
-                self.unread.discard(what)
+            for name, read in reads:
+                found[name] = await read()
+                self.failed.discard(what)
         except (Refused, Conflict) as problem:
-            if what not in self.unread:
+            if what not in self.failed:
                 logger.warning("%s cannot be read: %s", what, problem)
-            self.unread.add(what)
+            self.failed.add(what)
         return {name: message for name, message in found.items() if message}

@@ -45,7 +45,7 @@ class Answer:
 
 
 class Driver(Protocol):
-    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer: ...
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer: ...
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
         """Ask the driver to commit work in progress and to exit.
@@ -72,7 +72,7 @@ class DashboardClient:
         host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
-    async def ask(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
             return Answer(reached=False, problem="has no address yet")
         url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"

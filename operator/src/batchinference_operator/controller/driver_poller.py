@@ -20,13 +20,16 @@ from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.status.ray_job import RayJobView
 
-SLOTS, SLOTS_OF_NAMESPACE = 32, 4
+MAX_POLLS = 32
+MAX_POLLS_PER_NAMESPACE = 4
 """Maximum number of concurrent polls, in total and per namespace."""
 SLOW_SECONDS = 1.0
 """A driver that takes longer to answer is polled less often."""
-FIRST_PAUSE, MAX_SLOW_PAUSE, MAX_PAUSE = 10.0, 40.0, 160.0
+FIRST_BACKOFF = 10.0
+MAX_SLOW_BACKOFF = 40.0
+MAX_BACKOFF = 160.0
 """Backoff in seconds before a driver that was slow or did not answer is polled again. It doubles
-each time, up to MAX_SLOW_PAUSE if the driver was slow and MAX_PAUSE if it did not answer."""
+each time, up to MAX_SLOW_BACKOFF if the driver was slow and MAX_BACKOFF if it did not answer."""
 FORGET_SECONDS = 600.0
 """Seconds for which an answer is kept that no reconcile reads."""
 logger = logging.getLogger("batchinference.operator")
@@ -55,7 +58,7 @@ class _DriverState:
     answer: Answer | None = None
     at: float = 0.0
     used: float = 0.0
-    pause: float = 0.0
+    backoff: float = 0.0
     due: float = 0.0
     pending: bool = False
     stop: bool = False
@@ -69,14 +72,14 @@ class Drivers(Protocol):
 
     @property
     def slow(self) -> int:
-        """Return how many drivers are polled with backoff. They do not count for the poll pace."""
+        """Return how many drivers are polled with backoff. The poll interval ignores them."""
 
     def latest(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
         """Return the last answer, with its age; None before the first answer.
 
-        The driver is polled again when the last answer is `pace` seconds old.
+        The driver is polled again when the last answer is `interval` seconds old.
         """
 
     def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
@@ -94,7 +97,7 @@ class DriverPoller:
     ) -> None:
         self.answered: Callable[[Key], None] = lambda _: None
         self._driver, self._clock, self._count = driver, clock, count
-        self._known: dict[DriverKey, _DriverState] = {}
+        self._states: dict[DriverKey, _DriverState] = {}
         self._slow: set[DriverKey] = set()
         self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda polled: polled.job[0])
         self._busy: Counter[str] = Counter()
@@ -107,24 +110,24 @@ class DriverPoller:
     def latest(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
-        polled, known = self._state_of(job, ray_job, tokens)
-        if not known.pending:
-            known.pending = True
-            due = max(known.due, known.at + interval) if known.answer else 0.0
+        polled, state = self._state_of(job, ray_job, tokens)
+        if not state.pending:
+            state.pending = True
+            due = max(state.due, state.at + interval) if state.answer else 0.0
             self._queue.add_after(polled, max(0.0, due - self._clock()))
-        return replace(known.answer, age=self._clock() - known.at) if known.answer else None
+        return replace(state.answer, age=self._clock() - state.at) if state.answer else None
 
     def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
-        polled, known = self._state_of(job, ray_job, tokens)
-        known.stop = known.pending = True
+        polled, state = self._state_of(job, ray_job, tokens)
+        state.stop = state.pending = True
         self._queue.add(polled)
 
     async def work(self) -> None:
-        """Run one of SLOTS workers until it is cancelled."""
+        """Run one of MAX_POLLS workers until it is cancelled."""
         while True:
             polled = await self._queue.get()
             namespace = polled.job[0]
-            if self._busy[namespace] >= SLOTS_OF_NAMESPACE:
+            if self._busy[namespace] >= MAX_POLLS_PER_NAMESPACE:
                 if polled not in self._throttled[namespace]:
                     self._throttled[namespace].append(polled)
                 self._queue.done(polled)
@@ -141,80 +144,80 @@ class DriverPoller:
     ) -> tuple[DriverKey, _DriverState]:
         """Return what is known of a driver, and mark it as the most recently used."""
         polled = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
-        known = self._known.pop(polled, None) or _DriverState(ray_job, tokens)
-        self._known[polled] = known
-        known.ray_job, known.tokens, known.used = ray_job, tokens, self._clock()
-        self._forget()
-        return polled, known
+        state = self._states.pop(polled, None) or _DriverState(ray_job, tokens)
+        self._states[polled] = state
+        state.ray_job, state.tokens, state.used = ray_job, tokens, self._clock()
+        self._drop_unused()
+        return polled, state
 
     def _release(self, polled: DriverKey) -> None:
         """Free a slot of the namespace and queue the next driver that waits for it."""
         namespace = polled.job[0]
         self._queue.done(polled)
         self._busy[namespace] -= 1
-        if held := self._throttled.get(namespace):
-            self._queue.add(held.popleft())
+        if throttled := self._throttled.get(namespace):
+            self._queue.add(throttled.popleft())
         else:
             self._throttled.pop(namespace, None)
         if not self._busy[namespace]:
             del self._busy[namespace]
 
     async def _poll(self, polled: DriverKey) -> None:
-        known = self._known.get(polled)
-        if known is None:
+        state = self._states.get(polled)
+        if state is None:
             return
-        if known.stop:
-            known.stop = known.pending = False
-            await self._stop(polled.job[0], known)
+        if state.stop:
+            state.stop = state.pending = False
+            await self._stop(polled.job[0], state)
             return
-        began = self._clock()
+        start = self._clock()
         try:
-            answer = await self._ask(polled.job[0], known)
+            answer = await self._poll_driver(polled.job[0], state)
         except Exception:
             logger.exception("the driver's answer cannot be read")
             answer = Answer(reached=False, problem="its answer cannot be read")
-        self._note(known, answer, self._clock() - began)
-        (self._slow.add if known.pause else self._slow.discard)(polled)
+        self._record(state, answer, self._clock() - start)
+        (self._slow.add if state.backoff else self._slow.discard)(polled)
         self.answered(polled.job)
 
-    async def _stop(self, namespace: str, known: _DriverState) -> None:
+    async def _stop(self, namespace: str, state: _DriverState) -> None:
         try:
-            for token in [known.token] if known.token else known.tokens:
-                await self._driver.stop(namespace, known.ray_job, token)
+            for token in [state.token] if state.token else state.tokens:
+                await self._driver.stop(namespace, state.ray_job, token)
         except Exception:
             logger.exception("the driver cannot be asked to stop")
 
-    async def _ask(self, namespace: str, known: _DriverState) -> Answer:
+    async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
         """Poll with the last accepted token, or else with each: the key may have been rotated."""
         answer = Answer(reached=False)
-        for token in [known.token] if known.token else known.tokens:
-            answer = await self._driver.ask(namespace, known.ray_job, token)
-            known.token = token if answer.reached else ""
+        for token in [state.token] if state.token else state.tokens:
+            answer = await self._driver.poll(namespace, state.ray_job, token)
+            state.token = token if answer.reached else ""
             if not answer.unauthorized:
                 break
         return answer
 
-    def _note(self, known: _DriverState, answer: Answer, seconds: float) -> None:
+    def _record(self, state: _DriverState, answer: Answer, seconds: float) -> None:
         slow = seconds > SLOW_SECONDS
         if answer.reached and not slow:
-            known.pause = 0.0
+            state.backoff = 0.0
         else:
-            longest = MAX_SLOW_PAUSE if answer.reached else MAX_PAUSE
-            known.pause = min(2 * known.pause or FIRST_PAUSE, longest)
-        if answer.problem and (known.answer is None or known.answer.problem != answer.problem):
+            longest = MAX_SLOW_BACKOFF if answer.reached else MAX_BACKOFF
+            state.backoff = min(2 * state.backoff or FIRST_BACKOFF, longest)
+        if answer.problem and (state.answer is None or state.answer.problem != answer.problem):
             level = logging.WARNING if answer.unauthorized else logging.INFO
-            logger.log(level, "the driver of %s %s", known.ray_job.name, answer.problem)
-        known.answer, known.at, known.pending = answer, self._clock(), False
-        known.due = known.at + known.pause
+            logger.log(level, "the driver of %s %s", state.ray_job.name, answer.problem)
+        state.answer, state.at, state.pending = answer, self._clock(), False
+        state.due = state.at + state.backoff
         self._count(_result(answer, slow=slow))
 
-    def _forget(self) -> None:
+    def _drop_unused(self) -> None:
         """Forget answers that no reconcile reads. The least recently used drivers come first."""
         limit = self._clock() - FORGET_SECONDS
-        for polled, known in list(self._known.items()):
-            if known.pending or known.used >= limit:
+        for polled, state in list(self._states.items()):
+            if state.pending or state.used >= limit:
                 return
-            del self._known[polled]
+            del self._states[polled]
             self._slow.discard(polled)
 
 

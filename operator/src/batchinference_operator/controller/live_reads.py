@@ -9,7 +9,7 @@ from batchinference.spec.phases import Phase
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.keys import Key
 from batchinference_operator.kube.api import Forbidden, KubeApi
-from batchinference_operator.reconcile.attempt_start import names_of
+from batchinference_operator.reconcile.owned import names_of
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.ray_job import RayJobView
@@ -35,12 +35,12 @@ class LiveReads:
         concurrency limit.
         """
         namespace = observed.job.namespace
-        doubtful = {
+        stale = {
             name
             for name, ray_job in observed.ray_jobs.items()
             if not ray_job.ended and self.cache.is_stale(namespace, name)
         }
-        return await self._refresh(observed, doubtful)
+        return await self._refresh(observed, stale)
 
     async def refresh_orphans(self, key: Key) -> bool:
         """Read the stale RayJobs of a deleted job live, and return whether any RayJobs are left.
@@ -53,12 +53,12 @@ class LiveReads:
             if not self.cache.is_stale(key[0], ray_job.name):
                 continue
             try:
-                left = await self._read_ray_job(key, ray_job.name, ray_job)
+                ray_job_left = await self._read_ray_job(key, ray_job.name, ray_job)
             except Forbidden as error:
                 logger.warning("RayJob %s does not count any more: %s", ray_job.name, error)
-                left = self.cache.refresh(key, ray_job, None)
-            if left is not None and left.deleting:
-                await self.api.delete_ray_job(key[0], left)
+                ray_job_left = self.cache.refresh(key, ray_job, None)
+            if ray_job_left is not None and ray_job_left.deleting:
+                await self.api.delete_ray_job(key[0], ray_job_left)
         return bool(self.cache.ray_jobs(key))
 
     async def read_live(self, observed: Observed, ray_job: RayJobView) -> Observed:
@@ -77,12 +77,12 @@ class LiveReads:
             if ray_job.deleting or not ray_job.ended or ray_job.owner_uid != job.uid
         }
         last = {names_of(job, number).ray_job} if number else set()
-        unsure = {
+        names = {
             name
             for name in in_the_way | last
             if name not in observed.ray_jobs or self.cache.is_stale(job.namespace, name)
         }
-        return await self._refresh(observed, unsure)
+        return await self._refresh(observed, names)
 
     async def _refresh(self, observed: Observed, names: set[str]) -> Observed:
         """Return the observation with live reads of the RayJobs with these names."""
@@ -98,15 +98,15 @@ class LiveReads:
 
         A pod whose deletion the watch missed would be charged as long as the RayJob runs.
         """
-        doubtful = self.cache.pods.stale_pods(observed.job.key)
+        stale = self.cache.pods.stale_pods(observed.job.key)
         if not observed.pods and observed.job.status.get("phase") == Phase.SUSPENDING:
             # the next status says that no pods are left, and the watch may have only just started
-            there = await self.api.list_pod_names(*observed.job.key)
-            return replace(observed, unsynced_pods=bool(there))
-        if not doubtful:
+            names = await self.api.list_pod_names(*observed.job.key)
+            return replace(observed, unsynced_pods=bool(names))
+        if not stale:
             return observed
-        there = await self.api.list_pod_names(*observed.job.key)
-        return replace(observed, pods=self.cache.pods.refresh(observed.job.key, doubtful, there))
+        names = await self.api.list_pod_names(*observed.job.key)
+        return replace(observed, pods=self.cache.pods.refresh(observed.job.key, stale, names))
 
     async def _read_ray_job(
         self, key: Key, name: str, ray_job: RayJobView | None

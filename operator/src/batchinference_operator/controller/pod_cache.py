@@ -20,7 +20,7 @@ RayJobOfCluster = Callable[[Key, str], RayJobView | None]
 
 
 class PodCache:
-    """The latest state of each pod, and the losses and crashes of each cluster's pods.
+    """The latest state of each pod, and the disruptions and crashes of each cluster's pods.
 
     `put` and `drop` return the key of the pod's job, or None if nothing changed.
     """
@@ -50,8 +50,8 @@ class PodCache:
         if crash is None:
             return False
         known = self._crashes.setdefault(key, {}).setdefault(cluster, {})
-        alike = sum(one.of_head == crash.of_head for one in known.values())
-        if crash.pod in known or alike >= MAX_CRASHES:
+        count = sum(one.of_head == crash.of_head for one in known.values())
+        if crash.pod in known or count >= MAX_CRASHES:
             return False
         known[crash.pod] = crash
         return True
@@ -80,7 +80,7 @@ class PodCache:
         self._crashes.pop(key, None)
 
     def forget_cluster(self, key: Key, cluster: str) -> None:
-        """Forget the losses and crashes of a cluster that is gone."""
+        """Forget the disruptions and crashes of a cluster that is gone."""
         known: tuple[dict[Key, dict[str, Any]], ...] = (self._disruptions, self._crashes)
         for each in known:
             of_job = each.get(key, {})
@@ -93,19 +93,17 @@ class PodCache:
 
         Stale pods without a live RayJob are omitted: the watch must have missed their deletion.
         """
-        return tuple(self._there(key))
+        return tuple(self._existing(key))
 
-    def _there(self, key: Key) -> Iterator[PodView]:
+    def _existing(self, key: Key) -> Iterator[PodView]:
         now = self._clock()
-        for _, (pod, heard) in sorted(self._pods.get(key, {}).items()):
-            ray_job_of_cluster = self._ray_job_of_cluster(key, pod.cluster)
-            if (
-                ray_job_of_cluster is not None and not ray_job_of_cluster.ended
-            ) or now - heard <= STALE_SECONDS:
+        for _, (pod, last_event) in sorted(self._pods.get(key, {}).items()):
+            ray_job = self._ray_job_of_cluster(key, pod.cluster)
+            if (ray_job is not None and not ray_job.ended) or now - last_event <= STALE_SECONDS:
                 yield pod
 
     def disruptions(self, key: Key, cluster: str) -> tuple[Disruption, ...]:
-        """Return the loss that matters most among a cluster's pods, including deleted ones."""
+        """Return the decisive disruption of a cluster's pods, including deleted pods."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 
@@ -119,10 +117,11 @@ class PodCache:
         Pods that have ended do not matter, because they are no longer charged.
         """
         now, known = self._clock(), self._pods.get(key, {})
-        doubt = any(
-            pod.ended is None and now - heard > STALE_SECONDS for pod, heard in known.values()
+        stale = any(
+            pod.ended is None and now - last_event > STALE_SECONDS
+            for pod, last_event in known.values()
         )
-        return {name: pod for name, (pod, _) in known.items()} if doubt else {}
+        return {name: pod for name, (pod, _) in known.items()} if stale else {}
 
     def refresh(
         self, key: Key, ray_job: dict[str, PodView], there: set[str]
@@ -143,5 +142,5 @@ class PodCache:
 
 
 def _worse(known: Disruption | None, new: Disruption) -> Disruption:
-    """Return the loss that explains more about an attempt's end: the head's, else the later one."""
+    """Return the disruption that explains the end of an attempt: of the head, else the later."""
     return known if known is not None and known.of_head and not new.of_head else new

@@ -26,26 +26,26 @@ async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
         await asyncio.sleep(RESYNC_SECONDS)
         for namespace in namespaces or [""]:
             try:
-                await _forget_the_gone(controller, namespace)
+                await _forget_deleted(controller, namespace)
             except (Refused, Conflict) as problem:
                 logger.warning("jobs cannot be listed: %s", problem)
-        _look_at_all(controller)
+        _requeue_all(controller)
 
 
-async def _forget_the_gone(controller: Controller, namespace: str) -> None:
+async def _forget_deleted(controller: Controller, namespace: str) -> None:
     """Forget jobs of a namespace, or of all, that were known before the list and are not in it."""
     known = controller.cache.uids().items()
-    gone = {key: uid for key, uid in known if namespace in ("", key[0])}
+    deleted = {key: uid for key, uid in known if namespace in ("", key[0])}
     async for body in controller.api.list_all(KIND, namespace):
         key = body["metadata"]["namespace"], body["metadata"]["name"]
-        if gone.get(key) == body["metadata"]["uid"]:
-            del gone[key]
-    for key, uid in gone.items():
+        if deleted.get(key) == body["metadata"]["uid"]:
+            del deleted[key]
+    for key, uid in deleted.items():
         controller.cache.forget_job(key, uid)
         controller.queue.add(key)
 
 
-def _look_at_all(controller: Controller) -> None:
+def _requeue_all(controller: Controller) -> None:
     """Requeue all jobs, spread over the time until the next resync; most are due earlier anyway."""
     keys = list(controller.cache.uids())
     for number, key in enumerate(keys):

@@ -1,10 +1,9 @@
 """The work queue of keys to reconcile.
 
-Keys wait in lanes that are served in round-robin order: while keys wait in two lanes, neither lane
-hands out two keys while the other hands out none, however long it is. A key is in the queue at most
-once, however often it is added. It is never handed out to two workers at the same time: a key that
-is added while a worker processes it is handed out again afterwards. Watches may lose or repeat
-events, so keys are also requeued after a delay.
+Keys wait in flows, which are served round-robin, so that a long flow does not delay a short one. A
+key is in the queue at most once, however often it is added. It is never given to two workers at the
+same time: a key that is added while a worker processes it is given out again afterwards. Watches
+may lose or repeat events, so keys are also requeued after a delay.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MAX_RETRY_SECONDS = 60.0
 
 
 class WorkQueue(Generic[Key]):
-    """A work queue of keys, all in one lane by default.
+    """A work queue of keys, all in one flow by default.
 
     All methods must be called in one event loop.
     """
@@ -29,7 +28,7 @@ class WorkQueue(Generic[Key]):
     def __init__(self, flow: Callable[[Key], Hashable] = lambda _: None) -> None:
         self._flow = flow
         self._flows: dict[Hashable, deque[Key]] = {}
-        """The lanes in which keys wait; the next lane to serve comes first."""
+        """The waiting keys by flow; the next flow to serve comes first."""
         self._dirty: set[Key] = set()
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -67,7 +66,7 @@ class WorkQueue(Generic[Key]):
         key = keys.popleft()
         del self._flows[flow]
         if keys:
-            self._flows[flow] = keys  # behind the other lanes
+            self._flows[flow] = keys  # behind the other flows
         self._dirty.discard(key)
         self._active.add(key)
         return key

@@ -1,4 +1,4 @@
-"""The gateway to a real API server."""
+"""The client of the API server."""
 
 from __future__ import annotations
 
@@ -54,16 +54,19 @@ _COLLECTIONS = {
 
 
 class KubeClient:
-    """The Gateway to a real API server.
+    """The KubeApi of a real API server.
 
     It sends and receives plain dicts: the client's models are several times as expensive.
     """
 
     def __init__(
-        self, client: ApiClient, asked: OnRequest = lambda *_: None, rate: RateLimiter | None = None
+        self,
+        client: ApiClient,
+        on_request: OnRequest = lambda *_: None,
+        rate: RateLimiter | None = None,
     ) -> None:
         self._client = client
-        self._asked = asked
+        self._on_request = on_request
         self._rate = rate or RateLimiter()
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
@@ -82,13 +85,13 @@ class KubeClient:
 
     async def _send(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
-        begun, status = time.monotonic(), None
+        start, status = time.monotonic(), None
         try:
             status, answer, busy = await send(self._client, method, path, *call)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         finally:
-            self._asked(method, path, status, time.monotonic() - begun)
+            self._on_request(method, path, status, time.monotonic() - start)
         self._rate.pause(busy)
         return status, answer
 

@@ -10,13 +10,7 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference import __version__
 from batchinference.rendering import MANAGER
-from batchinference_operator.kube.api import (
-    Conflict,
-    Forbidden,
-    Invalid,
-    Refused,
-    Unreachable,
-)
+from batchinference_operator.kube.api import Conflict, Forbidden, Invalid, Refused, Unreachable
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -45,10 +39,10 @@ async def send(
 
     The wait is at most MAX_BUSY_SECONDS, and 0 without the header.
     """
-    asked = {"Accept": "application/json", "Content-Type": content_type}
+    request_headers = {"Accept": "application/json", "Content-Type": content_type}
     # the body is passed later: it is plain data already, and serializing it here would be slow
     method, url, headers, *_ = await client.param_serialize(
-        method, path, header_params=asked, auth_settings=["BearerToken"]
+        method, path, header_params=request_headers, auth_settings=["BearerToken"]
     )
     response = await client.call_api(method, url, headers, body, _request_timeout=TIMEOUT_SECONDS)
     content = await response.read()

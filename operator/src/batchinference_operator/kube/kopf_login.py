@@ -68,7 +68,7 @@ async def _hold_refused(
     """Send a request. If it is a refused list or watch, wait and raise WatchRefused."""
     response = await send(request)
     refused = response.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-    if not refused or not watches.refuse(request.url.path, response.status):
+    if not refused or not watches.record_refusal(request.url.path, response.status):
         return response
     response.release()
     await asyncio.sleep(REFUSED_SECONDS)
@@ -76,7 +76,7 @@ async def _hold_refused(
 
 
 def _trace(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
-    async def begun(_: Any, context: SimpleNamespace, __: Any) -> None:
+    async def started(_: Any, context: SimpleNamespace, __: Any) -> None:
         context.since = time.monotonic()
 
     async def answered(
@@ -85,7 +85,7 @@ def _trace(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
         seconds = time.monotonic() - context.since
         on_request(params.method, params.url.path_qs, params.response.status, seconds)
         if params.response.ok:
-            watches.heard(params.url.path, watch=params.url.query.get("watch") == "true")
+            watches.record_answer(params.url.path, watch=params.url.query.get("watch") == "true")
 
     async def failed(
         _: Any, context: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams
@@ -94,7 +94,7 @@ def _trace(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
         on_request(params.method, params.url.path_qs, None, seconds)
 
     trace = aiohttp.TraceConfig()
-    trace.on_request_start.append(begun)
+    trace.on_request_start.append(started)
     trace.on_request_end.append(answered)
     trace.on_request_exception.append(failed)
     return trace

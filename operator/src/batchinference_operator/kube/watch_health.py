@@ -33,10 +33,10 @@ class WatchHealth:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         scopes = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
-        self._begun = {
+        self._started = {
             f"{root}{scope}/{plural}": False for root, plural in KINDS for scope in scopes
         }
-        self._last_event = dict.fromkeys(self._begun, clock())
+        self._last_answer = dict.fromkeys(self._started, clock())
         self._limit = PATIENCE * seconds
         self._clock = clock
         self._namespaces = frozenset(namespaces)
@@ -44,24 +44,24 @@ class WatchHealth:
 
     def start(self) -> None:
         """Measure the silence of the watches from now on."""
-        self._last_event = dict.fromkeys(self._last_event, self._clock())
+        self._last_answer = dict.fromkeys(self._last_answer, self._clock())
 
-    def heard(self, path: str, *, watch: bool) -> None:
+    def record_answer(self, path: str, *, watch: bool) -> None:
         """Record that the server answered a list or a watch."""
-        if path in self._begun:
-            self._last_event[path] = self._clock()
-            self._begun[path] |= watch
+        if path in self._started:
+            self._last_answer[path] = self._clock()
+            self._started[path] |= watch
             if path in self._refused:
                 self._refused.discard(path)
                 logger.info("%s is watched again", path)
 
-    def refuse(self, path: str, status: int) -> bool:
+    def record_refusal(self, path: str, status: int) -> bool:
         """Record a refused list or watch; return False if the path is that of no watch here."""
-        if path not in self._begun:
+        if path not in self._started:
             return False
         if path not in self._refused:
             self._refused.add(path)
-            effect = "jobs there are left alone until it is allowed again"
+            effect = "its jobs are not reconciled until it can be watched again"
             logger.warning("%s cannot be watched (%s): %s", path, status, effect)
         return True
 
@@ -79,13 +79,13 @@ class WatchHealth:
     @property
     def missing(self) -> list[str]:
         """Watches that have not started yet, because their first list is not complete."""
-        return self._of_others([path for path, begun in self._begun.items() if not begun])
+        return self._of_others([path for path, started in self._started.items() if not started])
 
     @property
     def dead(self) -> list[str]:
         """Watches without an answer for too long."""
         return self._of_others(
-            [path for path, silent in self.silence().items() if silent > self._limit]
+            [path for path, seconds in self.seconds_since_answer().items() if seconds > self._limit]
         )
 
     def _of_others(self, paths: list[str]) -> list[str]:
@@ -93,7 +93,7 @@ class WatchHealth:
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
-    def silence(self) -> dict[str, float]:
+    def seconds_since_answer(self) -> dict[str, float]:
         """Return the seconds since each watch was last answered."""
         now = self._clock()
-        return {path: now - heard for path, heard in self._last_event.items()}
+        return {path: now - answered for path, answered in self._last_answer.items()}

@@ -16,13 +16,14 @@ from batchinference_operator.kube.api import KubeApi
 from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.events import Event
 from batchinference_operator.status.ray_job import Object
 
 MAX_WAITING = 5000
 """Maximum number of waiting Events. Beyond it, the namespace with the most loses its oldest."""
-QPS, BURST = 10.0, 50
+EVENT_QPS = 10.0
+EVENT_BURST = 50
 """Rate limit of Events, so that reconciling has priority: the Events of a thousand jobs that start
 at once are posted over time."""
 MAX_NOTE_BYTES = 1024
@@ -41,7 +42,7 @@ class EventRecorder:
         self._gateway = api
         self._metrics = metrics
         self._now = now
-        self._rate = RateLimiter(QPS, BURST)
+        self._rate = RateLimiter(EVENT_QPS, EVENT_BURST)
         self._flows: dict[str, deque[Object]] = {}
         """The waiting Events by namespace; the next namespace to serve comes first."""
         self._waiting = asyncio.Semaphore(0)
@@ -93,8 +94,8 @@ def event_body(job: JobView, attempt: int, event: Event, now: datetime) -> Objec
 
     If the same happens to many pods of an attempt, the Event keeps the first note and is counted.
     """
-    said = "\n".join((job.uid, event.reason, str(attempt)))
-    name = f"{job.name}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    identity = "\n".join((job.uid, event.reason, str(attempt)))
+    name = f"{job.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

@@ -25,12 +25,12 @@ async def serve_http(
 
     async def healthz(_: web.Request) -> web.Response:
         dead = watches.dead if leadership.is_leader else []
-        return _answer([f"nothing was heard for too long of {path}" for path in dead])
+        return _answer([f"no answer for too long to the watch of {path}" for path in dead])
 
     async def readyz(_: web.Request) -> web.Response:
         if not leadership.is_leader:
             return _answer([leadership.unready] if leadership.unready else [])
-        return _answer([f"the first list is not complete of {path}" for path in watches.missing])
+        return _answer([f"the first list is not complete: {path}" for path in watches.missing])
 
     async def exposed(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))

@@ -11,7 +11,7 @@ from batchinference.text import in_one_line
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.events import Event, events_between
 
@@ -26,14 +26,14 @@ class Telemetry:
     @contextmanager
     def measure_reconcile(self) -> Iterator[None]:
         """Measure the block as one reconcile of a job, and count its error if it raises one."""
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             yield
         except Exception as error:
             self.metrics.reconcile_errors.labels(_kind(error)).inc()
             raise
         finally:
-            self.metrics.reconcile_seconds.observe(time.monotonic() - begun)
+            self.metrics.reconcile_seconds.observe(time.monotonic() - start)
 
     async def work(self) -> None:
         """Post Events until cancelled. Returns at once without a recorder."""

@@ -17,6 +17,11 @@ from heapq import merge
 from itertools import islice
 from math import inf
 
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import is_running
+
 Key = tuple[str, str]
 """Namespace and name of a BatchInference."""
 Position = tuple[int, str, str, str]
@@ -52,7 +57,7 @@ class AdmissionDecision:
         """The message with its position, which is rounded in a long queue: each change of the
         message is a write of the status."""
         if self.ahead == 0:
-            return f"it is the next to begin: {self.why}"
+            return f"it is the next to start: {self.why}"
         if self.ahead == 1:
             return f"1 job is ahead: {self.why}"
         if self.ahead < ROUNDED_FROM:
@@ -63,16 +68,16 @@ class AdmissionDecision:
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """What the admission queue needs to know about a job. A job that neither waits nor holds has
+    """What the admission queue needs to know about a job. A job that neither runs nor waits has
     ended, is suspended, is being deleted or is queued by Kueue."""
 
-    version: str
+    resource_version: str
     """The resourceVersion of the job when it was observed."""
     priority: int = 0
     created_at: str = ""
-    holds: bool = False
+    running: bool = False
     """Whether it has or may have pods."""
-    waits: bool = False
+    waiting: bool = False
 
 
 @dataclass
@@ -96,40 +101,40 @@ class AdmissionQueue:
 
     # --- observations -------------------------------------------------------------------
 
-    def see(self, key: Key, stand: QueueEntry | None) -> None:
+    def update(self, key: Key, entry: QueueEntry | None) -> None:
         """Record the current state of a job; None if the job is gone."""
         if not self.limits.limited:
             return
-        if stand is None or stand.version != self._admitted.get(key):
+        if entry is None or entry.resource_version != self._admitted.get(key):
             self._admitted.pop(key, None)
-        if stand is None or not (stand.holds or stand.waits):
+        if entry is None or not (entry.running or entry.waiting):
             self._entries.pop(key, None)
         else:
-            self._entries[key] = stand
+            self._entries[key] = entry
         self._reindex(key)
 
-    def update_usage(self, key: Key, held: bool) -> None:
+    def update_usage(self, key: Key, running: bool) -> None:
         """Record whether a job has RayJobs that have not ended, even if the job itself is gone."""
         if self.limits.limited:
-            (self._with_pods.add if held else self._with_pods.discard)(key)
+            (self._with_pods.add if running else self._with_pods.discard)(key)
             self._reindex(key)
 
     # --- admission ----------------------------------------------------------------------
 
     def decide(self, key: Key) -> AdmissionDecision | None:
         """Return whether a job that wants to start may start; None if it needs no admission."""
-        stand = self._entries.get(key)
-        if stand is None or not stand.waits or stand.holds:
+        entry = self._entries.get(key)
+        if entry is None or not entry.waiting or entry.running:
             return None
         if key in self._admitted:
             return AdmissionDecision(0, admitted=True)
-        self._insert(key, stand)
+        self._insert(key, entry)
         return self._decide(key)
 
-    def take(self, key: Key) -> None:
+    def admit(self, key: Key) -> None:
         """Record that an admitted job starts."""
-        if stand := self._entries.get(key):
-            self._admitted[key] = stand.version
+        if entry := self._entries.get(key):
+            self._admitted[key] = entry.resource_version
             self._reindex(key)
 
     def skip(self, key: Key) -> None:
@@ -145,44 +150,44 @@ class AdmissionQueue:
 
     def _reindex(self, key: Key) -> None:
         """Update the position of a job, and wake the jobs that may start if it makes room."""
-        place, ran = self._positions.get(key), key in self._running
-        stand = self._entries.get(key)
-        holds = (
-            key in self._admitted or key in self._with_pods or (stand is not None and stand.holds)
+        position, was_running = self._positions.get(key), key in self._running
+        entry = self._entries.get(key)
+        running = (
+            key in self._admitted or key in self._with_pods or (entry is not None and entry.running)
         )
         self._remove(key)
-        if holds != ran:
-            (self._running.add if holds else self._running.discard)(key)
-            self._running_per_namespace[key[0]] += 1 if holds else -1
-        if stand is not None and stand.waits and not holds:
-            self._insert(key, stand)
-        if (ran or place) and not holds and place != self._positions.get(key, ()):
+        if running != was_running:
+            (self._running.add if running else self._running.discard)(key)
+            self._running_per_namespace[key[0]] += 1 if running else -1
+        if entry is not None and entry.waiting and not running:
+            self._insert(key, entry)
+        if (was_running or position) and not running and position != self._positions.get(key, ()):
             self._wake()
 
-    def _insert(self, key: Key, stand: QueueEntry) -> None:
+    def _insert(self, key: Key, entry: QueueEntry) -> None:
         if key in self._positions or key in self._running:
             return
-        place = (-stand.priority, stand.created_at, *key)
-        self._positions[key] = place
-        insort(self._waiting.setdefault(key[0], []), place)
+        position = (-entry.priority, entry.created_at, *key)
+        self._positions[key] = position
+        insort(self._waiting.setdefault(key[0], []), position)
 
     def _remove(self, key: Key) -> None:
-        place = self._positions.pop(key, None)
-        if place is None:
+        position = self._positions.pop(key, None)
+        if position is None:
             return
         waiting = self._waiting[key[0]]
-        del waiting[bisect_left(waiting, place)]
+        del waiting[bisect_left(waiting, position)]
         if not waiting:
             del self._waiting[key[0]]
 
     def _decide(self, key: Key) -> AdmissionDecision:
         room, own = self._capacity(), self._namespace_capacity(key[0])
-        if key not in self._positions:  # pods of its last attempt still exist
+        if key not in self._positions:
             return AdmissionDecision(
-                0, admitted=False, why="what is left of its last attempt is being removed"
+                0, admitted=False, why="the pods of its last attempt still exist"
             )
-        place = self._positions[key]
-        before = self._jobs_ahead(key[0], place)
+        position = self._positions[key]
+        before = self._jobs_ahead(key[0], position)
         if before[key[0]] >= own:
             limit = self.limits.per_namespace
             why = f"in namespace {key[0]} only {limit} may run at a time"
@@ -191,19 +196,19 @@ class AdmissionQueue:
         why = f"only {self.limits.total} may run at a time"
         return AdmissionDecision(sum(before.values()), admitted=ahead < room, why=why)
 
-    def _jobs_ahead(self, namespace: str, place: Position) -> dict[str, int]:
+    def _jobs_ahead(self, namespace: str, position: Position) -> dict[str, int]:
         """Return how many waiting jobs of each namespace are ahead of a waiting job.
 
         Jobs compare by the number of jobs that run in their namespace before them. It grows by one
         with each waiting job of the namespace.
         """
-        own = bisect_left(self._waiting[namespace], place)
+        own = bisect_left(self._waiting[namespace], position)
         share, found = self._running_per_namespace[namespace] + own, {}
-        for name, places in self._waiting.items():
+        for name, positions in self._waiting.items():
             count = share - self._running_per_namespace[name]
-            if 0 <= count < len(places) and places[count][1:] < place[1:]:
+            if 0 <= count < len(positions) and positions[count][1:] < position[1:]:
                 count += 1
-            found[name] = min(max(0, count), len(places))
+            found[name] = min(max(0, count), len(positions))
         return {**found, namespace: own}
 
     def _capacity(self) -> float:
@@ -229,6 +234,24 @@ class AdmissionQueue:
     def _namespace_candidates(self, namespace: str) -> Iterator[Position]:
         """Yield the waiting jobs of a namespace, each with the number that runs there before it."""
         room = self._namespace_capacity(namespace)
-        places = islice(self._waiting[namespace], None if room == inf else int(room))
-        for share, place in enumerate(places, self._running_per_namespace[namespace]):
-            yield share, *place[1:]
+        positions = islice(self._waiting[namespace], None if room == inf else int(room))
+        for share, position in enumerate(positions, self._running_per_namespace[namespace]):
+            yield share, *position[1:]
+
+
+def local_queue_of(job: JobView, platform: Cluster) -> str | None:
+    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
+    queue = (job.spec.get("cluster") or {}).get("queue")
+    return queue if isinstance(queue, str) else platform.queue
+
+
+def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
+    """Return whether a job holds resources or waits for admission, and its priority."""
+    if job.finished or local_queue_of(job, platform) is not None:
+        return QueueEntry(job.resource_version)
+    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    waiting = not (running or job.deleting or job.spec.get("suspend") is True)
+    # a priority that was raised above the limit while the job waits is rejected at its start
+    wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
+    priority = wanted if most is None else min(wanted, most)
+    return QueueEntry(job.resource_version, priority, job.created_at, running, waiting)

@@ -6,15 +6,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import seconds_of
-from batchinference.spec.lifecycle import Backoff
 from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.backoff import backoff_seconds
 from batchinference_operator.reconcile.deadlines import job_deadlines
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.state import Actions, JobView
+from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.job_status import StatusUpdate, build_status
+from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.timestamps import to_rfc3339
 
 POLL_SECONDS = 2.0
@@ -23,7 +23,8 @@ driver."""
 
 
 def complete_job(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
-    status = build_status(job.status, job.generation, update, to_rfc3339(now))
+    """Return the actions that complete the job."""
+    status = job.build_status(update, now)
     return Actions(status=end_attempt(status, "Succeeded", to_rfc3339(now)), requeue_after=0)
 
 
@@ -43,8 +44,8 @@ def fail_attempt(
         return fail_job(job, cause, message, now, update)
     wait = backoff_seconds(policies.retry.backoff, failed_attempts(job.status) + 1)
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
-    retrying = _found(Phase.RETRYING, Summary("Retrying", failure), update)
-    status = build_status(job.status, job.generation, retrying, to_rfc3339(now))
+    retrying = _with_outcome(Phase.RETRYING, Summary("Retrying", failure), update)
+    status = job.build_status(retrying, now)
     status = end_attempt(status, "Failed", to_rfc3339(now), cause, message)
     at = to_rfc3339(now + timedelta(seconds=wait))
     return Actions(status={**status, "nextAttemptTime": at}, requeue_after=0)
@@ -54,8 +55,8 @@ def fail_job(
     job: JobView, cause: Cause, message: str, now: datetime, update: StatusUpdate | None = None
 ) -> Actions:
     """Return the actions that fail the job."""
-    ended = _found(Phase.FAILED, Summary(cause.value, message, failed=True), update)
-    status = build_status(job.status, job.generation, ended, to_rfc3339(now))
+    ended = _with_outcome(Phase.FAILED, Summary(cause.value, message, failed=True), update)
+    status = job.build_status(ended, now)
     status = end_attempt(status, "Failed", to_rfc3339(now), cause, message)
     return Actions(status=status, requeue_after=0)
 
@@ -64,16 +65,10 @@ def fail_if_expired(
     job: JobView, policies: Policies, now: datetime, update: StatusUpdate | None = None
 ) -> Actions | None:
     """Return the actions that fail a job if its `deadlines.total` or GPU hours are exceeded."""
-    passed = [limit for limit in job_deadlines(job, policies, now) if limit.left <= 0]
+    passed = [limit for limit in job_deadlines(job, policies, now) if limit.remaining <= 0]
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
 
 
-def _found(phase: Phase, summary: Summary, update: StatusUpdate | None) -> StatusUpdate:
-    """Return the finding at the end of an attempt, with everything that was observed of it."""
+def _with_outcome(phase: Phase, summary: Summary, update: StatusUpdate | None) -> StatusUpdate:
+    """Return the update with the outcome, and with everything that was observed of the attempt."""
     return replace(update, phase=phase, summary=summary) if update else StatusUpdate(phase, summary)
-
-
-def backoff_seconds(backoff: Backoff, failures: int) -> float:
-    """Return the backoff in seconds before the attempt that follows this number of failures."""
-    longest = seconds_of(backoff.max)
-    return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), longest))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.admission_queue import Concurrency
-from batchinference_operator.reconcile.state import JobView
+from batchinference_operator.reconcile.job_view import JobView
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from batchinference.rendering import Backstop
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.times import time_of
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.state import JobView
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -20,9 +20,9 @@ from batchinference_operator.status.timestamps import seconds_since
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline or limit. `left` is in seconds; after the deadline it is negative."""
+    """A deadline or limit. `remaining` is in seconds; after the deadline it is negative."""
 
-    left: float
+    remaining: float
     cause: Cause
     message: str
 
@@ -41,7 +41,7 @@ def job_deadlines(
         left = hours * 3600 - job.status.get("gpuSeconds", 0)
         message = f"the job has used the {hours:g} GPU hours that cluster.limits.gpuHours allows"
         lasts = left if left <= 0 else max(1.0, left / gpus) if gpus else inf
-        yield Deadline(lasts, Cause.LIMIT_EXCEEDED, f"{message}; what it has written stays")
+        yield Deadline(lasts, Cause.LIMIT_EXCEEDED, f"{message}; the written output is kept")
 
 
 def attempt_deadlines(
@@ -74,9 +74,9 @@ def attempt_deadlines(
 def backstop_of(job: JobView, policies: Policies, ray_job: RayJobView) -> Backstop:
     """Return the deadlines after which KubeRay must end the RayJob of the running attempt."""
     attempt, queued = last_attempt(job.status) or {}, bool(ray_job.queue)
-    began, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
-    waited = max(0, round((admitted - began).total_seconds())) if began and admitted else 0
+    start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
+    waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
     # after the first row, gated pods are additional pods of an elastic job
-    settled = not queued or "progressTime" in job.status
-    counting = settled and "queuedTime" not in attempt
+    admitted_for_good = not queued or "progressTime" in job.status
+    counting = admitted_for_good and "queuedTime" not in attempt
     return Backstop.of(policies.deadlines, queued=queued, counting=counting, waited=waited)

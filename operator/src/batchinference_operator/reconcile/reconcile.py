@@ -10,31 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.attempt_start import (
-    adopt,
-    find_unadopted,
-    retry_corrected_spec,
-    start_attempt,
-)
-from batchinference_operator.reconcile.attempt_sync import driver_ended, sync_attempt
+from batchinference_operator.reconcile.adoption import adopt, find_unadopted
+from batchinference_operator.reconcile.attempt_start import retry_corrected_spec, start_attempt
+from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
 from batchinference_operator.reconcile.usage import add_usage
 from batchinference_operator.status.attempts import is_running
-from batchinference_operator.status.conditions import is_condition_true
-
-
-def finished(job: JobView) -> bool:
-    """Return whether the status says that the job is complete or failed."""
-    return is_condition_true(job.status, "Complete") or is_condition_true(job.status, "Failed")
-
-
-def is_terminal(job: JobView) -> bool:
-    """Return whether a job is finished or being deleted, so that its state needs no live reads."""
-    return job.deleting or finished(job)
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
@@ -43,7 +29,7 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     policies = Policies.of(job.spec, config.defaults.limits)
     if job.deleting:
         return Actions()  # Kubernetes would have to delete anything that is created now
-    if finished(job):
+    if job.finished:
         return retry_corrected_spec(job, now) or enforce_ttl(observed, policies, now)
     if is_running(job.status):
         observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
@@ -51,11 +37,11 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 
 
 def _decide(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
-    made = find_unadopted(observed)
-    if made is not None:
+    unadopted = find_unadopted(observed)
+    if unadopted is not None:
         observed = replace(observed, job=adopt(observed.job, now))
-        if made.driver_started or made.ended:
-            # its driver and the losses of its pods are observed only after the status names it
+        if unadopted.driver_started or unadopted.ended:
+            # its driver and pods are observed only after the status names it
             return Actions(status=observed.job.status, requeue_after=0)
     if policies.suspend and not driver_ended(observed):
         return suspend(observed, now)

@@ -4,62 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 from batchinference.rendering import Backstop
 from batchinference.spec.report import Report
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
+from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
-
-
-@dataclass(frozen=True)
-class JobView:
-    """A BatchInference as stored in the API server."""
-
-    namespace: str
-    name: str
-    uid: str
-    generation: int
-    resource_version: str
-    spec: dict[str, Any]
-    status: Status
-    created_at: str = ""
-    deleting: bool = False
-    oversized: int = 0
-    """Size in bytes of a spec that is too large, else 0. Only its lifecycle fields are kept."""
-
-    @classmethod
-    def of(cls, body: Object) -> Self:
-        metadata = body["metadata"]
-        return cls(
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata["generation"],
-            resource_version=metadata["resourceVersion"],
-            spec=body.get("spec", {}),
-            status=body.get("status", {}),
-            created_at=metadata.get("creationTimestamp", ""),
-            deleting="deletionTimestamp" in metadata,
-        )
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Namespace and name."""
-        return self.namespace, self.name
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The resource in the form that the parser of the spec expects."""
-        return {
-            "apiVersion": "batchinference.dev/v1alpha1",
-            "kind": "BatchInference",
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": self.spec,
-        }
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Suspends a job: it must hold no resources."""
+"""Suspends a job: stops its driver, and deletes everything that holds resources."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from datetime import datetime
 
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
-from batchinference_operator.reconcile.ttl_after_finished import (
-    holds_resources,
-    owned_live,
-    stuck_in_deletion,
-)
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.owned import holds_resources, owned_live, stuck_in_deletion
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
@@ -37,9 +34,9 @@ def suspend(observed: Observed, now: datetime) -> Actions:
         return Actions(status=status, requeue_after=0)
     if holds_resources(observed):
         return _stop_all(observed, live, release, now)
-    summary = Summary("Suspended", "suspend is set; false goes on", suspended=True)
+    summary = Summary("Suspended", "suspend is set; set it to false to continue", suspended=True)
     update = StatusUpdate(Phase.SUSPENDED, summary)
-    status = build_status(job.status, job.generation, update, to_rfc3339(now))
+    status = job.build_status(update, now)
     return Actions(release_clusters=release, status=status)
 
 
@@ -48,13 +45,11 @@ def _stop_all(
 ) -> Actions:
     """Let drivers commit the work in progress for up to STOP_SECONDS, and remove all else."""
     job = observed.job
-    stop = tuple(ray_job for ray_job in live if _may_commit(job, ray_job, now))
-    remove = (*(ray_job for ray_job in live if ray_job not in stop), *stuck_in_deletion(observed))
-    status, again = (
-        _suspending_status(job, now),
-        STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS,
-    )
-    return Actions(stop, remove, release_clusters=release, status=status, requeue_after=again)
+    stop = tuple(one for one in live if _may_commit(job, one, now))
+    delete = (*(one for one in live if one not in stop), *stuck_in_deletion(observed))
+    again = STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS
+    status = _suspending_status(job, now)
+    return Actions(stop, delete, release_clusters=release, status=status, requeue_after=again)
 
 
 def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
@@ -66,9 +61,9 @@ def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
 
 
 def _suspending_status(job: JobView, now: datetime) -> Status:
-    summary = Summary("Suspending", "the RayJob is being removed, with all that it holds")
+    summary = Summary("Suspending", "the RayJob and its cluster are being deleted")
     update = StatusUpdate(Phase.SUSPENDING, summary)
-    return build_status(add_suspended_time(job, now), job.generation, update, to_rfc3339(now))
+    return job.with_status(add_suspended_time(job, now)).build_status(update, now)
 
 
 def add_suspended_time(job: JobView, now: datetime) -> Status:
@@ -76,7 +71,5 @@ def add_suspended_time(job: JobView, now: datetime) -> Status:
     before = find_condition(job.status, "Suspended")
     if before is None or before["status"] != "True":
         return job.status
-    seconds = job.status.get("suspendedSeconds", 0) + round(
-        seconds_since(before["lastTransitionTime"], now)
-    )
-    return {**job.status, "suspendedSeconds": seconds}
+    seconds = round(seconds_since(before["lastTransitionTime"], now))
+    return {**job.status, "suspendedSeconds": job.status.get("suspendedSeconds", 0) + seconds}

@@ -1,4 +1,4 @@
-"""Cleans up a finished job: what is kept, and for how long."""
+"""Deletes the clusters and RayJobs of a finished job when their TTL has expired."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from math import inf
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.owned import owned, owned_live, stuck_in_deletion
 from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.state import Actions, JobView, Observed
+from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
@@ -41,14 +43,9 @@ def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Action
             else:
                 waits.append(left)
     again = min(waits, default=inf)
+    stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
     return Actions(
-        stop_drivers=tuple(
-            ray_job
-            for ray_job in owned_live(observed)
-            if _kept_for_debugging(observed.job, policies.ttl)
-            and ray_job.driver_running
-            and ray_job not in remove
-        ),
+        stop_drivers=tuple(stop if _kept_for_debugging(observed.job, policies.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         status=with_observed_generation(observed.job.status, observed.job.generation),
@@ -93,31 +90,3 @@ def _retention_seconds(ray_job: RayJobView, ttl: Ttl, end: float) -> float:
     """
     longest = inf if ray_job.ended else end
     return longest if ttl.ray_job is None else min(longest, seconds_of(ttl.ray_job))
-
-
-def owned(observed: Observed) -> list[RayJobView]:
-    """Return the RayJobs of this job, without those of an earlier job of the same name."""
-    uid = observed.job.uid
-    return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
-
-
-def owned_live(observed: Observed) -> list[RayJobView]:
-    """Return the RayJobs of this job that are not being deleted."""
-    return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
-
-
-def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs that are being deleted while their clusters still have pods.
-
-    This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
-    """
-    clusters = {pod.cluster for pod in observed.pods if pod.ended is None}
-    return tuple(
-        ray_job for ray_job in owned(observed) if ray_job.deleting and ray_job.cluster in clusters
-    )
-
-
-def holds_resources(observed: Observed) -> bool:
-    """Return whether a RayJob or a pod of this job still holds resources."""
-    live = any(not ray_job.ended for ray_job in owned(observed))
-    return live or observed.unsynced_pods or any(pod.ended is None for pod in observed.pods)

@@ -43,9 +43,9 @@ def add_usage(observed: Observed, now: datetime) -> Status:
 
 def current_gpus(observed: Observed) -> int:
     """Return the number of GPUs that the pods of the last attempt have now."""
-    held = [pod for pod in observed.pods_of_attempt if pod.started is not None]
+    scheduled = [pod for pod in observed.pods_of_attempt if pod.started is not None]
     plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
-    return sum(_gpus(pod, plan) for pod in held if pod.ended is None)
+    return sum(_gpus(pod, plan) for pod in scheduled if pod.ended is None)
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:
@@ -61,8 +61,8 @@ def _max_gpu_seconds(plan: RayJobView | None, attempt: Attempt, since: float, un
     """Return the maximum GPU seconds of an interval, with all planned workers."""
     if plan is None or plan.max_gpus is None:
         return MAX_ROWS
-    begin = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
-    return max(0, round(plan.max_gpus * (until - max(since, begin))))
+    start = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
+    return max(0, round(plan.max_gpus * (until - max(since, start))))
 
 
 def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:

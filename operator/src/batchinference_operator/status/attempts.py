@@ -40,9 +40,9 @@ def failed_attempts(status: Status) -> int:
 def add_attempt(status: Status, names: Names) -> Status:
     """Return the status with a new attempt. It starts when its RayJob is observed."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
-    kept = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
+    attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
     left = {key: value for key, value in status.items() if key not in _OF_ATTEMPT}
-    return {**left, "attempt": names.attempt, "attempts": kept, "rayJobName": names.ray_job}
+    return {**left, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
 
 
 _OF_ATTEMPT = ("nextAttemptTime", "progressTime", "usageTime", "rayClusterName")

@@ -66,7 +66,7 @@ def _last_seen(event: Object) -> str:
 
 def quota_message(workload: Object) -> str:
     """Return why a Workload has no quota or lost it; empty if it does not say so."""
-    said = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
-    quota, evicted = said.get("QuotaReserved", {}), said.get("Evicted", {})
+    conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
+    quota, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
     waiting = quota.get("message", "") if quota.get("status") == "False" else ""
     return str(waiting or (evicted.get("message", "") if evicted.get("status") == "True" else ""))

@@ -45,7 +45,7 @@ def events_between(before: Status, after: Status) -> list[Event]:
     Equal statuses have no Events between them, and progress is not an Event.
     """
     return [*_attempts_ended(before, after), *_end(before, after), *_trouble(before, after),
-            *_suspension(before, after), *_attempt_begun(before, after)]  # fmt: skip
+            *_suspension(before, after), *_attempt_started(before, after)]  # fmt: skip
 
 
 def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
@@ -58,7 +58,7 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
             )
             yield Event("AttemptFailed", "Retry", message, "Warning")
     if "nextAttemptTime" in after and failed_attempts(after) > failed_attempts(before):
-        message = f"attempt {attempt_number(after) + 1} begins at {after['nextAttemptTime']}"
+        message = f"attempt {attempt_number(after) + 1} starts at {after['nextAttemptTime']}"
         yield Event("Retrying", "Retry", message)
 
 
@@ -101,13 +101,13 @@ def _trouble(before: Status, after: Status) -> Iterator[Event]:
 
 def _suspension(before: Status, after: Status) -> Iterator[Event]:
     if is_condition_true(after, "Suspended") and not is_condition_true(before, "Suspended"):
-        yield Event("Suspended", "Suspend", "suspended: nothing of the job is left on the cluster")
+        yield Event("Suspended", "Suspend", "suspended: the job holds no resources of the cluster")
     elif is_condition_true(before, "Suspended") and not is_condition_true(after, "Suspended"):
-        yield Event("Resumed", "Resume", "suspend is false again: the job goes on")
+        yield Event("Resumed", "Resume", "suspend is false again: the job continues")
 
 
-def _attempt_begun(before: Status, after: Status) -> Iterator[Event]:
+def _attempt_started(before: Status, after: Status) -> Iterator[Event]:
     attempt = last_attempt(after)
     if attempt is not None and is_running(after) and attempt_number(after) > attempt_number(before):
-        message = f"attempt {attempt['number']} begins as RayJob {attempt['rayJobName']}"
+        message = f"attempt {attempt['number']} starts as RayJob {attempt['rayJobName']}"
         yield Event("AttemptStarted", "Start", message)

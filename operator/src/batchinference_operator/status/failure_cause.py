@@ -29,7 +29,7 @@ _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:1
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
 """Causes that a driver reports if it only observed that its pods went away."""
 DISRUPTION_SECONDS = 300.0
-"""The maximum time between the loss of a pod and the end of an attempt that the loss caused."""
+"""The maximum time between the disruption of a pod and the end of an attempt that it caused."""
 
 
 def failure_cause(
@@ -39,24 +39,24 @@ def failure_cause(
 
     The cause that the driver reported takes precedence, unless the driver only observed that its
     pods went away. In that case, or without a report, a deadline of KubeRay is the cause. Otherwise
-    it is a recent loss of a pod, the head first.
+    it is a recent disruption of a pod, the head first.
     """
-    said = _reported(report)
-    if said is not None and said[0] not in _UNSPECIFIC:
-        return said
+    reported = _reported(report)
+    if reported is not None and reported[0] not in _UNSPECIFIC:
+        return reported
     if ray_job.reason in _DEADLINES:
         return _kuberay_cause(ray_job)
     ended = ended_at(ray_job, report)
     end = unix_seconds(ended) if ended else None
-    lately = [disruption for disruption in disruptions if _may_have_caused(disruption, end)]
-    if lately:
-        worst = min(lately, key=lambda disruption: not disruption.of_head)
-        return worst.cause, worst.message
-    return said or _kuberay_cause(ray_job)
+    recent = [disruption for disruption in disruptions if _may_have_caused(disruption, end)]
+    if recent:
+        decisive = min(recent, key=lambda disruption: not disruption.of_head)
+        return decisive.cause, decisive.message
+    return reported or _kuberay_cause(ray_job)
 
 
 def _may_have_caused(disruption: Disruption, end: float | None) -> bool:
-    """Return whether a loss may have caused the end; a loss or end without a time always may."""
+    """Return whether a disruption may have caused the end: true if either has no time."""
     return end is None or disruption.at is None or end - disruption.at < DISRUPTION_SECONDS
 
 
@@ -68,8 +68,8 @@ def _reported(report: Report | None) -> tuple[Cause, str] | None:
 
 def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
     message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
-    if told := Cause.named(ray_job.cause):
-        return told, message
+    if cause := Cause.named(ray_job.cause):
+        return cause, message
     if any(text in message for text in _HEAD_GONE):
         return Cause.HEAD_LOST, message
     if killed := _DRIVER_KILLED.match(message):

@@ -53,16 +53,16 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     return status
 
 
-def _end(status: Status, told: str | None, now: str) -> str:
+def _end(status: Status, reported: str | None, now: str) -> str:
     """Return the reported end; `now` if it is missing, before the start or after `now`.
 
     The reported end is by the clock of the driver or of KubeRay.
     """
-    times = told, status.get("startTime") or told, now
+    times = reported, status.get("startTime") or reported, now
     end, start, latest = (time_of(text or "") for text in times)
     if end is None or start is None or latest is None or not start <= end <= latest:
         return now
-    return str(told)
+    return str(reported)
 
 
 def with_observed_generation(status: Status, generation: int) -> Status | None:
@@ -73,8 +73,8 @@ def with_observed_generation(status: Status, generation: int) -> Status | None:
     """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None
-    told = [{**one, "observedGeneration": generation} for one in status["conditions"]]
-    return {**status, "observedGeneration": generation, "conditions": told}
+    conditions = [{**one, "observedGeneration": generation} for one in status["conditions"]]
+    return {**status, "observedGeneration": generation, "conditions": conditions}
 
 
 def _at_rest(progress: Status) -> Status:

@@ -1,4 +1,4 @@
-"""Determines the phase and verdict of a job from the state of its RayJob, pods and driver."""
+"""Derives the phase of a job, and the summary of its conditions, from what is observed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def derive_phase(
     before: str = "",
     messages: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Phase, Summary]:
-    """Return the phase and the verdict of a job.
+    """Return the phase of a job and the summary of its conditions.
 
     `before` is the phase that was written last. `messages` are messages by object name: of Events
     about pods whose containers do not start or about a RayCluster without pods, of Kueue about a
@@ -114,8 +114,8 @@ def _stage(
         return Phase.STARTING, Summary("Starting", f"RayJob {ray_job.name} is starting its cluster")
     if report is None and (before in AT_WORK or ray_job.name in messages):
         phase = Phase(before) if before in AT_WORK else Phase.STARTING
-        why = messages.get(ray_job.name, "it has no report any more")
-        return phase, Summary("DriverSilent", f"the driver cannot be asked how it goes: {why}")
+        why = messages.get(ray_job.name, "its report is no longer available")
+        return phase, Summary("DriverSilent", f"the driver does not report its progress: {why}")
     if report is None:
         return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")
     if report.state == JobState.PREPARING:

@@ -9,12 +9,7 @@ from batchinference.rendering import NAME_LABEL
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
-from batchinference_operator.status.ray_job import (
-    CLUSTER_LABEL,
-    NODE_TYPE_LABEL,
-    Object,
-    gpus_of,
-)
+from batchinference_operator.status.ray_job import CLUSTER_LABEL, NODE_TYPE_LABEL, Object, gpus_of
 
 
 @dataclass(frozen=True)
@@ -184,8 +179,8 @@ def _disrupted(status: Object) -> _Found | None:
     return None
 
 
-def _time(told: Object, field: str) -> float | None:
-    return unix_seconds(told[field]) if told.get(field) else None
+def _time(body: Object, field: str) -> float | None:
+    return unix_seconds(body[field]) if body.get(field) else None
 
 
 def _runs(container: Object) -> bool:
@@ -212,8 +207,8 @@ def _side_by_side(spec: Object) -> list[Object]:
 def _cpus(container: Object) -> float:
     """Return the CPUs of a container: its request, or its limit if it has no request."""
     resources = container.get("resources") or {}
-    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return cpus_of(asked.get("cpu", "0"))
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return cpus_of(amounts.get("cpu", "0"))
 
 
 def _scheduled_at(status: Object) -> float | None:

@@ -66,12 +66,12 @@ def gpus_of(labels: dict[str, str]) -> int:
 MAX_DIGITS = 6
 
 
-def _time(told: Object, field: str) -> str:
+def _time(status: Object, field: str) -> str:
     """Return a time in a field that users may write; empty if it is not a valid time.
 
     The API server may have accepted an invalid one.
     """
-    text = str(told.get(field) or "")
+    text = str(status.get(field) or "")
     return text if time_of(text) else ""
 
 
@@ -119,7 +119,7 @@ class RayJobView:
     def of(cls, body: Object) -> Self:
         status = body.get("status") or {}
         cluster = status.get("rayClusterStatus") or {}
-        told = last_word_in(status.get("message", "")) or ("", status.get("message", ""))
+        reported = last_word_in(status.get("message", "")) or ("", status.get("message", ""))
         gpus, most = _planned_gpus(body.get("spec") or {})
         head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
         return cls(
@@ -133,8 +133,8 @@ class RayJobView:
             job_status=status.get("jobStatus", ""),
             deployment_status=status.get("jobDeploymentStatus", ""),
             reason=status.get("reason", ""),
-            message=truncate_message(told[1]),
-            cause=told[0],
+            message=truncate_message(reported[1]),
+            cause=reported[0],
             cluster=status.get("rayClusterName", ""),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),

@@ -143,11 +143,12 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
     if not texts:
         return None
     lengths = (pc.fill_null(pc.binary_length(text), 0).to_numpy() for text in texts)
-    return np.sum([one.astype(np.int64) for one in lengths], axis=0)
+    total: np.ndarray = np.sum([one.astype(np.int64) for one in lengths], axis=0)
+    return total
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 @lru_cache(maxsize=1)  # models are large

@@ -1,0 +1,89 @@
+"""Observes a job: everything that one reconcile needs to know, gathered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from batchinference.spec.report import JobState
+from batchinference_operator.controller.cache import Cache
+from batchinference_operator.controller.diagnostics import Diagnostics
+from batchinference_operator.controller.driver_poller import Drivers
+from batchinference_operator.controller.keys import Key
+from batchinference_operator.controller.live_reads import LiveReads
+from batchinference_operator.kube.api import KubeApi
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.driver_report import polls_driver
+from batchinference_operator.reconcile.owned import attempt_ray_job
+from batchinference_operator.reconcile.requeue import poll_interval
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.ray_job import RayJobView
+
+
+class Observer:
+    """Combines the cache with live reads, driver answers, and messages of other objects."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        cache: Cache,
+        drivers: Drivers,
+        config: Config,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._cache, self._drivers, self._config = cache, drivers, config
+        self._live_reads = LiveReads(api, cache)
+        self._diagnostics = Diagnostics(api, now=now)
+
+    async def observe(self, key: Key) -> Observed | None:
+        """Return everything that is known of a job; None if it is gone.
+
+        The admission decision comes last, because it may change during a request.
+        """
+        observed = self._cache.observe(key)
+        if observed is None:
+            return None
+        if observed.job.terminal:
+            observed = await self._live_reads.refresh_active(observed)
+        else:
+            observed = await self._observe_attempt(await self._live_reads.refresh_stale(observed))
+        return replace(observed, admission=self._cache.admission_queue.decide(key))
+
+    async def has_orphans(self, key: Key) -> bool:
+        """Read the stale RayJobs of a deleted job live, and return whether any are left."""
+        return await self._live_reads.refresh_orphans(key)
+
+    async def _observe_attempt(self, observed: Observed) -> Observed:
+        ray_job = attempt_ray_job(observed)
+        if polls_driver(observed) and ray_job is not None:
+            observed = self._with_answer(observed, ray_job)
+            observed = await self._recheck_eviction(observed, ray_job)
+        return replace(observed, messages=await self._diagnostics.messages(observed))
+
+    def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
+        """Return the observation with the last answer of the driver."""
+        tokens = self._config.tokens(observed.job, ray_job.name)
+        interval = poll_interval(observed.drivers - self._drivers.slow)
+        answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
+        if answer is None:
+            return replace(observed, driver_polled=False)
+        return replace(
+            observed,
+            report=answer.report,
+            driver_reached=answer.reached,
+            report_age=answer.age,
+            driver_problem=answer.problem,
+            driver_unauthorized=answer.unauthorized,
+        )
+
+    async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
+        """Return the observation with a live read of the RayJob if Kueue may have evicted it.
+
+        A driver fails when Kueue removes its pods. Its report may arrive before the watch reports
+        that Kueue suspended the RayJob.
+        """
+        report = observed.report
+        if not ray_job.queue or report is None or report.state != JobState.FAILED:
+            return observed
+        return await self._live_reads.read_live(observed, ray_job)

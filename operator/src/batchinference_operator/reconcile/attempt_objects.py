@@ -1,0 +1,76 @@
+"""The Kubernetes objects of an attempt."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batchinference.rendering import (
+    RAY_API_VERSION,
+    RAY_JOB,
+    Names,
+    Owner,
+    config_map,
+    effective,
+    ray_job,
+    token_secret,
+)
+from batchinference.spec import SpecError, parse
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference.spec.problems import Problem
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, fail_job
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.owned import last_names
+from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.status.attempts import add_attempt
+from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.job_status import Status, StatusUpdate
+from batchinference_operator.status.ray_job import Object, RayJobView
+
+MAX_SPEC_BYTES = 128 << 10
+"""The maximum size of a spec. The operator keeps the specs of all jobs in memory."""
+
+
+def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
+    """Return the actions that create the objects, or that fail the job if its spec is invalid."""
+    if job.oversized:
+        return fail_job(job, Cause.INVALID_SPEC, _too_large(job), now)
+    try:
+        return Actions(create=render_objects(job, names, config), requeue_after=POLL_SECONDS)
+    except SpecError as error:
+        return fail_job(job, Cause.INVALID_SPEC, "; ".join(str(error).splitlines()), now)
+
+
+def planning_status(job: JobView, names: Names, now: datetime) -> Status:
+    """Return the status with a new attempt in the phase Planning."""
+    update = StatusUpdate(Phase.PLANNING, Summary("Planning", f"creating RayJob {names.ray_job}"))
+    return job.with_status(add_attempt(job.status, names)).build_status(update, now)
+
+
+def render_objects(job: JobView, names: Names, config: Config) -> tuple[Object, ...]:
+    """Return the objects of an attempt. The RayJob is last, because it mounts the ConfigMap.
+
+    Raises SpecError if the spec is invalid or the job is in the operator's namespace.
+    """
+    if job.namespace == config.own_namespace:
+        message = (
+            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
+            "create the BatchInference in another namespace"
+        )
+        raise SpecError([Problem("metadata.namespace", message)])
+    complete = effective(parse(job.document), config.defaults)
+    owner = Owner(job.name, job.uid)
+    return config_map(complete, names, owner), ray_job(complete, names, owner)
+
+
+def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:
+    """Return the Secret with the token. The RayJob owns it and must therefore exist first."""
+    reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
+    token = config.token(job, owner.name)
+    return token_secret(job.namespace, last_names(job), token, reference)
+
+
+def _too_large(job: JobView) -> str:
+    most, found = MAX_SPEC_BYTES >> 10, -(-job.oversized >> 10)
+    return f"spec: it is too large ({found} KiB, at most {most} KiB). Put long values into files."

@@ -1,0 +1,89 @@
+"""The driver's report: whether to ask for it, whether it is valid, and what its absence means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from batchinference.spec.report import JobState, Report
+from batchinference_operator.reconcile.owned import running_ray_job
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import last_attempt
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import seconds_since
+
+DRIVER_START_SECONDS = 60.0
+"""How long a driver may not answer after its start before the status reports it."""
+REPORT_GRACE_SECONDS = 60.0
+"""How long the operator waits for the last report of a RayJob that has ended."""
+REPORT_MAX_AGE_SECONDS = 300.0
+"""The maximum age of the last report. Many slow drivers in one namespace are polled less often."""
+
+
+def polls_driver(observed: Observed) -> bool:
+    """Return whether the driver is to be polled for its report."""
+    ray_job = running_ray_job(observed)
+    return ray_job is not None and ray_job.driver_started and not observed.job.deleting
+
+
+def driver_ended(observed: Observed) -> bool:
+    """Return whether the driver has sent its final report or is known to have succeeded.
+
+    If so, `suspend` no longer has an effect.
+    """
+    ray_job, report = running_ray_job(observed), observed.report
+    if ray_job is not None and ray_job.succeeded:
+        return True
+    if report is None or not report.state.ended:
+        return False
+    # a failure may be the result of a preemption by Kueue, which deletes the pods
+    return report.state == JobState.SUCCEEDED or ray_job is None or not ray_job.suspended
+
+
+def without_old_report(observed: Observed) -> Observed:
+    """Return the observation without a report that is too old to describe the current state."""
+    if observed.report_age < REPORT_MAX_AGE_SECONDS:
+        return observed
+    return replace(observed, report=None, driver_reached=False)
+
+
+def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
+    """Return whether the driver's last report may still arrive.
+
+    True until the driver was polled once, and for REPORT_GRACE_SECONDS after its end.
+    """
+    if not driver_unreachable(observed, ray_job):
+        return False
+    # users can write the status of a RayJob, so its end may be in the future
+    since = abs(seconds_since(ray_job.ended_at, now))
+    return not observed.driver_polled or since < REPORT_GRACE_SECONDS
+
+
+def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
+    """Return whether a driver that has started did not answer the last poll."""
+    return ray_job.driver_started and not observed.driver_reached
+
+
+def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
+    """Return the problem of a driver that was polled and did not answer, by RayJob name.
+
+    It is reported after DRIVER_START_SECONDS, because a starting driver may not answer yet. If the
+    driver rejects the operator's token, it is reported at once.
+    """
+    if not (observed.driver_polled and driver_unreachable(observed, ray_job)):
+        return {}
+    start = ray_job.driver_started_at
+    starting = not start or seconds_since(start, now) < DRIVER_START_SECONDS
+    if starting and not observed.driver_unauthorized:
+        return {}
+    return {ray_job.name: observed.driver_problem or "it does not answer"}
+
+
+def own_progress(status: Status, report: Report | None) -> Report | None:
+    """Return the report with the rows of the running attempt, without those of earlier attempts."""
+    if report is None or report.progress is None:
+        return report
+    own = (last_attempt(status) or {}).get("rows", 0)
+    progress = report.progress.model_copy(update={"rows": own})
+    return report.model_copy(update={"progress": progress})

@@ -1,0 +1,78 @@
+"""A BatchInference as `reconcile` sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Self
+
+from batchinference_operator.status.conditions import is_condition_true
+from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
+from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.timestamps import to_rfc3339
+
+
+@dataclass(frozen=True)
+class JobView:
+    """A BatchInference as stored in the API server."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    spec: dict[str, Any]
+    status: Status
+    created_at: str = ""
+    deleting: bool = False
+    oversized: int = 0
+    """Size in bytes of a spec that is too large, else 0. Only its lifecycle fields are kept."""
+
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        metadata = body["metadata"]
+        return cls(
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata["generation"],
+            resource_version=metadata["resourceVersion"],
+            spec=body.get("spec", {}),
+            status=body.get("status", {}),
+            created_at=metadata.get("creationTimestamp", ""),
+            deleting="deletionTimestamp" in metadata,
+        )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.namespace, self.name
+
+    @property
+    def finished(self) -> bool:
+        """Whether the status says that the job is complete or failed."""
+        ends = ("Complete", "Failed")
+        return any(is_condition_true(self.status, end) for end in ends)
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job is finished or being deleted: no further attempt starts."""
+        return self.deleting or self.finished
+
+    def with_status(self, status: Status) -> JobView:
+        """Return the job with another status."""
+        return replace(self, status=status)
+
+    def build_status(self, update: StatusUpdate, now: datetime) -> Status:
+        """Return the status after an update."""
+        return build_status(self.status, self.generation, update, to_rfc3339(now))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The resource in the form that the parser of the spec expects."""
+        return {
+            "apiVersion": "batchinference.dev/v1alpha1",
+            "kind": "BatchInference",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": self.spec,
+        }

@@ -1,0 +1,62 @@
+"""Failures of pods that KubeRay does not report and would wait for without end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+
+from batchinference.spec.causes import Cause
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.crashes import crash_loop, describe_crashes
+from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.ray_job import RayJobView
+
+LOST_PODS_SECONDS = 60.0
+"""How long after the disruption of its head, or of all workers of a group, an attempt ends."""
+
+
+def unrecoverable_cause(
+    observed: Observed, ray_job: RayJobView, now: datetime
+) -> tuple[Cause, str] | None:
+    """Return why to give up an attempt that KubeRay would continue forever; None if it is not."""
+    if ray_job.ended or ray_job.suspended:
+        return None
+    then = now.timestamp() - LOST_PODS_SECONDS
+    if (lost := _lost_head(observed, then) or _lost_workers(observed, then)) is not None:
+        return lost.cause, lost.message
+    if ray_job.driver_started or any(disruption.of_head for disruption in observed.disruptions):
+        return None
+    crash = crash_loop(observed.crashes, len(observed.pods_of_attempt))
+    return None if crash is None else (crash.cause, describe_crashes(observed.crashes))
+
+
+def _lost_head(observed: Observed, then: float) -> Disruption | None:
+    """Return the disruption of a head pod after which its driver did not answer any more.
+
+    KubeRay waits without end for a head pod that cannot end because its node has no power.
+    """
+    if observed.driver_reached or not observed.driver_polled:
+        return None
+    heads = (one for one in observed.disruptions if one.of_head)
+    return next((one for one in heads if one.at is not None and one.at < then), None)
+
+
+def _lost_workers(observed: Observed, then: float) -> Disruption | None:
+    """Return the disruption of a worker if its node took all workers of a group before a time.
+
+    KubeRay counts pods that cannot end as available, and does not replace them. Stages run in one
+    group only, so a group without workers stops the job.
+    """
+    groups: defaultdict[str, list[Disruption | None]] = defaultdict(list)
+    for pod in observed.pods_of_attempt:
+        if not pod.is_head and pod.ended is None:
+            groups[pod.group].append(_node_loss(pod, then))
+    return next((disruptions[0] for disruptions in groups.values() if all(disruptions)), None)
+
+
+def _node_loss(pod: PodView, then: float) -> Disruption | None:
+    """Return the disruption of a pod by its node before a time, unless the pod has ended since."""
+    lost = pod.disruption
+    if lost is None or not pod.deleting or lost.cause not in (Cause.NODE_LOST, Cause.PREEMPTED):
+        return None
+    return lost if lost.at is not None and lost.at < then else None

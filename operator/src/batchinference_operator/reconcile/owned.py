@@ -1,0 +1,62 @@
+"""The RayJobs of a job: their names, and which of the observed ones the job owns."""
+
+from __future__ import annotations
+
+from batchinference.rendering import Names
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import attempt_number, is_running
+from batchinference_operator.status.ray_job import RayJobView
+
+
+def names_of(job: JobView, attempt: int) -> Names:
+    """Return the names of the objects of an attempt."""
+    return Names(job.name, job.uid, attempt)
+
+
+def last_names(job: JobView) -> Names:
+    """Return the names of the objects of the last attempt."""
+    return names_of(job, attempt_number(job.status))
+
+
+def next_names(job: JobView) -> Names:
+    """Return the names of the objects of the next attempt."""
+    return names_of(job, attempt_number(job.status) + 1)
+
+
+def attempt_ray_job(observed: Observed) -> RayJobView | None:
+    """Return the RayJob that has the name of the running attempt's RayJob, whoever owns it."""
+    job = observed.job
+    return observed.ray_jobs.get(names_of(job, attempt_number(job.status)).ray_job)
+
+
+def running_ray_job(observed: Observed) -> RayJobView | None:
+    """Return the RayJob of the running attempt if this job owns it."""
+    job, ray_job = observed.job, attempt_ray_job(observed)
+    return ray_job if is_running(job.status) and ray_job and ray_job.owner_uid == job.uid else None
+
+
+def owned(observed: Observed) -> list[RayJobView]:
+    """Return the RayJobs of this job, without those of an earlier job of the same name."""
+    uid = observed.job.uid
+    return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
+
+
+def owned_live(observed: Observed) -> list[RayJobView]:
+    """Return the RayJobs of this job that are not being deleted."""
+    return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
+
+
+def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
+    """Return the RayJobs that are being deleted while their clusters still have pods.
+
+    This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
+    """
+    clusters = {pod.cluster for pod in observed.pods if pod.ended is None}
+    return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)
+
+
+def holds_resources(observed: Observed) -> bool:
+    """Return whether a RayJob or a pod of this job still holds resources."""
+    live = any(not ray_job.ended for ray_job in owned(observed))
+    return live or observed.unsynced_pods or any(pod.ended is None for pod in observed.pods)

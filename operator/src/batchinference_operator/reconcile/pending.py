@@ -1,0 +1,128 @@
+"""The statuses of a job whose next attempt cannot start yet: admission, names, rejections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from batchinference.rendering import Names
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.admission_queue import ROUNDED_FROM, AdmissionDecision
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.deadlines import job_deadlines
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.suspend import add_suspended_time
+from batchinference_operator.status.attempts import remove_attempt
+from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.job_status import Status, StatusUpdate
+from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import to_rfc3339
+
+ADMISSION_PENDING = "WaitingForTurn"
+API_SERVER_UNREACHABLE = "ApiServerAway"
+_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNREACHABLE)
+UNREACHABLE_SECONDS = 60.0
+"""How long the API server may be down before the status reports it. Most outages are shorter."""
+CREATE_RETRY_SECONDS = 60.0
+"""How long an admitted job whose RayJob could not be created waits before it is queued again."""
+SHORT_QUEUE_SECONDS = 30.0
+LONG_QUEUE_SECONDS = 300.0
+"""How often the status of a waiting job gets its new position: with fewer than ROUNDED_FROM jobs
+ahead, and otherwise. This does not delay its start, because the admission queue wakes the job."""
+
+
+@dataclass(frozen=True)
+class CreateError:
+    """Why the objects of an attempt could not be created."""
+
+    message: str
+    unreachable_seconds: float | None = None
+    """How long the API server has been unreachable; None if it rejected an object."""
+
+
+def status_after_create_error(job: JobView, error: CreateError, now: datetime) -> Status | None:
+    """Return the status that reports the error.
+
+    None if the API server has been unreachable for less than UNREACHABLE_SECONDS.
+    """
+    if error.unreachable_seconds is None:
+        message = f"{error.message}{_kueue_hint(job, error.message)}"
+        summary = Summary(Cause.REFUSED.value, message)
+    elif error.unreachable_seconds >= UNREACHABLE_SECONDS:
+        message = f"the API server could not create the job's objects: {error.message}"
+        summary = Summary(API_SERVER_UNREACHABLE, message)
+    else:
+        return None
+    job = job.with_status(add_suspended_time(job, now))
+    return _pending(job, summary, now)
+
+
+def has_create_error(job: JobView) -> bool:
+    """Return whether the status reports that the objects of the attempt cannot be created."""
+    ready = find_condition(job.status, "Ready") or {}
+    return ready.get("reason") in _CREATE_ERRORS
+
+
+def _kueue_hint(job: JobView, message: str) -> str:
+    """Return what the user can do about a rejection by Kueue; empty for other rejections.
+
+    Kueue puts RayJobs without a queue into the LocalQueue `default` of their namespace. It then
+    requires an annotation that only jobs with a queue have.
+    """
+    queue = (job.spec.get("cluster") or {}).get("queue")
+    if queue or "kueue" not in message or "autoscaling" not in message:
+        return ""
+    return (
+        ". Create the job again with spec.cluster.queue: default, the LocalQueue of its namespace"
+    )
+
+
+def requeue_for_admission(job: JobView, now: datetime) -> JobView:
+    """Return the job without the attempt for which its RayJob could not be created.
+
+    It asks for admission again after CREATE_RETRY_SECONDS, so that other jobs can be admitted
+    meanwhile.
+    """
+    at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
+    return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
+
+
+def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
+    """Return the actions while another RayJob has the name of the job's RayJob."""
+    if ray_job.owner_uid is not None:
+        message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
+    else:
+        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete or rename it"
+    status = _pending(job, Summary("NameTaken", message), now)
+    return Actions(status=status, requeue_after=POLL_SECONDS)
+
+
+def wait_for_admission(
+    job: JobView,
+    names: Names,
+    policies: Policies,
+    config: Config,
+    admission: AdmissionDecision,
+    now: datetime,
+) -> Actions:
+    """Return the actions of a job that waits in the admission queue.
+
+    A job with an invalid spec fails before it waits.
+    """
+    waited = (find_condition(job.status, "Ready") or {}).get("reason") == ADMISSION_PENDING
+    if not waited and not (actions := create_actions(job, names, config, now)).create:
+        return actions
+    status = _pending(job, Summary(ADMISSION_PENDING, admission.message), now)
+    refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
+    deadlines = [deadline.remaining for deadline in job_deadlines(job, policies, now)]
+    return Actions(status=status, requeue_after=min([refresh, *deadlines]))
+
+
+def _pending(job: JobView, summary: Summary, now: datetime) -> Status:
+    update = StatusUpdate(Phase.PENDING, summary)
+    return job.build_status(update, now)

@@ -81,7 +81,7 @@ def test_priority_may_change_while_a_job_waits(queue: Queue) -> None:
     assert queue.woken[-1] == "b", "no other event wakes it"
 
 
-def test_started_job_counts_before_its_ray_job_is_seen(queue: Queue) -> None:
+def test_started_job_counts_before_its_ray_job_is_observed(queue: Queue) -> None:
     queue.wait("a", "b")
     queue.admission_queue.admit(("team", "a"))
     assert not queue.starts("b")

@@ -273,7 +273,7 @@ def stale_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
 
 
 @pytest.mark.parametrize("result", [ray_job_body(**SUCCEEDED), None], ids=["found", "not-found"])
-def test_lookup_replaces_or_drops_a_stale_ray_job(
+def test_live_read_replaces_or_drops_a_stale_ray_job(
     cache: Cache, stale_ray_job: RayJobView, result: Any
 ) -> None:
     found = cache.refresh(KEY, stale_ray_job, result)
@@ -283,7 +283,7 @@ def test_lookup_replaces_or_drops_a_stale_ray_job(
 
 
 @pytest.mark.parametrize("result", [None, ray_job_body(**RUNNING)], ids=["not-found", "found"])
-def test_event_during_a_lookup_wins_over_its_result(
+def test_event_during_a_live_read_wins_over_its_result(
     cache: Cache, stale_ray_job: RayJobView, result: Any
 ) -> None:
     cache.set_ray_job(ray_job_body(**SUCCEEDED))
@@ -349,7 +349,9 @@ def running(empty_cache: Cache) -> Cache:
 
 
 @pytest.mark.parametrize("status", [KILLED, {}], ids=["seen-before", "in-delete-event-only"])
-def test_loss_is_kept_after_its_pod_is_deleted(running: Cache, status: dict[str, Any]) -> None:
+def test_disruption_is_kept_after_its_pod_is_deleted(
+    running: Cache, status: dict[str, Any]
+) -> None:
     disruption = (Cause.OUT_OF_MEMORY, False)
     running.pods.set_pod(pod_body("job-1-worker", **status))
     assert disruptions(running) == ([disruption] if status else [])
@@ -363,7 +365,7 @@ def test_loss_is_kept_after_its_pod_is_deleted(running: Cache, status: dict[str,
     [("job-1-head", (Cause.NODE_LOST, True)), ("job-1-worker-a", (Cause.OUT_OF_MEMORY, False))],
     ids=["head-over-worker", "last-of-two-workers"],
 )
-def test_only_the_decisive_loss_is_kept(running: Cache, lost: str, disruption: Any) -> None:
+def test_only_the_decisive_disruption_is_kept(running: Cache, lost: str, disruption: Any) -> None:
     running.pods.set_pod(evicted(lost))
     running.pods.set_pod(pod_body("job-1-worker-b", **KILLED))
     assert disruptions(running) == [disruption]
@@ -413,7 +415,7 @@ def test_pod_without_events_is_stale_after_a_while(running: Cache, clock: Manual
     assert set(running.pods.stale_pods(KEY)) == {"job-1-head", "job-1-worker"}
 
 
-def test_lookup_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -> None:
+def test_live_read_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -> None:
     for name in ("existing", "gone", "seen-again"):
         running.pods.set_pod(pod_body(name))
     clock.seconds = STALE_SECONDS + 1
@@ -425,7 +427,7 @@ def test_lookup_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -
     assert running.pods.stale_pods(KEY) == {}, "no lookup is repeated for a while"
 
 
-def test_pod_may_be_seen_before_its_ray_job(cache: Cache) -> None:
+def test_pod_may_be_observed_before_its_ray_job(cache: Cache) -> None:
     cache.pods.set_pod(pod_body())
     assert len(observe(cache).pods) == 1
 

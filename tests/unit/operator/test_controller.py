@@ -68,7 +68,7 @@ async def test_finished_job_causes_no_calls(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_driver_is_asked_with_the_token_of_the_job(harness: Harness) -> None:
+async def test_driver_is_polled_with_the_token_of_the_job(harness: Harness) -> None:
     async with harness.operator():
         await harness.finish_job()
     assert set(harness.driver.asked) == {(NAMESPACE, "job-1", harness.token())}
@@ -86,7 +86,7 @@ async def test_many_jobs_finish_with_few_workers(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_pod_trouble_shows_in_status_until_the_pod_starts(harness: Harness) -> None:
+async def test_pod_problem_shows_in_status_until_the_pod_starts(harness: Harness) -> None:
     async with harness.operator():
         harness.cluster.apply()
         await harness.ray_job().start()

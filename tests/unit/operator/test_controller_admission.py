@@ -160,7 +160,7 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_ray_job_deleted_unseen_frees_its_slot(harness: Harness) -> None:
+async def test_ray_job_deleted_without_an_event_frees_its_slot(harness: Harness) -> None:
     async with harness.operator(config=at_most(1)):
         await start_a_and_queue_b(harness, deadlines={"pending": "1m"})
         harness.cluster.patch("RayJob", "job-a-1", {"metadata": {"finalizers": ["kuberay"]}})
@@ -273,7 +273,7 @@ async def test_ray_job_that_is_observed_again_takes_its_slot_again(harness: Harn
 
 
 @in_virtual_time
-async def test_waiting_job_deleted_unseen_blocks_no_other(harness: Harness) -> None:
+async def test_waiting_job_deleted_without_an_event_blocks_no_other(harness: Harness) -> None:
     await apply_in_order(harness, *NAMES[:3])
     async with harness.operator(config=at_most(1)):
         await until(lambda: harness.reason("job-c") == "WaitingForTurn")

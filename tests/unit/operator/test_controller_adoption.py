@@ -27,7 +27,7 @@ def find_unadopted(state: JobState, ray_job: dict[str, Any], **fields: Any) -> H
 
 
 @in_virtual_time
-async def test_answering_driver_is_not_silent_after_restart() -> None:
+async def test_answering_driver_is_not_reported_unreachable_after_restart() -> None:
     harness = find_unadopted(JobState.RUNNING, RUNNING, rows=40, total=100)
     await asyncio.sleep(AWAY)
     async with harness.operator():

@@ -103,7 +103,7 @@ async def test_deleting_job_gets_no_new_ray_job(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_pod_deleted_unseen_is_no_longer_charged(harness: Harness) -> None:
+async def test_pod_deleted_without_an_event_is_no_longer_charged(harness: Harness) -> None:
     async with harness.operator():
         harness.cluster.apply()
         await harness.ray_job().start()
@@ -117,7 +117,7 @@ async def test_pod_deleted_unseen_is_no_longer_charged(harness: Harness) -> None
 
 
 @in_virtual_time
-async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_away(harness: Harness) -> None:
+async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness: Harness) -> None:
     harness.cluster.finalizers_hold = True
     async with harness.operator():
         await harness.start_job()

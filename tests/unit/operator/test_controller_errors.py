@@ -243,7 +243,7 @@ async def test_worker_survives_any_error(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_silent_driver_does_not_reset_progress(harness: Harness) -> None:
+async def test_unreachable_driver_does_not_reset_progress(harness: Harness) -> None:
     async with harness.operator():
         ray_job = await harness.run_job()
         await ray_job.answer(Answer(reached=True, report=report(rows=40)))

@@ -71,7 +71,7 @@ def test_first_row_ends_the_pending_and_starts_the_stall_deadline() -> None:
         assert loop.phase == phase
 
 
-def test_pod_trouble_is_the_cause_of_a_pending_timeout() -> None:
+def test_pod_problem_is_the_cause_of_a_pending_timeout() -> None:
     loop = limited(pending="10m")
     loop.start()
     loop.pods = troubled("ImagePullBackOff", "no such image")
@@ -115,7 +115,7 @@ def test_stalled_attempt_is_retried() -> None:
         ("stall", 10, troubled("ErrImagePull", "no image"), "pod job-1-worker: no image"),
     ],
 )
-def test_timeout_names_the_stage_or_the_pod_trouble(
+def test_timeout_names_the_stage_or_the_pod_problem(
     deadline: str, rows: int, pods: tuple[PodView, ...], detail: str
 ) -> None:
     loop = limited(**{deadline: "5m"})
@@ -150,7 +150,7 @@ def test_restarted_driver_restarts_the_stall_deadline() -> None:
     assert loop.reason == "Stalled"
 
 
-def test_silent_driver_does_not_reset_the_rows() -> None:
+def test_unreachable_driver_does_not_reset_the_rows() -> None:
     loop = limited(stall="5m")
     loop.run(rows=900)
     loop.report = None

@@ -160,7 +160,7 @@ async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any)
         {"podIP": "10.0.0.7", "serviceName": "a:9@"},
     ],
 )
-async def test_head_without_address_is_not_asked(serve: Serve, head: Any) -> None:
+async def test_head_without_address_is_not_polled(serve: Serve, head: Any) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     seen = RayJobView.of(ray_job_body(jobStatus="RUNNING", rayClusterStatus={"head": head}))
     assert unheard(await poll(server, seen))

@@ -122,7 +122,7 @@ async def test_answering_driver_is_polled_at_the_pace(heads: Heads) -> None:
     ("seconds", "answer", "longest"), [(1.5, REACHED, MAX_SLOW_BACKOFF), (0.0, SILENT, MAX_BACKOFF)]
 )
 @in_virtual_time
-async def test_slow_or_silent_driver_is_polled_with_backoff(
+async def test_slow_or_unreachable_driver_is_polled_with_backoff(
     heads: Heads, seconds: float, answer: Answer, longest: float
 ) -> None:
     heads.seconds, heads.answer = seconds, answer
@@ -241,12 +241,12 @@ async def test_deleted_drivers_are_forgotten(heads: Heads) -> None:
         heads.answer = REACHED
         await asyncio.sleep(FORGET_SECONDS + 1)
         read(polls, seen())
-        assert len(polls._known) <= 5
+        assert len(polls._states) <= 5
         assert polls.slow == 0
 
 
 @in_virtual_time
-async def test_silent_drivers_do_not_delay_a_new_job(harness: Harness) -> None:
+async def test_unreachable_drivers_do_not_delay_a_new_job(harness: Harness) -> None:
     heads = Heads(seconds=2.0, answer=SILENT)
     harness.driver = heads  # type: ignore[assignment]
     names = [f"job-{number}" for number in range(60)]
@@ -290,7 +290,7 @@ async def test_poll_rate_is_limited_over_all_jobs(monkeypatch: pytest.MonkeyPatc
 
 
 @in_virtual_time
-async def test_restarted_operator_does_not_call_a_driver_silent(harness: Harness) -> None:
+async def test_restarted_operator_does_not_report_a_driver_as_unreachable(harness: Harness) -> None:
     async with harness.operator():
         kuberay = await harness.run_job()
         await kuberay.answer(Answer(reached=True, report=report(JobState.RUNNING, rows=7)))

@@ -140,7 +140,7 @@ def test_suspension_and_resumption_post_events(job: RecordedJob) -> None:
     assert job.reasons == ["AttemptStarted", "Suspended", "Resumed", "AttemptStarted"]
 
 
-def test_pod_trouble_posts_an_event_each_time_it_begins(job: RecordedJob) -> None:
+def test_pod_problem_posts_an_event_each_time_it_starts(job: RecordedJob) -> None:
     job.start()
     job.pods = waiting_pods()
     job.reconcile()

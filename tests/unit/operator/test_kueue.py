@@ -67,7 +67,7 @@ def test_fields_written_by_kueue_are_kept() -> None:
 
 
 @pytest.mark.parametrize("deadline", ["pending", "active"])
-def test_attempt_deadlines_begin_at_admission(deadline: str) -> None:
+def test_attempt_deadlines_start_at_admission(deadline: str) -> None:
     loop = queued(deadlines={deadline: "10m"})
     loop.reconcile(86_400)
     assert loop.phase == "Pending"
@@ -162,7 +162,7 @@ def gate(loop: ReconcileLoop, seconds: float = 0.0, *, gated: bool = True) -> No
     loop.reconcile(seconds)
 
 
-def test_gated_pod_is_queued_and_its_deadline_begins_when_it_is_admitted() -> None:
+def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> None:
     loop = ReconcileLoop(deadlines={"pending": "10m"}, cluster={"queue": "gpu"})
     loop.run(rows=0)
     gate(loop)

@@ -26,7 +26,7 @@ def loop() -> ReconcileLoop:
     return loop
 
 
-def test_silent_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop) -> None:
+def test_unreachable_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop) -> None:
     loop.report = None
     loop.reconcile(LOST_PODS_SECONDS)
     assert loop.phases[-1] == "Running", "the head may still answer"
@@ -114,7 +114,7 @@ def test_ended_pods_of_lost_workers_are_replaced_by_kuberay(loop: ReconcileLoop)
     assert loop.phases[-1] == "Running"
 
 
-def test_end_seen_by_kuberay_wins_over_a_lost_head(loop: ReconcileLoop) -> None:
+def test_end_reported_by_kuberay_wins_over_a_lost_head(loop: ReconcileLoop) -> None:
     loop.report = None
     loop.set_kuberay_status(jobStatus="SUCCEEDED", jobDeploymentStatus="Complete")
     loop.reconcile(LOST_PODS_SECONDS + 1)

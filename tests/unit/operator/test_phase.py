@@ -166,7 +166,7 @@ def test_phase_of_a_started_job_is_that_of_its_driver(
 
 
 @pytest.mark.parametrize("before", [Phase.RUNNING, Phase.FINALIZING])
-def test_silent_driver_does_not_change_the_phase(before: Phase) -> None:
+def test_unreachable_driver_does_not_change_the_phase(before: Phase) -> None:
     phase, summary = verdict_of(seen(**RUNNING), before=before.value)
     assert (phase, summary.reason) == (before, "DriverSilent")
 
@@ -199,7 +199,7 @@ IMAGE_PULL = Summary("ImagePull", "pod job-1-worker: no such image")
         (RUNNING, None, "Finalizing", Phase.FINALIZING),
     ],
 )
-def test_pod_trouble_is_named_before_the_driver_starts(
+def test_pod_problem_is_named_before_the_driver_starts(
     status: dict[str, Any], found_report: Report | None, before: str, phase: Phase
 ) -> None:
     assert verdict_of(seen(**status), TROUBLED, report=found_report, before=before) == (

@@ -72,7 +72,7 @@ def test_ended_ray_job_has_all_fields() -> None:
     assert seen.cluster_retained
 
 
-def test_ttl_and_deletion_timestamp_give_kept_and_deleting() -> None:
+def test_ttl_and_deletion_timestamp_give_cluster_retained_and_deleting() -> None:
     body = ray_job_body()
     body["spec"]["ttlSecondsAfterFinished"] = 0
     body["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"

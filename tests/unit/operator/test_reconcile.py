@@ -142,7 +142,7 @@ def test_start_continues_after_a_lost_status_write() -> None:
     assert (again.create, again.status) == (first.create, first.status)
 
 
-def test_token_secret_is_created_when_the_ray_job_is_seen() -> None:
+def test_token_secret_is_created_when_the_ray_job_is_observed() -> None:
     seen = view(**INITIALIZING)
     actions = act(Observed(planned_job(), {"job-1": seen}))
     (secret,) = actions.create
@@ -288,13 +288,13 @@ def test_state_of_the_driver_is_the_phase(report_seen: Report | None, expected: 
     assert actions.requeue_after == IDLE_SECONDS, "an answer of the driver comes before"
 
 
-def test_silent_driver_is_reported_and_job_continues() -> None:
+def test_unreachable_driver_is_reported_and_job_continues() -> None:
     running = observe_started(view(**RUNNING), report=report(rows=3), driver_reached=True)
     actions = act(observe_next(running, view(**RUNNING)))
     assert (phase(actions), reason(actions)) == ("Running", "DriverSilent")
 
 
-def test_driver_is_not_silent_in_its_first_minute() -> None:
+def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:
     """The time that the cluster took to start does not count. It counts in KubeRay's startTime,
     which is when KubeRay accepted the RayJob."""
     loop = ReconcileLoop()
@@ -320,7 +320,7 @@ def test_driver_is_not_silent_in_its_first_minute() -> None:
     ],
     ids=["status", "event"],
 )  # fmt: skip
-def test_pod_trouble_is_in_the_status(
+def test_pod_problem_is_in_the_status(
     status: dict[str, Any], events: dict[str, str], cause: str, expected: str
 ) -> None:
     pod = PodView.of(pod_body("job-1-worker", **status))
@@ -455,7 +455,7 @@ def test_job_is_finished_by_conditions_not_by_phase(status: dict[str, Any], expe
     ],
     ids=["no-ray-job", "no-driver", "running", "ended", "foreign", "no-attempt", "finished"],
 )
-def test_report_is_wanted_only_of_a_started_driver(observed: Observed, wanted: bool) -> None:
+def test_only_a_started_driver_is_polled(observed: Observed, wanted: bool) -> None:
     assert polls_driver(observed) is wanted
 
 

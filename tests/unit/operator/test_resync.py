@@ -28,7 +28,7 @@ async def resynced(harness: Harness) -> AsyncIterator[Controller]:
 
 @pytest.mark.parametrize("fault", [None, Refused("403: forbidden"), Unreachable("reset")], ids=repr)
 @in_virtual_time
-async def test_job_deleted_unseen_is_forgotten_despite_a_failed_list(
+async def test_job_deleted_without_an_event_is_forgotten_despite_a_failed_list(
     harness: Harness, fault: Exception | None
 ) -> None:
     faults = [fault] if fault else []

@@ -173,7 +173,7 @@ def test_unrecorded_ray_job_is_removed_and_not_missed_after_resume(loop: Reconci
     assert (loop.phase, loop.status["failedAttempts"]) == ("Planning", 0)
 
 
-def test_job_is_suspending_while_kuberay_is_away() -> None:
+def test_job_is_suspending_while_kuberay_is_down() -> None:
     loop = suspended()
     loop.reconcile()
     for _ in range(3):
@@ -278,7 +278,7 @@ def test_cluster_kept_for_its_report_is_released() -> None:
     assert loop.phase == "Suspended"
 
 
-def test_ended_ray_job_frees_its_slot_while_kuberay_is_away() -> None:
+def test_ended_ray_job_frees_its_slot_while_kuberay_is_down() -> None:
     """Only the operator deletes the RayCluster while KubeRay is down."""
     loop = suspended()
     loop.set_kuberay_status(**ENDED, rayClusterName="job-1-cluster")

@@ -42,7 +42,7 @@ def test_each_kind_is_watched_in_each_namespace() -> None:
     assert watches.missing == expected, "watches of other kinds do not count"
 
 
-def test_list_is_a_sign_of_life_but_does_not_begin_a_watch(clock: ManualClock) -> None:
+def test_list_is_an_answer_but_does_not_start_a_watch(clock: ManualClock) -> None:
     watches = WatchHealth(["team"], 60, lambda: clock.seconds)
     clock.seconds += 181
     watches.record_answer(RAY_JOBS, watch=False)
@@ -64,7 +64,7 @@ def test_dead_watch_is_found_and_may_recover(clock: ManualClock) -> None:
     assert watches.dead == []
 
 
-def test_watches_that_never_begin_are_dead_in_the_end(clock: ManualClock) -> None:
+def test_watches_that_never_start_are_dead(clock: ManualClock) -> None:
     watches = WatchHealth([], 60, lambda: clock.seconds)
     assert watches.dead == []
     clock.seconds += 181

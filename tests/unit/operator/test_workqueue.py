@@ -160,7 +160,7 @@ async def test_flows_are_served_round_robin() -> None:
     steps=st.lists(st.none() | st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=120)
 )
 @settings(max_examples=examples(200), deadline=None)
-def test_waiting_lane_is_passed_over_once_at_most(steps: list[tuple[str, int] | None]) -> None:
+def test_waiting_flow_is_skipped_once_at_most(steps: list[tuple[str, int] | None]) -> None:
     """While a key of a lane waits, each other lane hands out at most one key before it. A step
     adds a key, or takes one (None)."""
 

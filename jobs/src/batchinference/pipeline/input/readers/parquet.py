@@ -37,7 +37,7 @@ bytes."""
 CHUNK_BYTES = 64 << 20
 """Bytes per table that a reader yields, by the sizes in the footer, which need not be true."""
 MAX_BYTES, MAX_GROWTH = 192 << 20, 4
-"""Memory that decoding a table may take: a constant plus a multiple of the size of the row group."""
+"""Limit for the memory to decode a table: a constant plus a multiple of the row group's size."""
 FEWER = 16
 """The divisor for the rows of a table after one has taken too much memory."""
 

@@ -19,8 +19,8 @@ from batchinference.pipeline.input.readers.base import (
     blamed,
     inspected,
 )
-from batchinference.pipeline.input.readers.chunks import after as after_rows
-from batchinference.pipeline.input.readers.chunks import first as first_rows
+from batchinference.pipeline.input.readers.base import after as after_rows
+from batchinference.pipeline.input.readers.base import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import checked, parquet_footer, parquet_metadata
 from batchinference.pipeline.storage.location import Location

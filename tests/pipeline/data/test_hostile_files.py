@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from batchinference import pipeline
-from batchinference.pipeline.input import whole_files
+from batchinference.pipeline.input import scan
 from batchinference.pipeline.input.readers import json_limits, records, webdataset
 from batchinference.pipeline.input.readers import parquet as parquet_reader
 from batchinference.pipeline.input.readers.base import MAX_COLUMNS
@@ -263,7 +263,7 @@ def test_files_that_grow_when_they_are_decoded_share_no_table(
 ) -> None:
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(large_png(100, 100))
-    monkeypatch.setattr(whole_files, "GROUP_BYTES", 50_000)
+    monkeypatch.setattr(scan, "GROUP_BYTES", 50_000)
     tables = read_files("images", tmp_path).tables
     assert [table.num_rows for table in tables] == [2, 2, 2, 2]  # each image has 30,000 bytes
 

@@ -12,7 +12,7 @@ import sklearn.datasets
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.whole_files import GROUP_FILES
+from batchinference.pipeline.input.scan import GROUP_FILES
 from support.inputs.read_files import open_input, read_files
 
 SKIMAGE = Path(skimage.data_dir)

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.base import JobInput
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.chunks import size_of, within
+from batchinference.pipeline.input.readers.base import BadRow, Chunk, size_of, within
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from support.inputs.formats import CASES, Case, pictures, png
@@ -203,7 +202,7 @@ def test_without_gaps_there_are_no_read_tasks(opened: Input) -> None:
 
 
 def test_gaps_of_a_table_source_are_read(tmp_path: Path) -> None:
-    from batchinference.pipeline.input.open import open_input as open_any
+    from batchinference.pipeline.input.files import open_input as open_any
     from batchinference.spec.read import ReadLance
 
     path = tmp_path / "a.lance"

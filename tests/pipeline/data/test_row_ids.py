@@ -19,7 +19,7 @@ from batchinference.pipeline.execution.block_codec import decode
 from batchinference.pipeline.execution.staged import RowSource
 from batchinference.pipeline.input.files import tasks_of
 from batchinference.pipeline.input.listing import InputFile
-from batchinference.pipeline.input.readers.binary import BinaryReader
+from batchinference.pipeline.input.readers.whole_file import BinaryReader
 from batchinference.pipeline.row_ids import READ_STEP
 from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples

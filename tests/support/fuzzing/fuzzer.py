@@ -18,6 +18,9 @@ from support.fuzzing.seeds import target
 
 HANGS_AFTER, STARTS_WITHIN = 90.0, 250.0
 """Seconds to wait for a line. They are long because other processes may use the CPU."""
+FILES_PER_PROCESS = 1000
+"""Files after which a worker is restarted. Its memory allocators reserve address space for each of
+the threads that read them, so a worker would reach its limit after some thousand files."""
 KEPT = Path(tempfile.gettempdir()) / "batchinference-fuzz"
 """The directory in which files that cause a problem are kept."""
 
@@ -44,7 +47,8 @@ class Worker:
         found: dict[int, str] = {}
         number = -1
         while number + 1 < files:
-            span = {"seed": seed, "start": number + 1, "stop": files}
+            stop = min(number + 1 + FILES_PER_PROCESS, files)
+            span = {"seed": seed, "start": number + 1, "stop": stop}
             self._send({"name": name, "directory": str(directory), **span})
             while True:
                 line, ended = self._line(HANGS_AFTER)
@@ -52,6 +56,8 @@ class Worker:
                     found[number] = ended
                     break
                 if line == "done":
+                    if stop < files:
+                        self.stop()
                     break
                 if line.isdecimal():
                     number = int(line)

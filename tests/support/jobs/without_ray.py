@@ -35,7 +35,7 @@ from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.staged import BlockStage, sink_for
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.input.open import open_input
+from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.storage import location

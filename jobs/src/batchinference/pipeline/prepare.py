@@ -37,8 +37,8 @@ from batchinference.pipeline.commit.stored_code import write_code
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
+from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.listing import STATS
-from batchinference.pipeline.input.open import open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     NoNewFiles,

@@ -1,4 +1,4 @@
-"""Files as the input of a job."""
+"""Opens the input of a job, which is files or a table, and divides files into read tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from batchinference.pipeline.input.base import NOTHING, ReadRows
+from batchinference.pipeline.input.base import NOTHING, JobInput, ReadRows
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
@@ -22,21 +22,39 @@ from batchinference.pipeline.input.planning import (
     sample,
 )
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import BadRow, DivisibleReader, FileStats, Reader
-from batchinference.pipeline.input.readers.chunks import first, size_of
+from batchinference.pipeline.input.readers.base import (
+    BadRow,
+    DivisibleReader,
+    FileStats,
+    Reader,
+    first,
+    size_of,
+)
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import ProcessedFiles, ResumedInput
+from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.input.statistics import prepare_reader, with_row_counts
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import FileOptions, ReadFiles
+from batchinference.spec.read import FileOptions, Read, ReadFiles
 
 REREAD_BYTES = 4 << 20
 """An input of at most this size, also in memory, is divided even if each task has to read its files
 from the beginning."""
 FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
+
+
+def open_input(read: Read, earlier: ResumedInput | ProcessedFiles | None = None) -> JobInput:
+    """Find the input of a job and return it as an input that does not change.
+
+    `earlier` is the input snapshot of the job to resume, or the files that were processed already.
+    Raises BadInput if a file is missing or has changed since then, and NoNewFiles if all files were
+    processed before."""
+    if isinstance(read, ReadFiles):
+        return open_files(read, earlier=earlier)
+    return open_table(read)
 
 
 def open_files(

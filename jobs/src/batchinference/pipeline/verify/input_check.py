@@ -14,8 +14,7 @@ from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snap
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import SAMPLED_FILES, sample
 from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import FileStats, Reader
-from batchinference.pipeline.input.readers.chunks import size_of
+from batchinference.pipeline.input.readers.base import FileStats, Reader, size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows

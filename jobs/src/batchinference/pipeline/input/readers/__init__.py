@@ -30,7 +30,7 @@ READERS = {
     "json": Entry("json", "JsonReader"),
     "csv": Entry("csv", "CsvReader"),
     "text": Entry("text", "TextReader"),
-    "binary": Entry("binary", "BinaryReader"),
+    "binary": Entry("whole_file", "BinaryReader"),
     "numpy": Entry("numpy", "NumpyReader"),
     "audio": Entry("audio", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),

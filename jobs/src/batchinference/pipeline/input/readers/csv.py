@@ -21,8 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pac
 
-from batchinference.pipeline.input.readers.base import MAX_COLUMNS, BadRow, Chunk, inspected
-from batchinference.pipeline.input.readers.chunks import after, size_of
+from batchinference.pipeline.input.readers.base import (
+    MAX_COLUMNS,
+    BadRow,
+    Chunk,
+    after,
+    inspected,
+    size_of,
+)
 from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.storage.location import Location

@@ -19,8 +19,8 @@ from batchinference.pipeline.input.readers.base import (
     blamed,
     inspected,
 )
-from batchinference.pipeline.input.readers.chunks import after as after_rows
-from batchinference.pipeline.input.readers.chunks import first as first_rows
+from batchinference.pipeline.input.readers.base import after as after_rows
+from batchinference.pipeline.input.readers.base import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import checked, parquet_footer, parquet_metadata
 from batchinference.pipeline.storage.location import Location
@@ -37,7 +37,7 @@ bytes."""
 CHUNK_BYTES = 64 << 20
 """Bytes per table that a reader yields, by the sizes in the footer, which need not be true."""
 MAX_BYTES, MAX_GROWTH = 192 << 20, 4
-"""Memory that decoding a table may take: a constant plus a multiple of the compressed row group."""
+"""Limit for the memory to decode a table: a constant plus a multiple of the row group's size."""
 FEWER = 16
 """The divisor for the rows of a table after one has taken too much memory."""
 
@@ -101,10 +101,10 @@ class ParquetReader:
     def _tables(self, opened: pq.ParquetFile, group: int, size: int) -> Iterator[pa.Table]:
         """Yield the rows of a row group. After a MemoryError, continue with fewer rows at a time.
         A single row that takes too much memory raises it."""
-        footer = opened.metadata.row_group(group)
-        packed, unpacked = _sizes(footer)
+        footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
+        unpacked = max(1, footer.total_byte_size)
         rows = min(max(1, footer.num_rows * CHUNK_BYTES // unpacked), CHUNK_ROWS)
-        memory = MAX_BYTES + MAX_GROWTH * min(packed, size)
+        memory = MAX_BYTES + MAX_GROWTH * min(unpacked, size)
         done = 0
         while True:
             batches = opened.iter_batches(rows, row_groups=[group], columns=self._wanted)
@@ -158,15 +158,6 @@ def _limited(batches: Iterator[pa.RecordBatch], memory: int) -> Iterator[pa.Tabl
         if batch is None:
             return
         yield pa.table(batch)
-
-
-def _sizes(group: pq.RowGroupMetaData) -> tuple[int, int]:
-    """Return the compressed and the uncompressed size of a row group, as its footer claims."""
-    columns = [group.column(number) for number in range(group.num_columns)]
-    return (
-        sum(max(0, column.total_compressed_size) for column in columns),
-        max(1, sum(max(0, column.total_uncompressed_size) for column in columns)),
-    )
 
 
 def _edges(footer: pq.FileMetaData) -> list[int]:

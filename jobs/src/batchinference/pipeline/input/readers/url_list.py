@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
-from batchinference.pipeline.input.readers.chunks import after, first, size_of
+from batchinference.pipeline.input.readers.base import BadRow, Chunk, after, first, size_of
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
 from batchinference.pipeline.media import decoding

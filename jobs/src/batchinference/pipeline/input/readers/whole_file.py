@@ -1,4 +1,4 @@
-"""Base class for readers of formats in which a file is one row."""
+"""Base class for readers of formats in which a file is one row, and the reader of bytes."""
 
 from __future__ import annotations
 
@@ -68,3 +68,15 @@ class WholeFileReader:
 
     def columns(self) -> list[str]:
         return list(self.names)
+
+
+class BinaryReader(WholeFileReader):
+    """Reads files of any type as bytes."""
+
+    names = ("bytes",)
+
+    def decode(self, content: bytes) -> bytes:
+        return content
+
+    def columns_of(self, decoded: list[bytes]) -> list[pa.Array]:
+        return [pa.array(decoded, pa.large_binary())]

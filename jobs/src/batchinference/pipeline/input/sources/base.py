@@ -21,7 +21,7 @@ from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.input.base import NOTHING, ReadRows, check_names
 from batchinference.pipeline.input.listing import as_parquet
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.input.readers.chunks import size_of, within
+from batchinference.pipeline.input.readers.base import size_of, within
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_ids import MissingRows, RowRange

@@ -17,11 +17,12 @@ from PIL import Image
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import FORMATS_EXTRA, missing
-from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.transformers.loading import (
+    Source,
     check_options,
     of_feature_extractor,
     of_image_processor,
+    take_loading,
 )
 from batchinference.spec.models import TransformersModel
 

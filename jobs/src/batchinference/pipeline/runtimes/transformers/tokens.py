@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.transformers.loading import take_loading
-from batchinference.pipeline.runtimes.transformers.options import check_options, of_tokenizer
+from batchinference.pipeline.runtimes.transformers.loading import (
+    check_options,
+    of_tokenizer,
+    take_loading,
+)
 from batchinference.spec.models import TransformersModel
 
 _LEAST_SHARE = 0.1

@@ -58,7 +58,7 @@ def resolve(source: str, revision: str | None = None, storage: Storage = FROM_EN
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
-        raise ModelLoad(f"'revision' is for models of the Hub, and '{source}' is not one")
+        raise ModelLoad(f"revision: '{source}' is not a model of the Hub. Remove the field")
     return resolve_place(source, storage)
 
 

@@ -155,11 +155,11 @@ class ChatTemplate:
         self.there = getattr(processor, "chat_template", None) is not None
         for field in ("system", "messages"):
             if getattr(model, field) and not self.there:
-                raise ModelLoad(f"'{field}': {self._missing()}: put all into 'prompt'")
+                raise ModelLoad(f"{field}: {self._missing()}. Put all text into 'prompt'")
         if set(model.images) & set(places(model.prompt or "")) and not self.there:
             raise ModelLoad(
-                f"'prompt': {self._missing()}, so it has no places for images: write the model's "
-                "own token for an image, such as <image>"
+                f"prompt: {self._missing()}, so images have no places. Write the model's own token "
+                "for an image, such as <image>"
             )
 
     def __call__(self, prompt: str | list[Message]) -> str:

@@ -219,7 +219,7 @@ async def test_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (None, "", " \n"):
         if value is not None:
             monkeypatch.setenv("LLM_KEY", value)
-        with pytest.raises(ModelLoad, match=r"environment variable LLM_KEY, .* is not set: export"):
+        with pytest.raises(ModelLoad, match=r"environment variable LLM_KEY, .* is not set. Export"):
             await ask(chat(apiKeyEnv="LLM_KEY"), question=["hello"])
 
 

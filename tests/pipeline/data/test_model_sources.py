@@ -139,7 +139,7 @@ def test_offline_error_names_the_download_command(offline: None, tmp_path: Path)
 
 def test_revision_of_a_path_is_rejected() -> None:
     for source in ("s3://bucket/model", "/models/bert", "./bert"):
-        with pytest.raises(ModelLoad, match=f"'revision' is for models of the Hub, and '{source}'"):
+        with pytest.raises(ModelLoad, match=f"revision: '{source}' is not a model of the Hub"):
             resolve(source, "main")
 
 

@@ -89,7 +89,7 @@ def test_model_without_tokenizer_files_is_rejected(task: str, tmp_path: Path) ->
         "text-generation": hf.BertLMHeadModel,
     }
     kinds[task](config).save_pretrained(tmp_path)
-    with pytest.raises(ModelLoad, match="has 5 tokens of the 200 that the model knows: put the f"):
+    with pytest.raises(ModelLoad, match="has 5 tokens of the 200 that the model knows"):
         loaded(task, str(tmp_path), ["text"])
 
 

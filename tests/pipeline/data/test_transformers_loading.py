@@ -189,7 +189,7 @@ def test_revision_of_a_folder_is_rejected(
     bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(bert).parent)
-    with pytest.raises(ModelLoad, match=f"models of the Hub, and '{Path(bert).name}' is not one"):
+    with pytest.raises(ModelLoad, match=f"'{Path(bert).name}' is not a model of the Hub"):
         loaded("feature-extraction", Path(bert).name, ["text"], revision="main")
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.imports import load_callable
 
+_Model = TypeVar("_Model")
 Batch = dict[str, np.ndarray]
 
 
@@ -86,9 +88,31 @@ def chosen(output: Any, name: str | None) -> Any:
         outputs = {str(position): value for position, value in enumerate(output)}
     else:
         return output
-    if name is None and len(outputs) == 1:
-        return next(iter(outputs.values()))
-    if name not in outputs:
-        given = "outputName is not given" if name is None else f"it has no '{name}'"
-        raise ModelLoad(f"the model has the outputs {', '.join(outputs)}, and {given}")
-    return outputs[name]
+    return outputs[output_name(outputs, name)]
+
+
+def output_name(outputs: Iterable[str], wanted: str | None) -> str:
+    """Return the wanted output, or the only one. Raises ModelLoad if there is no such output."""
+    names = list(outputs)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None or wanted not in names:
+        problem = "the model has several outputs" if wanted is None else f"no output '{wanted}'"
+        raise ModelLoad(f"outputName: {problem}. Name one of {', '.join(names)}")
+    return wanted
+
+
+def check_input_names(model: Iterable[str], given: Iterable[str]) -> None:
+    """Raise ModelLoad if the names of the inputs are not those of the model."""
+    if set(model) != set(given):
+        takes, names = (", ".join(sorted(each)) for each in (model, given))
+        raise ModelLoad(f"inputs: the model takes {takes}, not {names}. Use the model's names")
+
+
+def model_of_factory(factory: str, arguments: Mapping[str, Any], kind: type[_Model]) -> _Model:
+    """Return what the user's function returns. Raises ModelLoad if it is not of this kind."""
+    made = load_callable(factory)(**arguments)
+    if not isinstance(made, kind):
+        wanted = f"{kind.__module__.partition('.')[0]} {kind.__name__}"
+        raise ModelLoad(f"factory: '{factory}' returned {type(made).__name__}. Return a {wanted}")
+    return made

@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import load_callable, need
-from batchinference.pipeline.runtimes.base import chosen, numbers
+from batchinference.pipeline.imports import need
+from batchinference.pipeline.runtimes.base import (
+    check_input_names,
+    chosen,
+    model_of_factory,
+    numbers,
+)
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import KerasModel
@@ -25,8 +30,8 @@ class KerasRuntime:
 
         if keras.backend.backend() != backend:
             raise ModelLoad(
-                f"Keras computes with {keras.backend.backend()} in this process already, and the "
-                f"model wants {backend}"
+                f"backend: Keras already uses {keras.backend.backend()} in this process, not "
+                f"{backend}. Use one backend for all models of a job"
             )
         self._place = _place(device, backend)
         self._device = keras.device
@@ -79,9 +84,7 @@ def _load(model: KerasModel) -> Any:
     path = resolve_place(model.source, model.storage) if model.source else None
     if model.factory is None:
         return keras.saving.load_model(path, compile=False)
-    made = load_callable(model.factory)(**model.factory_args)
-    if not isinstance(made, keras.Model):
-        raise ModelLoad(f"'{model.factory}' returned {type(made).__name__}, not a keras.Model")
+    made: Any = model_of_factory(model.factory, model.factory_args, keras.Model)
     if path is not None:
         made.load_weights(path)
     return made
@@ -94,7 +97,5 @@ def _check_inputs(model: Any, given: set[str]) -> None:
         return
     by_key = len(tensors) > 1 and isinstance(model.input, dict)
     names = set(model.input) if by_key else {tensor.name for tensor in tensors}
-    if names and names != given:
-        raise ModelLoad(
-            f"the model takes {', '.join(sorted(names))}, not {', '.join(sorted(given))}"
-        )
+    if names:
+        check_input_names(names, given)

@@ -37,12 +37,6 @@ ADAPTER_FILE = "adapter_config.json"
 _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 """Load formats with which vLLM reads the weights directly from the object store."""
 
-WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
-"""Name patterns of weight files. The stages that prepare prompts do not need these files."""
-ADAPTER_FILE = "adapter_config.json"
-_STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
-"""Load formats with which vLLM reads the weights directly from the object store."""
-
 
 def cache_directory() -> Path:
     """Return the folder for downloaded models: BATCHINFERENCE_CACHE or ~/.cache/batchinference."""
@@ -64,7 +58,7 @@ def resolve(source: str, revision: str | None = None, storage: Storage = FROM_EN
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
-        raise ModelLoad(f"'revision' is for models of the Hub, and '{source}' is not one")
+        raise ModelLoad(f"revision: '{source}' is not a model of the Hub. Remove the field")
     return resolve_place(source, storage)
 
 

@@ -9,7 +9,12 @@ import numpy as np
 import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.base import in_parts, numbers
+from batchinference.pipeline.runtimes.base import (
+    check_input_names,
+    in_parts,
+    numbers,
+    output_name,
+)
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import OnnxModel
@@ -24,9 +29,7 @@ class OnnxRuntime:
     def __init__(self, model: OnnxModel, device: Device) -> None:
         self._session = _session(_file(resolve_place(model.source, model.storage)), device)
         self._inputs = {each.name: each for each in self._session.get_inputs()}
-        if set(self._inputs) != set(model.inputs):
-            takes, given = ", ".join(self._inputs), ", ".join(model.inputs)
-            raise ModelLoad(f"the model takes {takes}, not {given}")
+        check_input_names(self._inputs, model.inputs)
         for each in self._inputs.values():
             _dtype(each)  # raises TypeError if NumPy does not have the type
         self._output = _output(self._session, model.output_name)
@@ -47,7 +50,7 @@ def _file(path: str) -> str:
         return path
     files = sorted(Path(path).glob("*.onnx"))
     if len(files) != 1:
-        raise ModelLoad(f"'{path}' must hold one .onnx file, and holds {len(files)}")
+        raise ModelLoad(f"source: '{path}' has {len(files)} .onnx files. Name the file")
     return str(files[0])
 
 
@@ -81,13 +84,9 @@ def _provider(device: Device) -> str:
 def _output(session: Any, wanted: str | None) -> str:
     """Return the output's name. Raises ModelLoad if it is ambiguous, missing or not a tensor."""
     outputs = {each.name: each.type for each in session.get_outputs()}
-    if wanted is None and len(outputs) > 1:
-        raise ModelLoad(f"the model has the outputs {', '.join(outputs)}: name one as 'outputName'")
-    name = next(iter(outputs)) if wanted is None else wanted
-    if name not in outputs:
-        raise ModelLoad(f"the model has no output '{name}': it has {', '.join(outputs)}")
+    name = output_name(outputs, wanted)
     if not outputs[name].startswith("tensor("):
-        raise ModelLoad(f"the output '{name}' is no tensor but {outputs[name]}")
+        raise ModelLoad(f"outputName: '{name}' is {outputs[name]}. Name an output that is a tensor")
     return name
 
 

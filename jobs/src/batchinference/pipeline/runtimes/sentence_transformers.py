@@ -31,11 +31,11 @@ class SentenceTransformersRuntime:
         )
         if not self._model.supports(self._kind):
             takes = ", ".join(map(str, self._model.modalities))
-            raise ModelLoad(f"'{model.source}' takes {takes}, not {self._kind}")
+            raise ModelLoad(f"inputs: '{model.source}' takes {takes}, not {self._kind}")
         if model.prompt_name is not None and model.prompt_name not in self._model.prompts:
             prompts = ", ".join(self._model.prompts) or "none"
             raise ModelLoad(
-                f"'{model.source}' has no prompt '{model.prompt_name}': it has {prompts}"
+                f"promptName: '{model.source}' has no prompt '{model.prompt_name}', only {prompts}"
             )
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:

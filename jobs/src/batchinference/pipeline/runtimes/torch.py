@@ -12,8 +12,13 @@ from safetensors.torch import load_file
 from torch.utils._pytree import tree_unflatten
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import load_callable
-from batchinference.pipeline.runtimes.base import chosen, in_parts, numbers
+from batchinference.pipeline.runtimes.base import (
+    check_input_names,
+    chosen,
+    in_parts,
+    model_of_factory,
+    numbers,
+)
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve_place
 from batchinference.spec.models import TorchModel
@@ -75,9 +80,9 @@ def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
         if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
             return False
         known = list(parameters)
-    unknown = [name for name in inputs if name not in known]
+    unknown = set(inputs).difference(known)
     if unknown and len(inputs) > 1:
-        raise ModelLoad(f"inputs: the module takes {', '.join(known)}, not '{unknown[0]}'")
+        check_input_names(known, inputs)
     return bool(unknown)
 
 
@@ -86,9 +91,7 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
     dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device, dtype)
-    module = load_callable(model.factory)(**model.factory_args)
-    if not isinstance(module, torch.nn.Module):
-        raise ModelLoad(f"'{model.factory}' returned {type(module).__name__}, not an nn.Module")
+    module = model_of_factory(model.factory, model.factory_args, torch.nn.Module)
     if path is not None:
         module.load_state_dict(load_state(path))
     return module.to(device=device, dtype=dtype).eval()
@@ -129,8 +132,7 @@ class _Program(torch.nn.Module):
     def __init__(self, program: torch.export.ExportedProgram, inputs: list[str]) -> None:
         super().__init__()
         names = [str(name) for name in program.graph_signature.user_inputs]
-        if set(names) != set(inputs):
-            raise ModelLoad(f"the program takes {', '.join(names)}, not {', '.join(inputs)}")
+        check_input_names(names, inputs)
         self._names = names
         self.rows = _fixed_rows(program)
         self._form = program.call_spec.in_spec

@@ -66,8 +66,8 @@ class TorchvisionRuntime:
         """Return the most likely class of each row, or a list of them if `topK` is set."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
-                f"the model has {scores.shape[-1]} classes and there are {len(self._labels)} "
-                "labels: give the names of its classes as 'labels'"
+                f"labels: the model has {scores.shape[-1]} classes, and there are "
+                f"{len(self._labels)} labels. List the names of its classes"
             )
         count = min(self._spec.top_k or 1, scores.shape[-1])
         best, indices = (found.cpu().numpy() for found in scores.topk(count, dim=-1))
@@ -88,14 +88,15 @@ def checks(model: TorchvisionModel) -> Any:
     known = models.list_models(module=models)
     if model.arch not in known:
         raise ModelLoad(
-            f"torchvision has no classification model '{model.arch}'"
+            f"arch: torchvision has no classification model '{model.arch}'"
             + did_you_mean(model.arch, known)
         )
     weights = models.get_model_weights(model.arch)
     name = model.weights or "DEFAULT"
     if name not in weights.__members__:
         raise ModelLoad(
-            f"'{model.arch}' has no weights '{name}': there are {', '.join(weights.__members__)}"
+            f"weights: '{model.arch}' has no weights '{name}'. Name one of "
+            f"{', '.join(weights.__members__)}"
         )
     return weights[name]
 
@@ -124,8 +125,6 @@ def _without_head(module: torch.nn.Module) -> torch.nn.Module:
     """
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
-        raise ModelLoad(
-            "'features' needs a model that ends in a linear layer, and this one has none"
-        )
+        raise ModelLoad("features: the model has no linear layer. Remove the field")
     module.set_submodule(linear[-1], torch.nn.Identity())
     return module

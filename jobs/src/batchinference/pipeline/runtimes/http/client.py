@@ -167,8 +167,8 @@ def _value(variable: str) -> str:
     value = os.environ.get(variable, "").strip()
     if not value:
         raise ModelLoad(
-            f"the environment variable {variable}, which holds a key of the endpoint, is not set: "
-            "export it, or on a cluster fill it from a Secret in cluster.env"
+            f"the environment variable {variable}, which holds a key of the endpoint, is not set. "
+            "Export it, or on a cluster fill it from a Secret in cluster.env"
         )
     return value
 

@@ -96,10 +96,11 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
         return None
     kind = "text" if model.task == "feature-extraction" else "image"
     if not hasattr(loaded, f"get_{kind}_features"):
-        raise ModelLoad(f"'{model.source}' has no embeddings of {kind}s for '{model.task}'")
+        raise ModelLoad(f"task: '{model.source}' has no embeddings of {kind}s for '{model.task}'")
     if model.pooling is not None:
         raise ModelLoad(
-            f"'pooling' is not for '{model.source}': a {type(loaded).__name__} has a way of its own"
+            f"pooling: '{model.source}' is a {type(loaded).__name__}, which pools in its own way. "
+            "Remove the field"
         )
     tower: Callable[..., Any] = getattr(loaded, f"get_{kind}_features")
     return tower

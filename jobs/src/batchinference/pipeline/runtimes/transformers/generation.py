@@ -46,8 +46,8 @@ class GenerationRuntime:
         self._full_text = model.return_full_text
         if self._full_text and not self._continues:
             raise ModelLoad(
-                f"'returnFullText': model '{model.source}' has an encoder, and does not continue "
-                "its prompt. Remove the field"
+                f"returnFullText: model '{model.source}' has an encoder, and does not continue its "
+                "prompt. Remove the field"
             )
         side = "left" if self._continues else "right"
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
@@ -202,8 +202,8 @@ def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
     for name, instead in _WITH_PADDING.items():
         if name in given:
             raise ModelLoad(
-                f"sampling: '{name}' counts the prompt with its padding, so that the text of a "
-                f"row would depend on the other rows of its batch: use '{instead}'"
+                f"sampling: '{name}' counts the padding, so that the text of a row would depend on "
+                f"its batch. Use '{instead}'"
             )
         setattr(config, name, None)
 
@@ -212,7 +212,7 @@ def _check_drawn(config: Any) -> None:
     """Raise ModelLoad for a sampling parameter that does not work with a seed per row."""
     for name, nothing in _NOT_BY_ROW.items():
         if getattr(config, name, None) not in (None, nothing):
-            raise ModelLoad(f"sampling: 'seed' cannot be had with '{name}': set it to {nothing}")
+            raise ModelLoad(f"sampling: 'seed' does not work with '{name}'. Set it to {nothing}")
 
 
 def _warpers(config: Any) -> list[LogitsProcessor]:

@@ -17,11 +17,12 @@ from PIL import Image
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import FORMATS_EXTRA, missing
-from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
-from batchinference.pipeline.runtimes.transformers.options import (
+from batchinference.pipeline.runtimes.transformers.loading import (
+    Source,
     check_options,
     of_feature_extractor,
     of_image_processor,
+    take_loading,
 )
 from batchinference.spec.models import TransformersModel
 
@@ -175,7 +176,9 @@ class VideoInput:
         self._options = {"input_data_format": "channels_last", **model.options}
         count = self._options.pop("num_frames", None) or getattr(config, "num_frames", None)
         if count is None:
-            raise ModelLoad(f"'{model.source}' does not say how many frames: options.num_frames")
+            raise ModelLoad(
+                f"options: '{model.source}' does not state its number of frames. Set num_frames"
+            )
         self._count = int(count)
         self._processor = image_processor(source, self._options)
 

@@ -15,8 +15,13 @@ from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers import pipeline_io as io
-from batchinference.pipeline.runtimes.transformers.loading import NO_CODE, Source, take_loading
-from batchinference.pipeline.runtimes.transformers.options import check_options, of_pipeline
+from batchinference.pipeline.runtimes.transformers.loading import (
+    NO_CODE,
+    Source,
+    check_options,
+    of_pipeline,
+    take_loading,
+)
 from batchinference.pipeline.runtimes.transformers.pipeline_io import Batch
 from batchinference.pipeline.runtimes.transformers.tokens import buckets, fit
 from batchinference.spec.models import TransformersModel

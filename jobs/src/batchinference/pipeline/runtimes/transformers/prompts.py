@@ -20,9 +20,13 @@ from batchinference.pipeline.runtimes.prompts import (
     describes_images,
     parts_of,
 )
-from batchinference.pipeline.runtimes.transformers.loading import Source, take_loading
+from batchinference.pipeline.runtimes.transformers.loading import (
+    Source,
+    check_options,
+    of_processor,
+    take_loading,
+)
 from batchinference.pipeline.runtimes.transformers.media import pictures
-from batchinference.pipeline.runtimes.transformers.options import check_options, of_processor
 from batchinference.pipeline.runtimes.transformers.tokens import Tokens
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.prompts import places
@@ -151,11 +155,11 @@ class ChatTemplate:
         self.there = getattr(processor, "chat_template", None) is not None
         for field in ("system", "messages"):
             if getattr(model, field) and not self.there:
-                raise ModelLoad(f"'{field}': {self._missing()}: put all into 'prompt'")
+                raise ModelLoad(f"{field}: {self._missing()}. Put all text into 'prompt'")
         if set(model.images) & set(places(model.prompt or "")) and not self.there:
             raise ModelLoad(
-                f"'prompt': {self._missing()}, so it has no places for images: write the model's "
-                "own token for an image, such as <image>"
+                f"prompt: {self._missing()}, so images have no places. Write the model's own token "
+                "for an image, such as <image>"
             )
 
     def __call__(self, prompt: str | list[Message]) -> str:

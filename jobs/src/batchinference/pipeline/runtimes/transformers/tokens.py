@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.transformers.loading import take_loading
-from batchinference.pipeline.runtimes.transformers.options import check_options, of_tokenizer
+from batchinference.pipeline.runtimes.transformers.loading import (
+    check_options,
+    of_tokenizer,
+    take_loading,
+)
 from batchinference.spec.models import TransformersModel
 
 _LEAST_SHARE = 0.1
@@ -58,8 +61,8 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
     if words <= set(tokenizer.all_special_tokens) or len(words) < _LEAST_SHARE * known:
         of_them = f" of the {known} that the model knows" if known else ""
         raise ModelLoad(
-            f"the tokenizer of model '{source}' has {len(words)} tokens{of_them}: put the files of "
-            "its tokenizer, such as tokenizer.json, into the model's folder"
+            f"source: the tokenizer of '{source}' has {len(words)} tokens{of_them}. Add the files "
+            "of its tokenizer, such as tokenizer.json, to the model's folder"
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token

@@ -16,19 +16,20 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import file_rewrites
 from batchinference.pipeline.output.file_rewrites import RewriteTask, rewrites
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
+from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.batches import failed, good
-from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
+from support.outputs.made import OURS, begin_attempt, close_attempt, commit_rows, layout_of
 from support.outputs.rows import Row
 
 
@@ -112,6 +113,15 @@ class TestMerging:
         half = replace(good(0, 0, [0]), shares=np.array([FULL_SHARE // 2]))
         self.merged(attempt, half, half, good(0, 1, [1]), good(0, 2, [2]))
         assert self.rows(attempt) == [[{"n": 0}], [{"n": 0}], [{"n": 1}, {"n": 2}]]
+
+    def test_rows_of_which_a_part_has_failed_are_not_merged(self, attempt: Attempt) -> None:
+        """A retry of failed rows removes their entry with all of its files."""
+        mixed = merged([good(0, 0, [0]), replace(failed(0, 0), source=NO_IDS)])
+        entries = self.merged(attempt, mixed, good(0, 1, [1]), good(0, 2, [2]))
+        assert self.rows(attempt) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
+        left = without_failed(Snapshot(OURS, "", entries), attempt.layout.errors)
+        assert left.missing_rows(1, 3) == {0: [(0, 1)]}
+        assert [len(entry.data) for entry in left.entries] == [1]
 
     def test_files_of_earlier_runs_are_kept(self, attempt: Attempt) -> None:
         self.merged(attempt, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)

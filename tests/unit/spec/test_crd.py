@@ -175,6 +175,7 @@ def test_schema_defaults() -> None:
         "spec.write.catalog.name": "default",
         "spec.write.storage.anonymous": False,
         "spec.resume": True,
+        "spec.errors.values": False,
         "spec.errors.retry": False,
         "spec.suspend": False,
         "spec.retry.maxAttempts": 3,

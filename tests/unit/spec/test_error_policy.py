@@ -50,7 +50,7 @@ def test_error_policy_tolerates_errors_only_with_a_limit(
         ({"maxPercent": "1%"}, "maxPercent: Input should be a valid number, got '1%'"),
         ({"path": ""}, "path: String should have at least 1 character, got ''"),
         ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),
-        ({"limit": 1}, "limit: unknown field; there are maxRows, maxPercent, path, retry"),
+        ({"limit": 1}, "limit: unknown field; there are maxRows, maxPercent, path, values, retry"),
     ],
     ids=short,
 )

@@ -134,7 +134,9 @@ def _groups(
     the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        merges = not entry.shares and all(file.name in mergeable for file in entry.data)
+        # a row of which a part has failed must stay apart, because a retry removes its whole entry
+        apart = entry.shares or entry.counts.failed >= entry.counts.read
+        merges = not apart and all(file.name in mergeable for file in entry.data)
         if merges and _size(entry) <= SMALL_BYTES:
             small[frozenset(_columns(entry, types))].append(entry)
         else:

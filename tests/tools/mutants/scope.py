@@ -27,7 +27,13 @@ COMMITS = tuple(
 SCOPES = {"core": CORE, "commits": COMMITS}
 TESTS = {
     "core": ("tests/unit/plan", "tests/unit/rendering", "tests/unit/operator"),
-    "commits": ("tests/pipeline/jobs",),
+    "commits": (
+        "tests/pipeline/jobs",
+        *(
+            f"tests/pipeline/data/test_{name}.py"
+            for name in ("block_codec", "clouds", "missing_rows", "row_batch", "row_ids", "storage")
+        ),
+    ),
 }
 """The tests that should find the mutants of each scope."""
 

@@ -20,6 +20,7 @@ PASSING = {
         "constructorArgs": {"seconds": 0.3, "last": f"row {ROWS - 1}"},
     },
     "batchSize": 200,
+    "replicas": {"max": 1},
 }
 """A step that counts each row. It takes half a minute for all rows, and needs almost no CPU."""
 NAMES = {"webdataset": [{"name": "names", "renameColumns": {"txt": "text"}}]}

@@ -168,7 +168,7 @@ def slow_job(
 
     def make(name: str, rows: int = GATED) -> Job:
         output = f"slow/{name}-{uuid.uuid4().hex[:6]}"
-        slow = python_step("slow", "slow:Slow", batchSize=25)
+        slow = python_step("slow", "slow:Slow", batchSize=25, replicas={})
         slow["python"]["callArgs"] = {"last": f"line {rows - 1}", "gate": store.uri(f"{output}-go")}
         return document(
             name,

@@ -65,15 +65,14 @@ def texts(rows: int) -> list[RowBatch]:
 class TestWindows:
     def test_texts_are_sorted_by_length_and_results_are_in_input_order(self) -> None:
         steps = Recorded(NO_STEPS, UNIT, ("text",))
-        (read,) = texts(UNIT + 7 * UNIT + 3)
+        (read,) = texts(7 * UNIT + 3)
         results = list(steps.run(iter([read])))
-        # the first batch shows how many rows are computed in a second
-        assert [len(one.ids) for one in results] == [UNIT, 4 * UNIT, 3 * UNIT + 3]
-        assert [len(one.ids) for one in steps.batches] == [UNIT] * 8 + [3]
+        assert [len(one.ids) for one in results] == [4 * UNIT, 3 * UNIT + 3]
+        assert [len(one.ids) for one in steps.batches] == [UNIT] * 7 + [3]
         whole = merged(results)
         assert whole.table.equals(read.table)
         assert whole.ids.tolist() == sorted(whole.source.tolist()) == read.ids.tolist()
-        for window in (steps.batches[1:5], steps.batches[5:]):
+        for window in (steps.batches[:4], steps.batches[4:]):
             lengths = [n for one in window for n in map(len, one.table["text"].to_pylist())]
             assert lengths == sorted(lengths, reverse=True)
 
@@ -85,17 +84,18 @@ class TestWindows:
         assert [len(one.ids) for one in results] == [UNIT] * 3
 
     def test_stopped_window_yields_the_rows_that_are_complete(self) -> None:
-        steps = Recorded(NO_STEPS, UNIT, ("text",), stop_after=3)
-        first, rest = tuple(steps.run(iter(texts(5 * UNIT))))[:2]
-        assert len(first.ids) == UNIT
-        computed = merged(steps.batches[1:3]).ids.tolist()
-        assert rest.ids.tolist() == sorted(computed)
+        steps = Recorded(NO_STEPS, UNIT, ("text",), stop_after=2)
+        first = next(steps.run(iter(texts(5 * UNIT))))
+        computed = merged(steps.batches).ids.tolist()
+        assert len(computed) == 2 * UNIT
+        assert first.ids.tolist() == sorted(computed)
         assert computed != sorted(computed)
 
-    def test_large_results_are_yielded_before_the_window_ends(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("limit", ["FILE_BYTES", "WINDOW_SECONDS"])
+    def test_large_and_late_results_are_yielded_before_the_window_ends(
+        self, monkeypatch: pytest.MonkeyPatch, limit: str
     ) -> None:
-        monkeypatch.setattr(fused_steps, "FILE_BYTES", 1)
+        monkeypatch.setattr(fused_steps, limit, 0)
         results = list(Recorded(NO_STEPS, UNIT, ("text",)).run(iter(texts(5 * UNIT))))
         assert [len(one.ids) for one in results] == [UNIT] * 5
 

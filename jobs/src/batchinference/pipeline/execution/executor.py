@@ -27,6 +27,7 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.file_rewrites import MERGED_BYTES, RewriteTask, rewrites
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan
@@ -53,29 +54,26 @@ class Executor:
         prepared = self._prepared
         share = prepared.input.share(prepared.missing)
         sizing = prepared.sizing.of_part(share)
-        chosen = self._spec.read.options.override_num_blocks
-        if self._plan.fused:
-            rows = share * prepared.count.rows if prepared.count and not chosen else None
-            wanted = sizing.blocks if rows is None else self._fused_tasks(rows, sizing.blocks)
-        else:
-            wanted = sizing.read_tasks
+        wanted = self._fused_tasks(sizing, share) if self._plan.fused else sizing.read_tasks
         tasks = prepared.input.read_tasks(wanted, prepared.missing)
         # with too few parts, the steps must run in other tasks than the reading
         needed = wanted if self._plan.fused else sizing.blocks
-        enough = 2 * len(tasks) > needed and not chosen
+        enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
         if self._plan.fused and (enough or prepared.input.divisible):
             self._fused(tasks).run()
         else:
             self._staged(tasks, len(tasks) if enough else sizing.blocks).run()
 
-    def _fused_tasks(self, rows: float, most: int) -> int:
-        """Return the number of fused tasks for this number of rows, at most `most`.
-
-        If the first model may read texts, tasks have rows for a window of them."""
-        if self._spec.read.format in _WITHOUT_TEXTS or not columns_of_first_model(self._spec.steps):
-            return most
+    def _fused_tasks(self, sizing: Sizing, share: float) -> int:
+        """Return the number of fused tasks. If the first model may read texts, there are fewer, so
+        that each has rows for a window."""
+        read, count = self._spec.read, self._prepared.count
+        texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
+        if not texts or count is None or read.options.override_num_blocks:
+            return sizing.blocks
         at_once = all_cpus(self._plan) / self._plan.task_cpus
-        return min(most, math.ceil(max(rows / TASK_TEXTS, MIN_TEXT_TASKS * at_once)))
+        least = max(share * count.rows / TASK_TEXTS, MIN_TEXT_TASKS * at_once)
+        return min(sizing.blocks, math.ceil(least))
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pickle
@@ -36,8 +37,11 @@ FIRST_ROWS, MAX_GROWTH = 64, 8
 BATCH_SECONDS = 1.0
 """Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
 loses little work."""
+_TEXT = (pa.string(), pa.large_string())
 WINDOW_BATCHES, WINDOW_ROWS = 30, 4096
 """A window has as many rows as this number of batches, but at most WINDOW_ROWS."""
+WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
+"""A window that takes longer, because the steps were expected to be faster, is yielded in parts."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +69,25 @@ class Steps:
 
         If the first model reads texts, rows are computed in windows, longest texts first, so that
         the texts of a batch have similar lengths and are padded little."""
+        first = next(read, RowBatch())
         rows = BatchRows(self.batch_rows)
+        rows.have_texts = text_lengths(first.table, self.texts) is not None
         size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
-        for window in resized(read, lambda: rows.window, size):
+        for window in resized(itertools.chain([first], read), lambda: rows.window, size):
             lengths = text_lengths(window.table, self.texts)
-            rows.have_texts = lengths is not None
+            ordered = window if lengths is None else window.taken(np.argsort(-lengths))
+            _stages_of_process(self.pickled)  # the time to load them is not that of a batch
             done: list[RowBatch] = []
-            for batch in rows.cut(
-                window if lengths is None else window.taken(np.argsort(-lengths))
-            ):
+            since = time.monotonic()
+            for batch in rows.cut(ordered):
                 began = time.monotonic()
                 done.append(self._results(batch))
-                rows.took(len(batch.ids), time.monotonic() - began)
-                if stopping.is_set() or sum(one.nbytes for one in done) >= FILE_BYTES:
+                now = time.monotonic()
+                rows.took(len(batch.ids), now - began)
+                large = sum(one.nbytes for one in done) >= FILE_BYTES
+                if stopping.is_set() or large or now - since >= WINDOW_SECONDS:
                     yield merged(done).in_order_of(window.ids)
-                    done = []
+                    done, since = [], now
             if done:
                 yield merged(done).in_order_of(window.ids)
 
@@ -97,7 +105,7 @@ class BatchRows:
         self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
         """The number of rows of the next batch."""
         self.have_texts = False
-        """Whether the rows were texts until now."""
+        """Whether the rows are texts, and are computed in windows."""
 
     @property
     def window(self) -> int:
@@ -138,17 +146,14 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
     texts = [
         table.column(name)
         for name in columns
-        if name in table.column_names and _is_text(table.schema.field(name).type)
+        if name in table.column_names and table.schema.field(name).type in _TEXT
     ]
     if not texts:
         return None
-    lengths = (pc.fill_null(pc.binary_length(text), 0).to_numpy() for text in texts)
-    total: np.ndarray = np.sum([one.astype(np.int64) for one in lengths], axis=0)
-    return total
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    lengths = np.zeros(table.num_rows, dtype=np.int64)
+    for text in texts:
+        lengths += pc.fill_null(pc.binary_length(text), 0).to_numpy()
+    return lengths
 
 
 @lru_cache(maxsize=1)  # models are large

@@ -32,7 +32,7 @@ from batchinference.pipeline.input.readers import parquet as parquet_reader
 from batchinference.pipeline.input.readers.base import MAX_COLUMNS
 from batchinference.pipeline.input.readers.json_limits import MAX_DEPTH, check_depth
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
-from batchinference.pipeline.media.decoding import FORMATS, open_image
+from batchinference.pipeline.media.images import FORMATS, open_image
 from support.inputs.formats import add_member, pictures, png
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, masked_crc, record
@@ -453,7 +453,7 @@ def test_no_module_opens_pictures_or_films_of_any_format() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("Image.open", "av.open")
     }
-    assert found == {"media/decoding.py: Image.open", "media/recordings.py: av.open"}
+    assert found == {"media/images.py: Image.open", "media/recordings.py: av.open"}
 
 
 def lines_with_fields_of_their_own(count: int) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 
 from batchinference.pipeline.input.readers import url_list
 from batchinference.pipeline.input.readers.url_list import ManifestReader
-from batchinference.pipeline.media import decoding
+from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ManifestOptions
@@ -50,7 +50,7 @@ class Content(bytes):
 def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch) -> list[int]:
     """Return the number of rows in each table that is read from a manifest of 26 pictures."""
     patch.setattr(Fetcher, "fetch", lambda *_: Content())
-    patch.setattr(decoding, "decode", decode)
+    patch.setattr(images, "decode", decode)
     patch.setattr(url_list, "TABLE_BYTES", 2 * PICTURE_BYTES)
     pq.write_table(pa.table({"uri": list("abcdefghijklmnopqrstuvwxyz")}), path / "a.parquet")
     file = Location(str(path / "a.parquet"))

@@ -14,10 +14,9 @@ from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.input.files import FileInput, open_files, parts_of
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot
-from batchinference.pipeline.input.planning import SAMPLED_FILES
+from batchinference.pipeline.input.planning import SAMPLED_FILES, with_row_counts
 from batchinference.pipeline.input.readers.base import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.statistics import with_row_counts
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec.read import Read, ReadFiles
 

@@ -19,7 +19,9 @@ from batchinference.pipeline.input.planning import (
     RowCount,
     count_rows,
     counted_files,
+    prepare_reader,
     sample,
+    with_row_counts,
 )
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.input.readers.base import (
@@ -34,7 +36,6 @@ from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import ProcessedFiles, ResumedInput
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.input.statistics import prepare_reader, with_row_counts
 from batchinference.pipeline.row_ids import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FileOptions, Read, ReadFiles

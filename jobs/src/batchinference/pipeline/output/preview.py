@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow.csv as pac
 
-from batchinference.pipeline.media.decoding import open_image
+from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location, base_name

@@ -174,7 +174,7 @@ def data_uri(value: Any) -> str:
     """
     from PIL import Image
 
-    from batchinference.pipeline.media.decoding import open_image
+    from batchinference.pipeline.media.images import open_image
 
     if isinstance(value, str):
         if not value.startswith(("http://", "https://", "data:")):

@@ -12,7 +12,7 @@ from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import FORMATS_EXTRA, need
-from batchinference.pipeline.media import decoding
+from batchinference.pipeline.media import images
 from batchinference.pipeline.steps.base import TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.decode import (
@@ -63,7 +63,7 @@ class DecodeColumn:
             return {name: amplitudes, SAMPLE_RATE: pa.array(rates, pa.int64())}
         complete = decoded and all(value is not None for value in decoded)
         if isinstance(self._spec, DecodeImage) and complete:
-            return {name: decoding.to_arrow(decoded, self._spec.size)}
+            return {name: images.to_arrow(decoded, self._spec.size)}
         return {name: decoded}
 
 
@@ -72,7 +72,7 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
     match decode:
         case DecodeImage(mode=mode, size=size, max_pixels=max_pixels):
             picture = PictureOptions(mode=mode, size=size, max_pixels=max_pixels)
-            return lambda content: decoding.decode(_bytes(content), picture)
+            return lambda content: images.decode(_bytes(content), picture)
         case DecodeAudio():
             need(f"step '{step}'", "soundfile", FORMATS_EXTRA, ModelLoad)
             from batchinference.pipeline.media import audio  # needs libraries of an extra

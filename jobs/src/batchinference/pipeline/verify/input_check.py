@@ -12,14 +12,18 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
 from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.planning import SAMPLED_FILES, sample
+from batchinference.pipeline.input.planning import (
+    SAMPLED_FILES,
+    prepare_reader,
+    sample,
+    with_row_counts,
+)
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.input.readers.base import FileStats, Reader, size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
-from batchinference.pipeline.input.statistics import prepare_reader, with_row_counts
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.media import decoding
+from batchinference.pipeline.media import images
 
 if TYPE_CHECKING:
     from batchinference.spec.read import ImageOptions
@@ -23,7 +23,7 @@ class ImageReader(WholeFileReader):
         self._options = options
 
     def decode(self, content: bytes) -> np.ndarray:
-        return decoding.decode(content, self._options)
+        return images.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
-        return [decoding.to_arrow(decoded, self._options.size)]
+        return [images.to_arrow(decoded, self._options.size)]

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input.readers.base import BadRow, Chunk, after, first, size_of
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
-from batchinference.pipeline.media import decoding
+from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.allowed_addresses import Allowed
 from batchinference.pipeline.storage.http import (
     THREADS,
@@ -156,7 +156,7 @@ class ManifestReader:
 
     def _decode(self, content: bytes) -> Any:
         if self._options.decode == "image":
-            return decoding.decode(content, self._options)
+            return images.decode(content, self._options)
         return content.decode() if self._options.decode == "text" else content
 
     def _filled(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
@@ -186,7 +186,7 @@ class ManifestReader:
 
     def _to_arrow(self, values: list[Any]) -> pa.Array:
         if self._options.decode == "image":
-            return decoding.to_arrow(values, self._options.size)
+            return images.to_arrow(values, self._options.size)
         text = self._options.decode == "text"
         return pa.array(values, pa.string() if text else pa.large_binary())
 

@@ -17,7 +17,7 @@ from av.video.stream import VideoStream
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, up_to_damage
-from batchinference.pipeline.media import decoding
+from batchinference.pipeline.media import images
 from batchinference.pipeline.media.recordings import open_video
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import VideoOptions
@@ -88,7 +88,7 @@ class VideoReader:
     def _table(self, rows: list[_Row]) -> pa.Table:
         if not rows:
             return pa.table({})
-        frames = decoding.to_arrow([row.pixels for row in rows], self._size)
+        frames = images.to_arrow([row.pixels for row in rows], self._size)
         table = pa.table({"frame": frames, "frame_index": pa.array([row.index for row in rows])})
         if self._timestamps:
             times = pa.array([row.seconds for row in rows], pa.float64())

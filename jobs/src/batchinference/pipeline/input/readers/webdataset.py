@@ -45,7 +45,7 @@ from batchinference.pipeline.input.readers.records import (
     up_to_damage,
 )
 from batchinference.pipeline.input.readers.tar import Sample, samples_of
-from batchinference.pipeline.media import decoding
+from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class WebdatasetReader:
     def _decode(self, name: str, content: bytes) -> Any:
         kind = self._kind(name)
         if kind == "picture":
-            return decoding.decode(content, self._options)
+            return images.decode(content, self._options)
         if kind == "json":
             return _line(name, content)
         if kind == "text":
@@ -186,7 +186,7 @@ class WebdatasetReader:
     def _array(self, name: str, values: list[Any], fields: Fields) -> pa.Array | pa.ChunkedArray:
         kind = "text" if name == KEY else self._kind(name)
         if kind == "picture":
-            return decoding.to_arrow(values, self._options.size)
+            return images.to_arrow(values, self._options.size)
         if kind == "json":
             known = pa.schema([field for field in self._json if field.name == name])
             return _parsed(b"".join(values), known, fields).column(name)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
-from batchinference.pipeline.media.encoding import encode
+from batchinference.pipeline.media.images import encode
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
 

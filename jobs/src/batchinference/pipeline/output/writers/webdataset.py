@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.media.encoding import encode, is_pixels
+from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
 from batchinference.pipeline.output.writers.json import to_json

@@ -70,7 +70,14 @@ def test_installed_package_counts_by_its_version() -> None:
     assert code(python={"callable": "numpy.linalg:norm"}).keys() == {
         "steps[0].python: package numpy"
     }
-    assert code(python={"callable": "json:loads"}) == {"steps[0].python: package json": "unknown"}
+    assert "steps[0].python: module json/decoder.py" in code(python={"callable": "json:loads"})
+
+
+def test_module_next_to_installed_packages_counts_alone(modules: Path) -> None:
+    """In an image, code and packages may be in one directory."""
+    (modules / "torch-2.0.dist-info").mkdir()
+    assert own().keys() == {"steps[0].python: module own_part.py"}
+    assert len(code(python={"callable": "own_pack.step:f"})) == 3
 
 
 def model(source: Path | str) -> dict[str, str]:

@@ -12,7 +12,6 @@ The protocol, in the order of its writes:
              TASK.json        the manifest: commits both files and the input rows that they hold
     driver   closed           ends the attempt; manifests that are written later do not count
              part-*           data files again, so that all have the same schema and none is small
-             errors/part-*    the failed rows of files that were merged
              unified.json     a snapshot that names the new files; the old ones are deleted
              output.json      the snapshot: lists each file that counts
              report.json      the counts and times
@@ -78,10 +77,8 @@ STEPS = """
     TASKS
     write _batchinference/attempts/*/closed
     write part-*.parquet
-    write _batchinference/errors/part-*.parquet
     write _batchinference/attempts/*/unified.json
     delete part-*.parquet
-    delete _batchinference/errors/part-*.parquet
     write _batchinference/output.json
     write _batchinference/report.json
     write _SUCCESS

@@ -27,7 +27,7 @@ SAMPLE_BYTES = 64 << 10
 """Bytes at the beginning, the middle and the end of a model file that are hashed. Weights that were
 trained again differ everywhere, and reading all of them would take minutes."""
 READ_THREADS = 16
-_INSTALLED = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
@@ -46,7 +46,8 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
 
 def _modules(path: str) -> dict[str, str]:
     """Return the hashes of the module in `module:name` and of the modules next to it that it
-    imports, without running any of them."""
+    imports, without running any of them. Of an installed package, return the version. In a
+    directory of installed packages, follow only imports within the package."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
     found = importlib.util.find_spec(top)
@@ -54,8 +55,9 @@ def _modules(path: str) -> dict[str, str]:
         return {}
     packages = list(found.submodule_search_locations or [])
     root = Path(packages[0] if packages else found.origin or "").parent
-    if root in _INSTALLED:
-        return {f"package {top}": _version(top)}
+    installed = root == _STANDARD_LIBRARY or any(root.glob("*.dist-info"))
+    if installed and (version := _version(top)):
+        return {f"package {top}": version}
     files: dict[str, str] = {}
     left = [module]
     while left:
@@ -66,15 +68,16 @@ def _modules(path: str) -> dict[str, str]:
         content = file.read_bytes()
         files[key] = hashlib.sha256(content).hexdigest()
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        left += [name.rpartition(".")[0], *_imports(content, package)]
+        names = [name.rpartition(".")[0], *_imports(content, package)]
+        left += [each for each in names if not installed or each.partition(".")[0] == top]
     return files
 
 
-def _version(package: str) -> str:
+def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # its distribution has another name
-        return "unknown"
+    except metadata.PackageNotFoundError:  # its distribution has another name, or it has none
+        return None
 
 
 def _file_of(root: Path, module: str) -> Path | None:

@@ -64,7 +64,7 @@ def main() -> None:
 async def operate(settings: OperatorSettings) -> None:
     """Run the operator until SIGTERM. Raises NotReady, LeaseForbidden or LeadershipLost."""
     try:
-        decided = settings.for_reconcile()
+        reconcile_config = settings.for_reconcile()
     except (OSError, ValueError) as problem:
         raise NotReady(str(problem)) from None
     metrics = Metrics()
@@ -75,13 +75,15 @@ async def operate(settings: OperatorSettings) -> None:
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.add_leadership(lambda: leadership.is_leader)
         async with serve_http(settings.health_port, leadership, watches, metrics):
-            await leadership.lead(lambda: _lead(client, settings, decided, watches, metrics))
+            await leadership.lead(
+                lambda: _lead(client, settings, reconcile_config, watches, metrics)
+            )
 
 
 async def _lead(
     client: ApiClient,
     settings: OperatorSettings,
-    decided: Config,
+    reconcile_config: Config,
     watches: WatchHealth,
     metrics: Metrics,
 ) -> None:
@@ -91,15 +93,15 @@ async def _lead(
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
-        cache = Cache(config=decided)
-        polls = DriverPoller(
+        cache = Cache(config=reconcile_config)
+        poller = DriverPoller(
             DashboardClient(session, settings.cluster_domain), count=metrics.record_poll
         )
-        controller = Controller(api, polls, decided, cache, telemetry=telemetry)
+        controller = Controller(api, poller, reconcile_config, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.phases)
         metrics.add_watches(lambda: watches.lost)
         await _prime(controller, settings, left_out)
-        await _run(controller, polls, KopfLogin(watches, metrics.record_request), settings)
+        await _run(controller, poller, KopfLogin(watches, metrics.record_request), settings)
 
 
 async def _prime(
@@ -114,7 +116,7 @@ async def _prime(
 
 
 async def _run(
-    controller: Controller, polls: DriverPoller, login: KopfLogin, settings: OperatorSettings
+    controller: Controller, poller: DriverPoller, login: KopfLogin, settings: OperatorSettings
 ) -> None:
     registry = kopf.OperatorRegistry()
     register(registry, controller, login)
@@ -124,7 +126,7 @@ async def _run(
     async with asyncio.TaskGroup() as group:
         # started before kopf, which waits on exit for each task that was created after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
-        workers += [group.create_task(polls.work()) for _ in range(MAX_POLLS)]
+        workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
         workers.append(group.create_task(controller.telemetry.work()))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
         try:

@@ -86,8 +86,7 @@ class PlayedJob:
     def condition(self, kind: str) -> Object:
         """Wait until a condition is true, and return it."""
         return soon(
-            f"{self.name} is {kind}",
-            lambda: condition(self.body.get("status", {}), kind, "True"),
+            f"{self.name} is {kind}", lambda: condition(self.body.get("status", {}), kind, "True")
         )
 
     def released(self) -> bool:

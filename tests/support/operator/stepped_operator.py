@@ -29,7 +29,7 @@ BEFORE: dict[str, Callable[[], Exception]] = {
     "unreachable": lambda: Unreachable("connection reset"),
 }
 AFTER: dict[str, Callable[[], Exception]] = {
-    "no answer": lambda: Unreachable("504: gateway timeout"),
+    "no answer": lambda: Unreachable("504: gateway timeout")
 }
 FAULTS = (*BEFORE, *AFTER)
 """The faults of calls, before or after the server serves the call."""

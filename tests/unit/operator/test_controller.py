@@ -12,14 +12,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
-from support.operator.objects import (
-    NAMESPACE,
-    RUNNING,
-    UID,
-    pod_body,
-    ray_job_body,
-    waiting,
-)
+from support.operator.objects import NAMESPACE, RUNNING, UID, pod_body, ray_job_body, waiting
 from support.operator.virtual_time import clock, in_virtual_time, until
 
 

@@ -90,16 +90,16 @@ class Controller:
             async for body in self.api.list_all(KIND, namespace):
                 self._prime_with(self.cache.set_job, body)
 
-    def _prime_with(self, take: CacheUpdate, body: Object) -> None:
+    def _prime_with(self, update_cache: CacheUpdate, body: Object) -> None:
         """Handle an event. A tenant's object that cannot be parsed does not stop the operator."""
         try:
-            self.handle_event(take, body)
+            self.handle_event(update_cache, body)
         except Exception:
             logger.exception("an object cannot be read and is left out")
 
-    def handle_event(self, take: CacheUpdate, body: Object) -> None:
+    def handle_event(self, update_cache: CacheUpdate, body: Object) -> None:
         """Update the cache with an object, and queue its job if anything changed."""
-        if (key := take(body)) is not None:
+        if (key := update_cache(body)) is not None:
             self.queue.add(key)
 
     async def work(self) -> None:

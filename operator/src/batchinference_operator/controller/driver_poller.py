@@ -99,7 +99,7 @@ class DriverPoller:
         self._driver, self._clock, self._count = driver, clock, count
         self._states: dict[DriverKey, _DriverState] = {}
         self._slow: set[DriverKey] = set()
-        self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda polled: polled.job[0])
+        self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda key: key.job[0])
         self._busy: Counter[str] = Counter()
         self._throttled: defaultdict[str, deque[DriverKey]] = defaultdict(deque)
 
@@ -110,50 +110,50 @@ class DriverPoller:
     def latest(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
-        polled, state = self._state_of(job, ray_job, tokens)
+        key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
             state.pending = True
             due = max(state.due, state.at + interval) if state.answer else 0.0
-            self._queue.add_after(polled, max(0.0, due - self._clock()))
+            self._queue.add_after(key, max(0.0, due - self._clock()))
         return replace(state.answer, age=self._clock() - state.at) if state.answer else None
 
     def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
-        polled, state = self._state_of(job, ray_job, tokens)
+        key, state = self._state_of(job, ray_job, tokens)
         state.stop = state.pending = True
-        self._queue.add(polled)
+        self._queue.add(key)
 
     async def work(self) -> None:
         """Run one of MAX_POLLS workers until it is cancelled."""
         while True:
-            polled = await self._queue.get()
-            namespace = polled.job[0]
+            key = await self._queue.get()
+            namespace = key.job[0]
             if self._busy[namespace] >= MAX_POLLS_PER_NAMESPACE:
-                if polled not in self._throttled[namespace]:
-                    self._throttled[namespace].append(polled)
-                self._queue.done(polled)
+                if key not in self._throttled[namespace]:
+                    self._throttled[namespace].append(key)
+                self._queue.done(key)
                 continue
             self._busy[namespace] += 1
             try:
-                with log_context(*polled.job):
-                    await self._poll(polled)
+                with log_context(*key.job):
+                    await self._poll(key)
             finally:
-                self._release(polled)
+                self._release(key)
 
     def _state_of(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
         """Return what is known of a driver, and mark it as the most recently used."""
-        polled = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
-        state = self._states.pop(polled, None) or _DriverState(ray_job, tokens)
-        self._states[polled] = state
+        key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
+        state = self._states.pop(key, None) or _DriverState(ray_job, tokens)
+        self._states[key] = state
         state.ray_job, state.tokens, state.used = ray_job, tokens, self._clock()
         self._drop_unused()
-        return polled, state
+        return key, state
 
-    def _release(self, polled: DriverKey) -> None:
+    def _release(self, key: DriverKey) -> None:
         """Free a slot of the namespace and queue the next driver that waits for it."""
-        namespace = polled.job[0]
-        self._queue.done(polled)
+        namespace = key.job[0]
+        self._queue.done(key)
         self._busy[namespace] -= 1
         if throttled := self._throttled.get(namespace):
             self._queue.add(throttled.popleft())
@@ -162,23 +162,23 @@ class DriverPoller:
         if not self._busy[namespace]:
             del self._busy[namespace]
 
-    async def _poll(self, polled: DriverKey) -> None:
-        state = self._states.get(polled)
+    async def _poll(self, key: DriverKey) -> None:
+        state = self._states.get(key)
         if state is None:
             return
         if state.stop:
             state.stop = state.pending = False
-            await self._stop(polled.job[0], state)
+            await self._stop(key.job[0], state)
             return
         start = self._clock()
         try:
-            answer = await self._poll_driver(polled.job[0], state)
+            answer = await self._poll_driver(key.job[0], state)
         except Exception:
             logger.exception("the driver's answer cannot be read")
             answer = Answer(reached=False, problem="its answer cannot be read")
         self._record(state, answer, self._clock() - start)
-        (self._slow.add if state.backoff else self._slow.discard)(polled)
-        self.answered(polled.job)
+        (self._slow.add if state.backoff else self._slow.discard)(key)
+        self.answered(key.job)
 
     async def _stop(self, namespace: str, state: _DriverState) -> None:
         try:
@@ -214,11 +214,11 @@ class DriverPoller:
     def _drop_unused(self) -> None:
         """Forget answers that no reconcile reads. The least recently used drivers come first."""
         limit = self._clock() - FORGET_SECONDS
-        for polled, state in list(self._states.items()):
+        for key, state in list(self._states.items()):
             if state.pending or state.used >= limit:
                 return
-            del self._states[polled]
-            self._slow.discard(polled)
+            del self._states[key]
+            self._slow.discard(key)
 
 
 def _result(answer: Answer, *, slow: bool) -> str:

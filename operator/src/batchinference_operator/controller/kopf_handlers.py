@@ -26,10 +26,10 @@ def register(registry: kopf.OperatorRegistry, controller: Controller, login: Kop
     """Register the watches of BatchInferences, RayJobs and pods."""
     cache = controller.cache
 
-    def watch(set_object: CacheUpdate, drop_object: CacheUpdate) -> Callable[..., Any]:
+    def watch(set_object: CacheUpdate, delete_object: CacheUpdate) -> Callable[..., Any]:
         async def on_event(event: kopf.RawEvent, **_: Any) -> None:
-            take = drop_object if event["type"] == "DELETED" else set_object
-            controller.handle_event(take, dict(event["object"]))
+            update_cache = delete_object if event["type"] == "DELETED" else set_object
+            controller.handle_event(update_cache, dict(event["object"]))
 
         return on_event
 

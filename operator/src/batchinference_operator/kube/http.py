@@ -29,11 +29,7 @@ async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
 
 
 async def send(
-    client: ApiClient,
-    method: str,
-    path: str,
-    body: Any = None,
-    content_type: str = JSON,
+    client: ApiClient, method: str, path: str, body: Any = None, content_type: str = JSON
 ) -> tuple[int, Any, float]:
     """Send a request. Return the status, the answer, and the seconds to wait (Retry-After).
 

@@ -27,10 +27,7 @@ class WatchHealth:
     """
 
     def __init__(
-        self,
-        namespaces: Sequence[str],
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, namespaces: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         scopes = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
         self._started = {

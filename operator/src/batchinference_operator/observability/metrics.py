@@ -29,9 +29,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.queue_depth = Gauge(
-            "batchinference_queue_depth",
-            "Jobs that wait for a reconcile.",
-            registry=self.registry,
+            "batchinference_queue_depth", "Jobs that wait for a reconcile.", registry=self.registry
         )
         self.reconcile_seconds = Histogram(
             "batchinference_reconcile_seconds",

@@ -25,10 +25,7 @@ from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import attempt_number, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.job_status import (
-    StatusUpdate,
-    with_observed_generation,
-)
+from batchinference_operator.status.job_status import StatusUpdate, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 

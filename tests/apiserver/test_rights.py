@@ -215,4 +215,6 @@ def test_namespaced_operator_has_no_right_elsewhere(
     other = new_namespace(server, f"{namespace.name}-other")
     assert allowed(server, operator.token, other.name) == set()
     own = operator.user.split(":")[2]
-    assert allowed(server, operator.token, own) == set()
+    assert allowed(server, operator.token, own) == {
+        ("coordination.k8s.io", "leases", verb) for verb in ("create", "get", "update")
+    }

@@ -399,7 +399,7 @@ def test_table_is_not_read_if_its_rows_do_not_matter(tmp_path: Path, key: str) -
 
 def test_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     layout, write = layout_of(tmp_path / "out"), write_of("delta", tmp_path / "out")
-    with pytest.raises(BadOutput, match=r"cannot be used .*the catalog is away"):
+    with pytest.raises(BadOutput, match="cannot be used: the catalog is away"):
         load_state(layout, Request(write), UnreachableTable())
     append = write_of("delta", tmp_path / "out", mode="append")
     assert load_state(layout, Request(append), UnreachableTable()).table == TableState()

@@ -42,6 +42,7 @@ class ReconcileLoop:
         self.messages: dict[str, str] = {}
         self.admission: AdmissionDecision | None = None
         self.unsynced_pods = False
+        self.ray_job_synced = False
 
     def reconcile(self, seconds: float = 0.0) -> Actions:
         """Reconcile after this many seconds, and carry out the actions."""
@@ -61,6 +62,7 @@ class ReconcileLoop:
             self.admission,
             unsynced_pods=self.unsynced_pods,
             crashes=self.crashes,
+            ray_job_synced=self.ray_job_synced,
         )
         actions = reconcile_once(observed, self.config, self.now)
         self._apply(actions)

@@ -8,6 +8,7 @@ from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import entry_of
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
@@ -50,6 +51,8 @@ def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
+    assert loop.reconcile().requeue_after == POLL_SECONDS, "the watch has not reported it yet"
+    loop.ray_job_synced = True
     assert loop.reconcile().requeue_after == QUEUED_SECONDS
     reason = "couldn't assign flavors to pod set head: insufficient quota"
     loop.messages = {"job-1": reason}

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
-from batchinference.spec.read.media import (
+from batchinference.spec.media import (
     MAX_PIXELS,
     MaxPixels,
     Mode,

@@ -22,8 +22,8 @@ its changes, and there may be thousands of such jobs."""
 
 def requeue_after(observed: Observed, ray_job: RayJobView) -> float:
     """Return the seconds until the next reconcile."""
-    if ray_job.suspended:
-        return QUEUED_SECONDS
+    if ray_job.suspended:  # Kueue has no reason yet for a RayJob that was just created
+        return QUEUED_SECONDS if observed.ray_job_synced else POLL_SECONDS
     if not ray_job.driver_started and not observed.pods and observed.ray_job_synced:
         return NO_PODS_SECONDS if ray_job.awaiting_pods else WATCHED_SECONDS
     return IDLE_SECONDS

@@ -18,8 +18,8 @@ from PIL.ExifTags import Base
 from PIL.ImageOps import exif_transpose
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
+from batchinference.spec.media import MAX_PIXELS
 from batchinference.spec.read import PictureOptions
-from batchinference.spec.read.media import MAX_PIXELS
 
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")

@@ -6,14 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
 from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
-
-Pixels = Annotated[int, Field(ge=1, le=65536)]
-Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
-Mode = Literal["RGB", "RGBA", "L"]
-MaxPixels = Annotated[int, Field(ge=1, le=1 << 31)]
-SampleRate = Annotated[int, Field(ge=1, le=1_000_000)]
-MAX_PIXELS = 64_000_000
 
 
 class PixelOptions(FileOptions):

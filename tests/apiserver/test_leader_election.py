@@ -80,6 +80,10 @@ def test_leader_that_loses_its_lease_exits(
     assert "its holder is 'system/other/pod'" in leader.output()
 
 
+def test_standby_ends_on_sigterm(replicas: tuple[OperatorProcess, OperatorProcess]) -> None:
+    assert replicas[1].stop() == 0
+
+
 def test_second_release_of_the_cluster_waits_and_is_not_ready(
     new_operator: Any, namespace: Namespace, job: Job
 ) -> None:

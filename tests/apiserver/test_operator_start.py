@@ -81,4 +81,4 @@ def without_tokens(ray_jobs: Object) -> Object:
 def test_operator_exits_without_its_rights(server: ApiServer, kuberay: None, start: Start) -> None:
     operator = start(server, rbac={"create": False})
     assert operator.wait() == 1
-    assert "the right to read the Lease" in operator.output()
+    assert "the right to list batchinferences.batchinference.dev" in operator.output()

@@ -40,14 +40,13 @@ def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     yield Release(chart, server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
     ours = "app.kubernetes.io/managed-by=Helm"
-    rbac, system = "/apis/rbac.authorization.k8s.io/v1", "namespaces/kube-system/"
-    for plural in (
-        "clusterroles",
-        "clusterrolebindings",
-        f"{system}roles",
-        f"{system}rolebindings",
+    rbac, system = "/apis/rbac.authorization.k8s.io/v1", "namespaces/kube-system"
+    for path in (
+        *(f"{rbac}/{plural}" for plural in ("clusterroles", "clusterrolebindings")),
+        *(f"{rbac}/{system}/{plural}" for plural in ("roles", "rolebindings")),
+        f"/api/v1/{system}/configmaps",
     ):
-        server.call("DELETE", f"{rbac}/{plural}", labelSelector=ours)
+        server.call("DELETE", path, labelSelector=ours)
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.call("DELETE", definitions)
     eventually("no definitions", lambda: not server.get(definitions)["items"], 30, 0.05)

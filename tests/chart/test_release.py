@@ -68,7 +68,7 @@ def test_second_release_that_watches_all_namespaces_is_refused(release: Release)
     second = replace(release, namespace=f"{release.namespace}-second")
     own_names = {"fullnameOverride": "second", "crds": {"enabled": False}}
     with pytest.raises(
-        AssertionError, match=f'batch-inference-operator-leader.*"{release.namespace}"'
+        AssertionError, match=f'ConfigMap "batch-inference-operator".*"{release.namespace}"'
     ):
         second.install(**own_names)
     assert "deployed" in second.install(**own_names, watchNamespaces=["default"])

@@ -44,7 +44,7 @@ def test_lease_is_the_only_one_that_can_be_changed(
     """Releases that watch all namespaces use the same Lease. Others use one of their own."""
     manifests = chart.manifests({**values, "fullnameOverride": "own"})
     (role,) = (
-        m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == f"{name}-leader"
+        m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "own-leader"
     )
     assert role["metadata"]["namespace"] == namespace
     (create, change) = role["rules"]

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import aiohttp
 import kopf
@@ -38,7 +42,7 @@ from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.observability.telemetry import Telemetry
-from batchinference_operator.preflight import NotReady, check_api
+from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
 
@@ -52,7 +56,8 @@ def main() -> None:
         sys.exit(f"batchinference-operator cannot start: {problem}")
     configure_log(settings.log_format, settings.log_level)
     try:
-        asyncio.run(operate(settings))
+        with suppress(asyncio.CancelledError):
+            asyncio.run(operate(settings))
     except (NotReady, LeaseForbidden) as problem:
         logger.critical("cannot start: %s", problem)
         sys.exit(1)
@@ -67,17 +72,35 @@ async def operate(settings: OperatorSettings) -> None:
         reconcile_config = settings.for_reconcile()
     except (OSError, ValueError) as problem:
         raise NotReady(str(problem)) from None
+    if (task := asyncio.current_task()) is not None:
+        # the kernel does not end the first process of a container by default; kopf replaces this
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics()
     client = ApiClient(await _connection(2 * settings.workers))
     client.user_agent = USER_AGENT
     async with client:
-        leadership = Leadership(Lease(partial(send, client), settings.lease), settings.identity)
+        lease = Lease(partial(_recorded_send, client, metrics), settings.lease)
+        leadership = Leadership(lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.add_leadership(lambda: leadership.is_leader)
         async with serve_http(settings.health_port, leadership, watches, metrics):
+            with suppress(ApiUnreachable):  # the election waits for the API server
+                await check_api(client, settings.namespace_list)
             await leadership.lead(
                 lambda: _lead(client, settings, reconcile_config, watches, metrics)
             )
+
+
+async def _recorded_send(
+    client: ApiClient, metrics: Metrics, method: str, path: str, body: Any
+) -> tuple[int, Any, float]:
+    """Send a request and record it in the metrics."""
+    since, status = time.monotonic(), None
+    try:
+        status, answer, delay = await send(client, method, path, body)
+        return status, answer, delay
+    finally:
+        metrics.record_request(method, path, status, time.monotonic() - since)
 
 
 async def _lead(
@@ -88,8 +111,8 @@ async def _lead(
     metrics: Metrics,
 ) -> None:
     """Reconcile jobs until SIGTERM, or until it is cancelled. Raises NotReady."""
-    left_out = await check_api(client, settings.namespace_list)
     watches.start()
+    left_out = await check_api(client, settings.namespace_list)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
@@ -129,8 +152,9 @@ async def _run(
         workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
         workers.append(group.create_task(controller.telemetry.work()))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
-        try:
-            await kopf.operator(
+        # a task of its own, so that a lost Lease ends the workers before kopf has stopped
+        watching = group.create_task(
+            kopf.operator(
                 registry=registry,
                 settings=kopf_settings,
                 namespaces=settings.namespace_list,
@@ -139,9 +163,8 @@ async def _run(
                 # else kopf looks up the user's name, and the user has none; its type is not public
                 identity=MANAGER,  # type: ignore[arg-type]
             )
-        finally:
-            for worker in workers:
-                worker.cancel()
+        )
+        watching.add_done_callback(lambda _: [worker.cancel() for worker in workers])
 
 
 async def _connection(pool: int) -> Configuration:

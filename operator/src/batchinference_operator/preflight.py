@@ -24,6 +24,10 @@ class NotReady(Exception):
     """The operator cannot start. The text says what is missing and how to provide it."""
 
 
+class ApiUnreachable(NotReady):
+    """The API server does not answer."""
+
+
 @dataclass(frozen=True)
 class _Kind:
     group: str
@@ -61,7 +65,8 @@ async def _first_problem(client: ApiClient, namespace: str) -> str | None:
         try:
             status, answer = await request(client, "GET", path)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise NotReady(f"the API server cannot be reached: {error or 'no answer'}") from None
+            problem = f"the API server cannot be reached: {error or 'no answer'}"
+            raise ApiUnreachable(problem) from None
         if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
             return _problem(kind, where, status, message_of(answer))
         if status >= HTTPStatus.BAD_REQUEST:

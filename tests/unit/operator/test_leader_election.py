@@ -13,7 +13,6 @@ from batchinference_operator.kube import leader_election
 from batchinference_operator.kube.leader_election import (
     LEASE_SECONDS,
     RENEW_SECONDS,
-    REQUEST_SECONDS,
     Identity,
     Leadership,
     LeadershipLost,
@@ -32,11 +31,16 @@ class LeaseStore:
     stored: dict[str, Any] | None = None
     status: int = 0
     """The status of every answer instead of the right one; -1 for no answer."""
+    hangs: bool = False
+    """Whether the next request has no answer."""
     version: int = 0
     now: float = 0.0
     """The time. A request that fails takes a second."""
 
     async def send(self, method: str, _path: str, body: Any) -> tuple[int, Any, float]:
+        if self.hangs:
+            self.hangs = False
+            await _work_forever()
         self.now += 1 if self.status else 0
         if self.status < 0:
             raise aiohttp.ClientConnectionError
@@ -61,7 +65,7 @@ class LeaseStore:
 def store(monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
     """Return a store whose `now` is the clock of all replicas."""
     store = LeaseStore()
-    monkeypatch.setattr(leader_election.time, "monotonic", lambda: store.now)
+    monkeypatch.setattr(leader_election, "monotonic", lambda: store.now)
     return store
 
 
@@ -130,9 +134,19 @@ async def test_work_is_cancelled_if_the_lease_is_not_renewed(
     assert not leadership.is_leader
 
 
-def test_leader_gives_up_before_its_lease_expires() -> None:
-    """Its last try may begin just before the deadline, and both of its requests may hang."""
-    assert RENEW_SECONDS + 2 * REQUEST_SECONDS < LEASE_SECONDS
+async def test_leader_gives_up_before_its_lease_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a request hangs."""
+    assert RENEW_SECONDS < LEASE_SECONDS
+    monkeypatch.setattr(leader_election, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(leader_election, "RETRY_SECONDS", 0)
+    store = LeaseStore()
+
+    async def work() -> None:
+        store.hangs = True
+        await _work_forever()
+
+    with pytest.raises(LeadershipLost):
+        await Leadership(store.lease(), A).lead(work)
 
 
 async def test_lease_is_released_after_the_work(store: LeaseStore) -> None:

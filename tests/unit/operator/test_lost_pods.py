@@ -36,6 +36,17 @@ def test_unreachable_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop)
     assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
 
 
+def test_retry_does_not_inherit_the_lost_head_of_the_previous_attempt(loop: ReconcileLoop) -> None:
+    loop.report = None
+    loop.reconcile(LOST_PODS_SECONDS + 1)
+    assert loop.phases[-1] == "Retrying"
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.begin(LOST_PODS_SECONDS)
+    assert loop.attempt["number"] == 2
+    assert "outcome" not in loop.attempt
+
+
 @pytest.mark.parametrize("of_head", [True, False], ids=["head-answers", "worker-lost"])
 def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
     loop: ReconcileLoop, of_head: bool

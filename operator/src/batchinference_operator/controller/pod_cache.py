@@ -22,7 +22,7 @@ RayJobOfCluster = Callable[[Key, str], RayJobView | None]
 class PodCache:
     """The latest state of each pod, and the disruptions and crashes of each cluster's pods.
 
-    `put` and `drop` return the key of the pod's job, or None if nothing changed.
+    `set_pod` and `delete_pod` return the key of the pod's job, or None if nothing changed.
     """
 
     def __init__(self, clock: Callable[[], float], ray_job_of_cluster: RayJobOfCluster) -> None:
@@ -123,15 +123,13 @@ class PodCache:
         )
         return {name: pod for name, (pod, _) in known.items()} if stale else {}
 
-    def refresh(
-        self, key: Key, ray_job: dict[str, PodView], there: set[str]
-    ) -> tuple[PodView, ...]:
+    def refresh(self, key: Key, stale: dict[str, PodView], there: set[str]) -> tuple[PodView, ...]:
         """Drop the stale pods that a live read did not find, and return the pods of the job.
 
         `there` has the names that the live read found. It is ignored for a pod about which the
         watch has reported something newer in the meantime.
         """
-        for name, pod in ray_job.items():
+        for name, pod in stale.items():
             if self._pods.get(key, {}).get(name, (None,))[0] is not pod:
                 continue
             if name in there:

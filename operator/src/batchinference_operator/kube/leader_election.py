@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -27,7 +28,6 @@ RENEW_SECONDS = 7.0
 RETRY_SECONDS = 2.0
 """Seconds between two heartbeats, or two tries to take the Lease."""
 REQUEST_SECONDS = 2.0
-"""A leader that gives up does so before the Lease expires, even if its last two requests hang."""
 API_VERSION = "coordination.k8s.io/v1"
 Object = dict[str, Any]
 Send = Callable[[str, str, Any], Awaitable[tuple[int, Any, float]]]
@@ -119,14 +119,16 @@ class Leadership:
 
     async def _renew(self) -> None:
         """Send heartbeats until they have failed for RENEW_SECONDS. Raises LeadershipLost then."""
-        renewed = time.monotonic()
-        while time.monotonic() - renewed < RENEW_SECONDS:
-            await asyncio.sleep(RETRY_SECONDS)
-            began = time.monotonic()
-            if await self._lease.take(str(self._identity)):
-                renewed = began
-            elif self._lease.holder != str(self._identity):
-                break
+        renewed = monotonic()
+        while (left := renewed + RENEW_SECONDS - monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await asyncio.sleep(RETRY_SECONDS)
+                    began = monotonic()
+                    if await self._lease.take(str(self._identity)):
+                        renewed = began
+                    elif self._lease.holder != str(self._identity):
+                        break
         raise LeadershipLost(f"the Lease was not renewed; its holder is {self._lease.holder!r}")
 
 
@@ -168,7 +170,7 @@ class Lease:
     def _is_expired(self) -> bool:
         # the clocks of two nodes may differ, so the time since the last change counts
         seconds: float = self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
-        return time.monotonic() - self._since >= seconds
+        return monotonic() - self._since >= seconds
 
     async def release(self, identity: str) -> None:
         """Give the Lease back, so that the next leader need not wait until it expires."""
@@ -193,8 +195,8 @@ class Lease:
         if status != HTTPStatus.OK:
             logger.warning("the Lease cannot be read: %s: %s", status, answer)
             return None
-        if answer["spec"] != self._spec:
-            self._spec, self._since = answer["spec"], time.monotonic()
+        if (spec := answer.get("spec") or {}) != self._spec:
+            self._spec, self._since = spec, monotonic()
         metadata: Object = answer["metadata"]
         return metadata
 
@@ -207,7 +209,7 @@ class Lease:
         status, answer = await self._request(method, path, body)
         written = status in (HTTPStatus.OK, HTTPStatus.CREATED)
         if written:
-            self._spec, self._since = answer["spec"], time.monotonic()
+            self._spec, self._since = answer["spec"], monotonic()
         elif status != HTTPStatus.CONFLICT:
             logger.warning("the Lease cannot be written: %s: %s", status, answer)
         return written
@@ -218,5 +220,5 @@ class Lease:
             async with asyncio.timeout(REQUEST_SECONDS):
                 status, answer, _ = await self._send(method, path, body)
                 return status, answer
-        except (aiohttp.ClientError, TimeoutError) as problem:
+        except (aiohttp.ClientError, OSError) as problem:  # TimeoutError is an OSError
             return 0, str(problem) or "no answer"

@@ -20,7 +20,7 @@ async def serve_http(
 ) -> AsyncIterator[None]:
     """Serve the endpoints on a port of all addresses while the block runs.
 
-    A standby replica has no watches. It is ready unless another release is at work.
+    A standby replica has no watches. It is ready if a replica of its release leads.
     """
 
     async def healthz(_: web.Request) -> web.Response:

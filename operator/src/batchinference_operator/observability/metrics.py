@@ -28,6 +28,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.queue_depth = Gauge(
             "batchinference_queue_depth", "Jobs that wait for a reconcile.", registry=self.registry
         )
@@ -105,10 +106,9 @@ class Metrics:
         return Counter(name, about, labels, registry=self.registry)
 
     def add_operator(self, queue: Sized, phases: Callable[[], Counts[str]]) -> None:
-        """Add the metrics computed at scrape time: the queue, the jobs and this process."""
+        """Add the metrics computed at scrape time: the queue and the jobs."""
         self.queue_depth.set_function(lambda: len(queue))
         self.registry.register(_Jobs(phases))
-        ProcessCollector(registry=self.registry)
 
     def add_leadership(self, is_leader: Callable[[], bool]) -> None:
         """Add the metric of the leader election."""

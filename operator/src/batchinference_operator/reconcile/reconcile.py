@@ -39,7 +39,9 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _decide(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        observed = replace(observed, job=adopt(observed.job, now))
+        # the pods and the synced RayJob that were observed are of the previous attempt
+        job = adopt(observed.job, now)
+        observed = replace(observed, job=job, disruptions=(), crashes=(), ray_job_synced=False)
         if unadopted.driver_started or unadopted.ended:
             # its driver and pods are observed only after the status names it
             return Actions(status=observed.job.status, requeue_after=0)

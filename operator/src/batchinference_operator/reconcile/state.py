@@ -73,7 +73,7 @@ class Observed:
 class Actions:
     """What to do, in this order: stop drivers, remove RayJobs, create objects, release the clusters
     of finished RayJobs, change the backstop deadlines of a RayJob, write the status, requeue after
-    `again_after` seconds."""
+    `requeue_after` seconds."""
 
     stop_drivers: tuple[RayJobView, ...] = ()
     """RayJobs whose drivers must commit the work in progress and exit."""

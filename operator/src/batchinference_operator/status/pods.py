@@ -229,9 +229,9 @@ def _ended_at(status: Object) -> float | None:
     return max(map(unix_seconds, ends), default=0.0)
 
 
-def unix_seconds(to_rfc3339: str) -> float:
+def unix_seconds(timestamp: str) -> float:
     """Return the seconds since 1970 of a timestamp. Raises ValueError if it is invalid."""
-    time = time_of(to_rfc3339)
+    time = time_of(timestamp)
     if time is None:
-        raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({to_rfc3339})")
+        raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({timestamp})")
     return time.timestamp()

@@ -150,6 +150,53 @@ def test_output_that_is_being_written_is_not_replaced(
     assert place.is_proven()
 
 
+@pytest.mark.parametrize("begun", ["before the replacement", "during the replacement"])
+def test_rows_of_a_live_append_are_not_deleted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    run_without_ray(place.job("old"))
+    place.add("third", z="z1 z2")
+    append = place.job("append", "third", write={"mode": "append"})
+    layout = Layout.of(parse(append).spec)
+    overwrite = place.job("new", "other", write={"mode": "overwrite"})
+
+    def alive() -> None:
+        fail_after_tasks(monkeypatch, append)
+        lease, beats, read = read_lease(layout), itertools.count(), heartbeat._read
+        assert lease is not None
+        replace(lease, process="").write(layout)  # of another machine
+        monkeypatch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+
+    if begun == "before the replacement":
+        alive()
+    else:  # it began between the two checks, at the same moment
+        monkeypatch.setattr(prepare, "_check_replacement", lambda *_: None)
+        before(monkeypatch, pipeline_job, "run_monitored", alive)
+    report = run_without_ray(overwrite)
+    assert "is being written by append" in str(report.message)
+    assert set(place.rows()) >= {"a1", "a2", "b1", "z1"}
+
+
+def test_nothing_is_appended_while_the_output_is_replaced(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_without_ray(place.job("old"))
+    overwrite = place.job("new", "other", write={"mode": "overwrite"})
+    refused: list[Report] = []
+
+    def append() -> None:
+        beats, read = itertools.count(), heartbeat._read
+        with monkeypatch.context() as patch:
+            patch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+            refused.append(run_without_ray(place.job("append", "third", write={"mode": "append"})))
+
+    place.add("third", z="z1")
+    before(monkeypatch, pipeline_job, "run_monitored", append)
+    assert run_without_ray(overwrite).state == JobState.SUCCEEDED
+    assert "is being written by new" in str(refused[0].message)
+    assert place.rows() == ["x1", "x2", "x3"]
+
+
 def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,8 @@ def publish(layout: Layout, job: str = "") -> None:
     ensure_not_running(layout, current, job)
     moving = replace(new, begun=False, errors=layout.errors.uri, process=this_process())
     if current is None or current.run != new.run:
+        for added in layout.appended():  # the claim deletes its rows
+            ensure_not_running(added, read_lease(added), job)
         Claim(layout, current, overwrite=True, job=job).put()
         moving.write(layout)  # from now on, nothing in the output is deleted
     if current is None or current.run != new.run or not current.is_complete(layout):

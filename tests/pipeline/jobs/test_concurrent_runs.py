@@ -197,6 +197,49 @@ def test_nothing_is_appended_while_the_output_is_replaced(
     assert place.rows() == ["x1", "x2", "x3"]
 
 
+class TestInterruptedReplacement:
+    """The driver died after the replacement was complete, and before it was in place."""
+
+    def interrupt(self, monkeypatch: pytest.MonkeyPatch, job: Document) -> None:
+        def killed(*_: Any) -> None:
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline_job, "publish", killed)
+            assert run_without_ray(job).state == JobState.FAILED
+
+    @pytest.mark.parametrize("resume", [True, False])
+    def test_is_finished_by_the_same_job(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, resume: bool
+    ) -> None:
+        """Without resume, the job then repeats its work."""
+        run_without_ray(place.job("old", "other"))
+        self.interrupt(monkeypatch, place.job(write={"mode": "overwrite"}))
+        staged = {path.name for path in place.output.glob("_batchinference/replacement/staged/*")}
+        report = run_without_ray(place.job(write={"mode": "overwrite"}, resume=resume))
+        assert report.state == JobState.SUCCEEDED
+        assert (staged == {path.name for path in place.output.glob("part-*")}) == resume
+        assert place.rows() == ["a1", "a2", "b1"]
+        assert place.is_proven()
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_is_replaced_by_another_job_that_overwrites(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        run_without_ray(place.job("old"))
+        self.interrupt(monkeypatch, place.job("died", "other", write={"mode": "overwrite"}))
+        place.add("third", z="z1")
+        report = run_without_ray(place.job("new", "third", write={"mode": mode}))
+        if mode == "append":
+            assert "died on" in str(report.message)
+            assert "was interrupted while it replaced the output" in str(report.message)
+            assert place.rows() == ["a1", "a2", "b1"]
+        else:
+            assert report.state == JobState.SUCCEEDED, report.message
+            assert place.rows() == ["z1"]
+            assert place.is_proven()
+
+
 def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

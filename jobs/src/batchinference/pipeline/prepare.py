@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -114,7 +114,8 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     if isinstance(action, FinishReplacement):
         with storage_errors_as_bad_output(request.write):
             publish(layout, request.job)
-        return state, AlreadyComplete(layout)
+        own = state.replaced_by is not None and state.replaced_by.key == layout.key
+        return _decide(layout, replace(request, continues=own), table)
     if isinstance(action, Replace):
         with storage_errors_as_bad_output(request.write):
             discard_replaced(layout)

@@ -62,13 +62,15 @@ class OutputState:
 class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
     used. With `retry`, failed rows are processed again. `job` identifies the job among others that
-    want the output. `code` are the hashes of its code and models."""
+    want the output. `code` are the hashes of its code and models. With
+    `continues`, the run has put the complete replacement of an interrupted run in place."""
 
     write: Write
     resume: bool = True
     retry: bool = False
     job: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
+    continues: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Replace:
 
 @dataclass(frozen=True)
 class FinishReplacement:
-    """Put a complete replacement, whose driver died, in the place of the output."""
+    """Put a complete replacement, whose driver died, in the place of the output. Then decide
+    again."""
 
 
 @dataclass(frozen=True)
@@ -163,12 +166,13 @@ def decide(state: OutputState, request: Request) -> Action:
 
 def _decide_replaced(layout: Layout, lease: Lease, write: Write) -> Action:
     """Return what a job does about an output with a complete replacement."""
-    if lease.key == layout.key and layout.state == layout.whole.state:
+    own = lease.key == layout.key or (write.mode == "overwrite" and not layout.is_table)
+    if own and layout.state == layout.whole.state:
         return FinishReplacement()
     return _refuse_unless_ignored(
         write,
         f"write.path '{layout.output.uri}': {lease.job} was interrupted while it replaced the "
-        "output. Run that job again to finish this",
+        "output. Run that job again to finish this, or set write.mode to overwrite",
     )
 
 
@@ -178,8 +182,9 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if state.complete:
         if request.retry and table is None and lease.begun:
             return RetryFailed() if state.failed_rows else AlreadyComplete(state.layout)
-        by_this_resource = lease.job == request.job and is_resource(request.job)
-        return Start() if overwrite and not by_this_resource else AlreadyComplete(state.layout)
+        continues = request.continues and request.resume and not state.changed_code
+        by_this_run = continues or (lease.job == request.job and is_resource(request.job))
+        return Start() if overwrite and not by_this_run else AlreadyComplete(state.layout)
     if table is not None and table.committed:
         return FinishTableCommit()
     if table is not None and table.series_committed:

@@ -222,6 +222,25 @@ class TestInterruptedReplacement:
         assert place.rows() == ["a1", "a2", "b1"]
         assert place.is_proven()
 
+    @pytest.mark.parametrize(
+        "lost", ["staged/part-*", "output.json", "spec.json"], ids=["rows", "snapshot", "spec"]
+    )
+    def test_is_resumed_if_files_are_missing(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str
+    ) -> None:
+        run_without_ray(place.job("old", "other"))
+        job = place.job(write={"mode": "overwrite"})
+        self.interrupt(monkeypatch, job)
+        next((place.output / "_batchinference/replacement").glob(lost)).write_text("damaged")
+        if lost == "spec.json":
+            (place.output / "_batchinference/replacement/spec.json").unlink()
+        report = run_without_ray(job)
+        assert "are missing or damaged. The old output is unchanged" in str(report.message)
+        assert place.rows() == ["x1", "x2", "x3"]
+        assert run_without_ray(job).state == JobState.SUCCEEDED
+        assert place.rows() == ["a1", "a2", "b1"]
+        assert place.is_proven()
+
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     def test_is_replaced_by_another_job_that_overwrites(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, mode: str

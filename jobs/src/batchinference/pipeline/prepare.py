@@ -186,7 +186,8 @@ def _begin(
         content = source.serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    if starts_over or isinstance(action, RetryFailed):  # rows are retried after the code was fixed
+    # rows are retried after the code was fixed
+    if starts_over or isinstance(action, RetryFailed) or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Attempt.begin(layout, lease, start, request.job), start

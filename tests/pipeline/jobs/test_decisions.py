@@ -137,10 +137,10 @@ def test_files_with_retry(found: OutputState, mode: str, expected: object) -> No
     check(expected, found, mode, retry=True)
 
 
-@pytest.mark.parametrize("found", [COMPLETE_WITH_FAILED, UNFINISHED], ids=["complete", "not"])
-@pytest.mark.parametrize("mode", MODES)
-def test_files_with_retry_without_resume(found: OutputState, mode: str) -> None:
-    check(RetryFailed() if found.complete else CONTINUE, found, mode, retry=True, resume=False)
+@table_of(CASES)
+def test_files_with_retry_without_resume(found: OutputState, mode: str, expected: object) -> None:
+    """A job that starts over retries nothing."""
+    check(CONTINUE if expected == Resume() else expected, found, mode, retry=True, resume=False)
 
 
 @pytest.mark.parametrize(("resume", "retry"), list(product([True, False], repeat=2)))

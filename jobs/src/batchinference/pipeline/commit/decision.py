@@ -61,8 +61,8 @@ class OutputState:
 @dataclass(frozen=True)
 class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
-    used. With `retry`, failed rows are processed again. `job` identifies the job among others that
-    want the output. `code` are the hashes of its code and models. With
+    used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
+    job among others that want the output. `code` are the hashes of its code and models. With
     `continues`, the run has put the complete replacement of an interrupted run in place."""
 
     write: Write
@@ -180,7 +180,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     """Return what a job does about an output of the same work."""
     overwrite, table = request.write.mode == "overwrite", state.table
     if state.complete:
-        if request.retry and table is None and lease.begun:
+        if request.retry and request.resume and table is None and lease.begun:
             return RetryFailed() if state.failed_rows else AlreadyComplete(state.layout)
         continues = request.continues and request.resume and not state.changed_code
         by_this_run = continues or (lease.job == request.job and is_resource(request.job))

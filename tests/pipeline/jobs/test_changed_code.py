@@ -80,6 +80,17 @@ def test_restart_of_an_unchanged_job_repeats_it(job: Job, retry: bool) -> None:
     assert job.texts() == ["a1"]
 
 
+@pytest.mark.parametrize("complete", [True, False])
+def test_damaged_hashes_do_not_block_a_restart(job: Job, complete: bool) -> None:
+    job.run()
+    if not complete:
+        (job.output / "_SUCCESS").unlink()
+    (job.output / "_batchinference/code.json").write_text("damaged")
+    assert "it is unknown whether the code has changed" in job.run().stderr
+    assert job.run("--restart").exit_code == exits.SUCCESS
+    assert job.texts() == ["a1"]
+
+
 def test_new_files_are_added_with_changed_code(job: Job) -> None:
     job.run(mode="append")
     job.change("2")

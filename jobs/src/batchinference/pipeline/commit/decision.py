@@ -244,21 +244,25 @@ def load_state(
         if table is not None:
             with table_errors_as_bad_output():
                 known = _load_table(table, layout, lease, request, complete=complete)
-            changed = _changed(layout, lease, request) if complete else ""
+            changed = _changed(layout, lease, request, complete=True) if complete else ""
             return OutputState(layout, lease, complete, table=known, changed_code=changed)
         own = lease is not None and lease.key == layout.key
         failed = own and complete and request.retry and has_failed_rows(layout)
         foreign = lease is None and _has_foreign_files(layout, request.write.mode)
         added = request.write.mode == "overwrite" and bool(layout.appended())
-        changed = _changed(layout, lease, request)
+        changed = _changed(layout, lease, request, complete=complete)
         return OutputState(
             layout, lease, complete, failed, foreign, added=added, changed_code=changed
         )
 
 
-def _changed(layout: Layout, lease: Lease | None, request: Request) -> str:
+def _changed(
+    layout: Layout, lease: Lease | None, request: Request, *, complete: bool = False
+) -> str:
     own = lease is not None and lease.key == layout.key and lease.begun
-    return changed_code(layout.code, request.code) if own else ""
+    overwrite = request.write.mode == "overwrite"
+    starts_over = not request.resume and (overwrite or not complete)
+    return changed_code(layout.code, request.code) if own and not starts_over else ""
 
 
 def _load_table(

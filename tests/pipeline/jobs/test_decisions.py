@@ -172,6 +172,7 @@ def test_output_of_changed_code_is_refused(found: OutputState, expected: object)
     check(Replace() if found.complete else expected, found, "overwrite")
     check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
     check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)
+    check(DONE, replace(COMPLETE, changed_code="a.py changed"), "error", retry=True)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,12 @@ def decide(state: OutputState, request: Request) -> Action:
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-        if state.changed_code and isinstance(action, Resume | AlreadyComplete):
+        # rows are retried after the code was fixed
+        if (
+            state.changed_code
+            and isinstance(action, Resume | AlreadyComplete)
+            and not request.retry
+        ):
             return _refuse_unless_ignored(
                 write,
                 f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "

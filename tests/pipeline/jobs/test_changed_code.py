@@ -32,11 +32,11 @@ class Job:
         sys.modules.pop("changing", None)
         importlib.invalidate_caches()
 
-    def run(self, *options: str, mode: str = "error") -> Invoked:
+    def run(self, *options: str, mode: str = "error", **spec: object) -> Invoked:
         python = {"callable": "changing:change", "method": "map"}
         write = {"format": "parquet", "mode": mode}
         steps = [{"name": "own", "python": python}]
-        job = job_document("job", "in", "out", steps=steps, write=write)
+        job = job_document("job", "in", "out", steps=steps, write=write, **spec)
         (self.directory / "job.yaml").write_text(yaml.safe_dump(job))
         return invoke_without_ray("run", str(self.directory / "job.yaml"), *options)
 
@@ -71,11 +71,23 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
     assert "complete already" in job.run().stderr
 
 
-def test_restart_of_an_unchanged_job_repeats_it(job: Job) -> None:
+@pytest.mark.parametrize("retry", [False, True])
+def test_restart_of_an_unchanged_job_repeats_it(job: Job, retry: bool) -> None:
     job.run()
     before = {path.name for path in job.output.glob("part-*")}
-    assert job.run("--restart").exit_code == exits.SUCCESS
+    assert job.run("--restart", errors={"retry": retry}).exit_code == exits.SUCCESS
     assert before.isdisjoint(path.name for path in job.output.glob("part-*"))
+    assert job.texts() == ["a1"]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_damaged_hashes_do_not_block_a_restart(job: Job, complete: bool) -> None:
+    job.run()
+    if not complete:
+        (job.output / "_SUCCESS").unlink()
+    (job.output / "_batchinference/code.json").write_text("damaged")
+    assert "it is unknown whether the code has changed" in job.run().stderr
+    assert job.run("--restart").exit_code == exits.SUCCESS
     assert job.texts() == ["a1"]
 
 

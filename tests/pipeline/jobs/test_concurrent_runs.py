@@ -150,6 +150,115 @@ def test_output_that_is_being_written_is_not_replaced(
     assert place.is_proven()
 
 
+@pytest.mark.parametrize("begun", ["before the replacement", "during the replacement"])
+def test_rows_of_a_live_append_are_not_deleted(
+    place: Place, monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    run_without_ray(place.job("old"))
+    place.add("third", z="z1 z2")
+    append = place.job("append", "third", write={"mode": "append"})
+    layout = Layout.of(parse(append).spec)
+    overwrite = place.job("new", "other", write={"mode": "overwrite"})
+
+    def alive() -> None:
+        fail_after_tasks(monkeypatch, append)
+        lease, beats, read = read_lease(layout), itertools.count(), heartbeat._read
+        assert lease is not None
+        replace(lease, process="").write(layout)  # of another machine
+        monkeypatch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+
+    if begun == "before the replacement":
+        alive()
+    else:  # it began between the two checks, at the same moment
+        monkeypatch.setattr(prepare, "_check_replacement", lambda *_: None)
+        before(monkeypatch, pipeline_job, "run_monitored", alive)
+    report = run_without_ray(overwrite)
+    assert "is being written by append" in str(report.message)
+    assert set(place.rows()) >= {"a1", "a2", "b1", "z1"}
+
+
+def test_nothing_is_appended_while_the_output_is_replaced(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_without_ray(place.job("old"))
+    overwrite = place.job("new", "other", write={"mode": "overwrite"})
+    refused: list[Report] = []
+
+    def append() -> None:
+        beats, read = itertools.count(), heartbeat._read
+        with monkeypatch.context() as patch:
+            patch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+            refused.append(run_without_ray(place.job("append", "third", write={"mode": "append"})))
+
+    place.add("third", z="z1")
+    before(monkeypatch, pipeline_job, "run_monitored", append)
+    assert run_without_ray(overwrite).state == JobState.SUCCEEDED
+    assert "is being written by new" in str(refused[0].message)
+    assert place.rows() == ["x1", "x2", "x3"]
+
+
+class TestInterruptedReplacement:
+    """The driver died after the replacement was complete, and before it was in place."""
+
+    def interrupt(self, monkeypatch: pytest.MonkeyPatch, job: Document) -> None:
+        def killed(*_: Any) -> None:
+            raise OSError("killed")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline_job, "publish", killed)
+            assert run_without_ray(job).state == JobState.FAILED
+
+    @pytest.mark.parametrize("resume", [True, False])
+    def test_is_finished_by_the_same_job(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, resume: bool
+    ) -> None:
+        """Without resume, the job then repeats its work."""
+        run_without_ray(place.job("old", "other"))
+        self.interrupt(monkeypatch, place.job(write={"mode": "overwrite"}))
+        staged = {path.name for path in place.output.glob("_batchinference/replacement/staged/*")}
+        report = run_without_ray(place.job(write={"mode": "overwrite"}, resume=resume))
+        assert report.state == JobState.SUCCEEDED
+        assert (staged == {path.name for path in place.output.glob("part-*")}) == resume
+        assert place.rows() == ["a1", "a2", "b1"]
+        assert place.is_proven()
+
+    @pytest.mark.parametrize(
+        "lost", ["staged/part-*", "output.json", "spec.json"], ids=["rows", "snapshot", "spec"]
+    )
+    def test_is_resumed_if_files_are_missing(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str
+    ) -> None:
+        run_without_ray(place.job("old", "other"))
+        job = place.job(write={"mode": "overwrite"})
+        self.interrupt(monkeypatch, job)
+        next((place.output / "_batchinference/replacement").glob(lost)).write_text("damaged")
+        if lost == "spec.json":
+            (place.output / "_batchinference/replacement/spec.json").unlink()
+        report = run_without_ray(job)
+        assert "are missing or damaged. The old output is unchanged" in str(report.message)
+        assert place.rows() == ["x1", "x2", "x3"]
+        assert run_without_ray(job).state == JobState.SUCCEEDED
+        assert place.rows() == ["a1", "a2", "b1"]
+        assert place.is_proven()
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    def test_is_replaced_by_another_job_that_overwrites(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, mode: str
+    ) -> None:
+        run_without_ray(place.job("old"))
+        self.interrupt(monkeypatch, place.job("died", "other", write={"mode": "overwrite"}))
+        place.add("third", z="z1")
+        report = run_without_ray(place.job("new", "third", write={"mode": mode}))
+        if mode == "append":
+            assert "died on" in str(report.message)
+            assert "was interrupted while it replaced the output" in str(report.message)
+            assert place.rows() == ["a1", "a2", "b1"]
+        else:
+            assert report.state == JobState.SUCCEEDED, report.message
+            assert place.rows() == ["z1"]
+            assert place.is_proven()
+
+
 def test_job_that_took_over_during_a_prepare_owns_the_output(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ CASES = {
     "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 4),
     "replaced by another job": (
         OutputState(LAYOUT, replaced_by=OTHER.lease),
-        ["was interrupted", LeaveAlone(), "was interrupted", "was interrupted"],
+        ["was interrupted", LeaveAlone(), "was interrupted", FinishReplacement()],
     ),
     "claimed": (CLAIMED, [CONTINUE] * 4),
     "unfinished": (UNFINISHED, [Resume()] * 4),
@@ -137,10 +137,10 @@ def test_files_with_retry(found: OutputState, mode: str, expected: object) -> No
     check(expected, found, mode, retry=True)
 
 
-@pytest.mark.parametrize("found", [COMPLETE_WITH_FAILED, UNFINISHED], ids=["complete", "not"])
-@pytest.mark.parametrize("mode", MODES)
-def test_files_with_retry_without_resume(found: OutputState, mode: str) -> None:
-    check(RetryFailed() if found.complete else CONTINUE, found, mode, retry=True, resume=False)
+@table_of(CASES)
+def test_files_with_retry_without_resume(found: OutputState, mode: str, expected: object) -> None:
+    """A job that starts over retries nothing."""
+    check(CONTINUE if expected == Resume() else expected, found, mode, retry=True, resume=False)
 
 
 @pytest.mark.parametrize(("resume", "retry"), list(product([True, False], repeat=2)))
@@ -172,6 +172,19 @@ def test_output_of_changed_code_is_refused(found: OutputState, expected: object)
     check(Replace() if found.complete else expected, found, "overwrite")
     check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
     check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)
+    check(DONE, replace(COMPLETE, changed_code="a.py changed"), "error", retry=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, DONE), ({"resume": False}, Replace()), ({"retry": True}, RetryFailed())],
+    ids=["run", "restart", "retry"],
+)
+def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
+    """It has done its work, unless more is requested or the code has changed."""
+    check(expected, COMPLETE_WITH_FAILED, "overwrite", continues=True, **fields)
+    changed = replace(COMPLETE, changed_code="a.py changed")
+    check(Replace(), changed, "overwrite", continues=True)
 
 
 @pytest.mark.parametrize(

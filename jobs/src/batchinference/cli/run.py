@@ -98,7 +98,8 @@ def _with_retry(job: BatchInference) -> BatchInference:
     if lease is None or lease.key != layout.key:
         raise BadInput(f"'{layout.output.uri}' holds no output of this job: run it first")
     errors = job.spec.errors.model_copy(update={"retry": True})
-    return job.model_copy(update={"spec": job.spec.model_copy(update={"errors": errors})})
+    update = {"errors": errors, "resume": True}
+    return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
 
 
 def _restarted(job: BatchInference) -> BatchInference:
@@ -113,7 +114,9 @@ def _restarted(job: BatchInference) -> BatchInference:
             "--restart: write.mode append keeps the rows of earlier runs (append). Set write.mode "
             "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
-    update = {"resume": False, "write": write.model_copy(update={"mode": "overwrite"})}
+    errors = job.spec.errors.model_copy(update={"retry": False})
+    write = write.model_copy(update={"mode": "overwrite"})
+    update = {"resume": False, "write": write, "errors": errors}
     return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.stored_code import write_code
@@ -113,7 +114,8 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     if isinstance(action, FinishReplacement):
         with storage_errors_as_bad_output(request.write):
             publish(layout, request.job)
-        return state, AlreadyComplete(layout)
+        own = state.replaced_by is not None and state.replaced_by.key == layout.key
+        return _decide(layout, replace(request, continues=own), table)
     if isinstance(action, Replace):
         with storage_errors_as_bad_output(request.write):
             discard_replaced(layout)
@@ -132,11 +134,22 @@ def _committed(write: Write, state: OutputState, action: Action, job: str) -> Sn
     layout, lease = state.layout, state.lease
     with storage_errors_as_bad_output(write):
         ensure_not_running(layout, lease, job)
+        _check_replacement(layout, write, job)
         if isinstance(action, Start) or lease is None:
             return None
         committed = Attempt(layout, lease).load_committed()
         retries = isinstance(action, RetryFailed)
         return without_failed(committed, layout.errors) if retries else committed
+
+
+def _check_replacement(layout: Layout, write: Write, job: str) -> None:
+    """Raise BadOutput if another run writes rows that this job would delete, or if it replaces the
+    output, so that it would delete the rows of this job."""
+    others = layout.whole.appended() if write.mode == "overwrite" else []
+    if not layout.is_replacement:
+        others.append(layout.replacement)
+    for other in others:
+        ensure_not_running(other, read_lease(other), job)
 
 
 def _earlier(
@@ -173,7 +186,8 @@ def _begin(
         content = source.serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    if starts_over or isinstance(action, RetryFailed):  # rows are retried after the code was fixed
+    # rows are retried after the code was fixed
+    if starts_over or isinstance(action, RetryFailed) or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
     return Attempt.begin(layout, lease, start, request.job), start

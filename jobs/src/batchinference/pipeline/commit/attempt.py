@@ -241,11 +241,6 @@ def check_unchanged(layout: Layout, lease: Lease | None) -> None:
         )
 
 
-def remove_parts(place: Location, key: str) -> None:
-    """Delete the data or error files of the work with this key."""
-    delete_all(parts_in(place, key))
-
-
 def parts_in(place: Location, key: str, but: Collection[str] = ()) -> list[Location]:
     """Return the data or error files of the work with this key, except those in `but`, and the
     temporary files of its interrupted writes."""

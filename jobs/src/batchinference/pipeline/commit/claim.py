@@ -6,7 +6,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.attempt import check_unchanged, remove_parts
+from batchinference.pipeline.commit.attempt import check_unchanged, parts_in
 from batchinference.pipeline.commit.heartbeat import (
     ensure_not_running,
     heartbeat_file,
@@ -15,8 +15,8 @@ from batchinference.pipeline.commit.heartbeat import (
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease, this_process
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
-from batchinference.pipeline.errors import Incomplete
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.errors import BadOutput, Incomplete
+from batchinference.pipeline.storage.location import Location, delete_all
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Claim:
         claim = Lease.new(layout, attempts, begun=False, job=self.job, series=series)
         self._as_before(claim).write(layout)
         with keep_heartbeat(heartbeat_file(layout, claim)):
-            self._remove_rows()
+            self._remove_rows(self._as_before(claim))
             claim.write(layout)
             for directory in (layout.attempts, layout.state / "errors"):
                 directory.delete_directory()
@@ -60,26 +60,31 @@ class Claim:
             return replace(claim, key=self.before.key, errors=self.before.errors)
         return replace(claim, key="") if self.overwrite else claim
 
-    def _remove_rows(self) -> None:
+    def _remove_rows(self, claim: Lease) -> None:
         # delete the completion marker first, so that a partial output never looks complete
         self.layout.success.delete()
         for added in self.layout.appended() if self.overwrite else ():
             if (other := read_lease(added)) is not None:
-                self._remove_files(added, other)
+                self._remove_files(added, other, claim)
             added.state.delete_directory()
         if self.before is not None:
-            self._remove_files(self.layout, self.before)
+            self._remove_files(self.layout, self.before, claim)
 
-    def _remove_files(self, layout: Layout, lease: Lease) -> None:
+    def _remove_files(self, layout: Layout, lease: Lease, claim: Lease) -> None:
         """Delete the data files of the work of a lease, and its error files if this output may
-        delete them (see `Lease.errors_in`)."""
+        delete them (see `Lease.errors_in`).
+
+        Raises BadOutput if another run has begun. Its files are never deleted: the files are listed
+        before the lease is checked."""
         errors = lease.errors_in(layout.output, self.layout.errors)
-        for place in (errors, layout.data) if lease.key else ():
-            if place is not None:
-                remove_parts(place, lease.key)
+        places = [errors, layout.data] if errors is not None else [layout.data]
+        files = [part for one in places for part in parts_in(one, lease.key)] if lease.key else []
+        check_unchanged(self.layout, claim)
+        delete_all(files)
 
 
 MOVE_THREADS = 16
+_STATE_FILES = ("spec", "input", "code", "report", "end")
 
 
 def discard_replaced(layout: Layout) -> None:
@@ -91,16 +96,21 @@ def discard_replaced(layout: Layout) -> None:
 
 
 def publish(layout: Layout, job: str = "") -> None:
-    """Put the complete replacement of an output in its place. This can be repeated.
+    """Put the complete replacement of an output, of this or other work, in its place. This can be
+    repeated.
 
     Raises BadOutput if another run is writing to the output."""
-    staged = layout.replacement
-    new, current = read_lease(staged), read_lease(layout)
+    new, current = read_lease(layout.replacement), read_lease(layout)
     if new is None:
         return
+    layout = _of_work(layout, new, current)
+    staged = layout.replacement
     ensure_not_running(layout, current, job)
     moving = replace(new, begun=False, errors=layout.errors.uri, process=this_process())
     if current is None or current.run != new.run:
+        for added in layout.appended():  # the claim deletes its rows
+            ensure_not_running(added, read_lease(added), job)
+        _check_staged(layout, current)
         Claim(layout, current, overwrite=True, job=job).put()
         moving.write(layout)  # from now on, nothing in the output is deleted
     if current is None or current.run != new.run or not current.is_complete(layout):
@@ -113,6 +123,44 @@ def publish(layout: Layout, job: str = "") -> None:
     staged.state.delete_directory()
 
 
+def _of_work(layout: Layout, new: Lease, current: Lease | None) -> Layout:
+    """Return the layout of the output for the work of its replacement.
+
+    Raises BadOutput if the job of the replacement has begun to move the error records to a location
+    that only that job may use."""
+    errors: Location | None = layout.errors
+    if new.key != layout.key:  # its errors.path is unknown
+        errors = layout.state / "errors"
+    if current is not None and current.run == new.run:  # do not divide the error records
+        errors = current.errors_in(layout.output, layout.errors)
+    if errors is None:
+        raise BadOutput(
+            f"write.path '{layout.output.uri}': {new.job} was interrupted while it replaced the "
+            "output. Run that job again to finish this"
+        )
+    return replace(layout, key=new.key, errors=errors)
+
+
+def _check_staged(layout: Layout, current: Lease | None) -> None:
+    """Raise Incomplete if files of the replacement are missing or damaged. Then it is no longer
+    complete: the next run computes the missing rows again."""
+    staged = layout.replacement
+    try:
+        end = Snapshot.read(staged.end, staged.key)
+        files = all(getattr(staged, name).exists() for name in _STATE_FILES)
+        if files and len(without_missing_files(staged, end).entries) == len(end.entries):
+            return
+    except BadOutput:  # output.json is damaged
+        pass
+    check_unchanged(layout, current)  # another run may have moved the files
+    staged.success.delete()
+    staged.end.delete()
+    raise Incomplete(
+        f"files of the new output in '{staged.state.uri}' are missing or damaged. The old output "
+        "is unchanged. Run the job again to compute the missing rows"
+    )
+
+
 def _move_files(staged: Layout, layout: Layout) -> None:
     end = Snapshot.read(staged.end, staged.key)
     data = [file.name for entry in end.entries for file in entry.data]
@@ -121,7 +169,7 @@ def _move_files(staged: Layout, layout: Layout) -> None:
     _move_all(staged.errors, layout.errors, errors)
     if len(without_missing_files(layout, end).entries) < len(end.entries):
         raise Incomplete(f"files of the new output in '{staged.state.uri}' are missing")
-    for name in ("spec", "input", "code", "report", "end"):
+    for name in _STATE_FILES:
         getattr(layout, name).write(getattr(staged, name).read())
 
 

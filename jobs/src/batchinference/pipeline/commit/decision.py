@@ -61,14 +61,16 @@ class OutputState:
 @dataclass(frozen=True)
 class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
-    used. With `retry`, failed rows are processed again. `job` identifies the job among others that
-    want the output. `code` are the hashes of its code and models."""
+    used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
+    job among others that want the output. `code` are the hashes of its code and models. With
+    `continues`, the run has put the complete replacement of an interrupted run in place."""
 
     write: Write
     resume: bool = True
     retry: bool = False
     job: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
+    continues: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Replace:
 
 @dataclass(frozen=True)
 class FinishReplacement:
-    """Put a complete replacement, whose driver died, in the place of the output."""
+    """Put a complete replacement, whose driver died, in the place of the output. Then decide
+    again."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,12 @@ def decide(state: OutputState, request: Request) -> Action:
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-        if state.changed_code and isinstance(action, Resume | AlreadyComplete):
+        # rows are retried after the code was fixed
+        if (
+            state.changed_code
+            and isinstance(action, Resume | AlreadyComplete)
+            and not request.retry
+        ):
             return _refuse_unless_ignored(
                 write,
                 f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
@@ -163,12 +171,13 @@ def decide(state: OutputState, request: Request) -> Action:
 
 def _decide_replaced(layout: Layout, lease: Lease, write: Write) -> Action:
     """Return what a job does about an output with a complete replacement."""
-    if lease.key == layout.key and layout.state == layout.whole.state:
+    own = lease.key == layout.key or (write.mode == "overwrite" and not layout.is_table)
+    if own and layout.state == layout.whole.state:
         return FinishReplacement()
     return _refuse_unless_ignored(
         write,
         f"write.path '{layout.output.uri}': {lease.job} was interrupted while it replaced the "
-        "output. Run that job again to finish this",
+        "output. Run that job again to finish this, or set write.mode to overwrite",
     )
 
 
@@ -176,10 +185,11 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     """Return what a job does about an output of the same work."""
     overwrite, table = request.write.mode == "overwrite", state.table
     if state.complete:
-        if request.retry and table is None and lease.begun:
+        if request.retry and request.resume and table is None and lease.begun:
             return RetryFailed() if state.failed_rows else AlreadyComplete(state.layout)
-        by_this_resource = lease.job == request.job and is_resource(request.job)
-        return Start() if overwrite and not by_this_resource else AlreadyComplete(state.layout)
+        continues = request.continues and request.resume and not state.changed_code
+        by_this_run = continues or (lease.job == request.job and is_resource(request.job))
+        return Start() if overwrite and not by_this_run else AlreadyComplete(state.layout)
     if table is not None and table.committed:
         return FinishTableCommit()
     if table is not None and table.series_committed:
@@ -239,21 +249,25 @@ def load_state(
         if table is not None:
             with table_errors_as_bad_output():
                 known = _load_table(table, layout, lease, request, complete=complete)
-            changed = _changed(layout, lease, request) if complete else ""
+            changed = _changed(layout, lease, request, complete=True) if complete else ""
             return OutputState(layout, lease, complete, table=known, changed_code=changed)
         own = lease is not None and lease.key == layout.key
         failed = own and complete and request.retry and has_failed_rows(layout)
         foreign = lease is None and _has_foreign_files(layout, request.write.mode)
         added = request.write.mode == "overwrite" and bool(layout.appended())
-        changed = _changed(layout, lease, request)
+        changed = _changed(layout, lease, request, complete=complete)
         return OutputState(
             layout, lease, complete, failed, foreign, added=added, changed_code=changed
         )
 
 
-def _changed(layout: Layout, lease: Lease | None, request: Request) -> str:
+def _changed(
+    layout: Layout, lease: Lease | None, request: Request, *, complete: bool = False
+) -> str:
     own = lease is not None and lease.key == layout.key and lease.begun
-    return changed_code(layout.code, request.code) if own else ""
+    overwrite = request.write.mode == "overwrite"
+    starts_over = not request.resume and (overwrite or not complete)
+    return changed_code(layout.code, request.code) if own and not starts_over else ""
 
 
 def _load_table(

@@ -447,9 +447,7 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         assert not of_another.is_set()
 
 
-def test_watcher_without_memory_continues(
-    flags: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watcher_without_memory_continues(flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def has_flag(name: str) -> bool:
         monkeypatch.setattr(fused, "has_flag", flags.__contains__)
         raise MemoryError

@@ -95,7 +95,7 @@ class Steps:
                 yield merged(done).in_order_of(window.ids)
 
     def _searched(self, read: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
-        """Yield the batches. Record whether they have texts; a batch without rows has no columns."""
+        """Yield the batches. Record if they have texts: batches without rows have no columns."""
         for batch in read:
             rows.have_texts |= text_lengths(batch.table, self.texts) is not None
             yield batch

@@ -20,7 +20,7 @@ from batchinference.pipeline.execution.fused_steps import (
     columns_of_first_model,
     text_lengths,
 )
-from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import filter_step, steps_of
 from support.outputs.batches import good
@@ -90,6 +90,25 @@ class TestWindows:
         assert len(computed) == 2 * UNIT
         assert first.ids.tolist() == sorted(computed)
         assert computed != sorted(computed)
+
+    def test_stop_does_not_wait_for_the_rows_of_a_window(self) -> None:
+        steps = Recorded(NO_STEPS, UNIT, ("text",))
+        (whole,) = texts(4 * UNIT)
+        read = (whole.only(whole.source[[row]]) for row in range(len(whole.source)))
+
+        def stopped() -> Iterator[RowBatch]:
+            yield next(read)
+            steps.stopping.set()
+            yield from read
+
+        assert next(steps.run(stopped())).ids.tolist() == whole.ids[:2].tolist()
+
+    def test_batches_without_rows_do_not_end_the_windows(self) -> None:
+        """The first batches of a task that runs again may be committed already."""
+        steps = Recorded(NO_STEPS, UNIT, ("text",))
+        (read,) = texts(4 * UNIT)
+        results = list(steps.run(iter([read.only(NO_IDS), read])))
+        assert [len(one.ids) for one in results] == [4 * UNIT]
 
     @pytest.mark.parametrize("limit", ["FILE_BYTES", "WINDOW_SECONDS"])
     def test_large_and_late_results_are_yielded_before_the_window_ends(

@@ -29,9 +29,10 @@ from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.plan import plan_for_cluster, plan_for_machine
 from support.documents.parsed import spec_of
-from support.jobs.on_ray import write_lines
+from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.made import begin_attempt, committing, layout_of
 from support.outputs.rows import rows_of
@@ -221,6 +222,51 @@ class TestChunks:
         assert len(taken) == read_rows
         assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
 
+    def test_commit_without_memory_is_repeated_after_the_limit_has_ended(
+        self, attempt: Attempt
+    ) -> None:
+        entered, leave, failed_once = (threading.Event() for _ in range(3))
+
+        def decode() -> None:
+            with memory_limit(1 << 40):
+                entered.set()
+                leave.wait(PATIENCE)
+
+        class Limited(ParquetWriter):
+            def files(self, table: pa.Table) -> Files:
+                for number, file in enumerate(super().files(table)):
+                    yield file
+                    if number == 0 and not failed_once.is_set():
+                        failed_once.set()
+                        raise MemoryError
+                assert leave.is_set(), "the second try has begun within the limit"
+
+        decoding = threading.Thread(target=decode)
+
+        def read() -> Iterator[RowBatch]:
+            decoding.start()
+            assert entered.wait(PATIENCE)
+            yield from fours()[:2]
+            assert failed_once.wait(PATIENCE)
+            assert commits(attempt) == []
+            leave.set()
+
+        task_of(committing(attempt, Limited("snappy")), read)(retried=False)
+        decoding.join()
+        assert commits(attempt) == [(0, 0, 8)]
+        output = Path(attempt.layout.output.path)
+        assert len(data_files(output)) == 2
+        attempt.remove_orphans(attempt.manifests()[0].entries)
+        assert sorted(row["n"] for row in rows_of(output)) == list(range(8))
+
+    def test_commit_that_fails_twice_without_memory_ends_the_task(self, attempt: Attempt) -> None:
+        class Large(ParquetWriter):
+            def files(self, table: pa.Table) -> Files:
+                raise MemoryError
+
+        with pytest.raises(MemoryError):
+            task_of(committing(attempt, Large("snappy")))(retried=False)
+
     def test_chunk_is_dropped_after_its_commit(self, committer: Committer) -> None:
         chunks: list[weakref.ref[RowBatch]] = []
 
@@ -399,6 +445,17 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         StopRequest("run").send()
         assert of_run.wait(10)
         assert not of_another.is_set()
+
+
+def test_watcher_without_memory_continues(flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_flag(name: str) -> bool:
+        monkeypatch.setattr(fused, "has_flag", flags.__contains__)
+        raise MemoryError
+
+    monkeypatch.setattr(fused, "has_flag", has_flag)
+    with StopRequest("run").watched() as requested:
+        StopRequest("run").send()
+        assert requested.wait(10)
 
 
 @pytest.mark.usefixtures("flags")

@@ -21,7 +21,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import file_rewrites
-from batchinference.pipeline.output.file_rewrites import RewriteTask, rewrites
+from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
@@ -52,6 +52,17 @@ def rewriting(attempt: Attempt) -> tuple[Snapshot, RewriteTask]:
     end = close_attempt(attempt)
     ((task,), _) = rewrites(attempt, end.entries, "snappy")
     return end, task
+
+
+@pytest.mark.parametrize("limit", ["MERGED_BYTES", "MERGED_ROWS"])
+def test_driver_reads_only_small_files(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    _, task = rewriting(attempt)
+    assert fit_in_driver([task])
+    monkeypatch.setattr(file_rewrites, limit, {"MERGED_BYTES": task.size, "MERGED_ROWS": 1}[limit])
+    assert fit_in_driver([task])
+    assert not fit_in_driver([task, task])
 
 
 def table(*values: object, name: str = "n") -> pa.Table:
@@ -134,6 +145,13 @@ class TestMerging:
         large = good(0, 4, table(*range(1000)))
         self.merged(attempt, *(good(0, n, [n]) for n in range(4)), large)
         assert sorted(len(rows) for rows in self.rows(attempt)) == [2, 2, 1000]
+
+    def test_rows_are_limited(self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Files of a few bytes may hold rows that take much memory."""
+        monkeypatch.setattr(file_rewrites, "MERGED_ROWS", 3)
+        batches = [good(0, n, [n]) for n in range(5)]
+        self.merged(attempt, *batches, good(0, 5, [5, 6, 7]))
+        assert sorted(len(rows) for rows in self.rows(attempt)) == [2, 3, 3]
 
 
 COLUMNS = {

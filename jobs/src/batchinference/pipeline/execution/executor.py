@@ -28,7 +28,7 @@ from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import Sizing
-from batchinference.pipeline.output.file_rewrites import MERGED_BYTES, RewriteTask, rewrites
+from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
@@ -109,7 +109,7 @@ class Executor:
         names = {file.name for entry in end.entries for file in entry.data}
         mergeable = set() if divided else names - earlier
         work, entries = rewrites(self._prepared.attempt, end.entries, write.compression, mergeable)
-        if sum(rewrite.size for rewrite in work) <= MERGED_BYTES:
+        if fit_in_driver(work):
             rewritten = [rewrite() for rewrite in work]
         else:
             task: Any = ray.remote(**of_write_tasks(self._plan))(_run)

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from batchinference.pipeline.ray_compat.cluster import (
     set_flag,
 )
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.storage.memory_limit import no_memory_limit
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ class StopRequest:
 
         def watch() -> None:
             while not ended.wait(POLL_SECONDS):
-                if self.is_sent():
+                sent = False
+                with suppress(MemoryError):  # another thread is within `memory_limit`
+                    sent = self.is_sent()
+                if sent:
                     requested.set()
                     if not ended.wait(DRAIN_SECONDS):
                         os._exit(1)
@@ -163,7 +167,7 @@ class ChunkCommits:
         chunk, committer = merged(self._batches), self._task.committer
         notes = peak_memory(committer.attempt.lease.run).notes("write")
         chunk = replace(chunk, notes=(*chunk.notes, *notes))
-        self._under_way = self._pool.submit(committer.put, chunk, self._task.number, self._number)
+        self._under_way = self._pool.submit(_put, committer, chunk, self._task.number, self._number)
         self._number += 1
         self._start_chunk()
 
@@ -171,6 +175,18 @@ class ChunkCommits:
         """Wait for the commit under way. Raises its error."""
         if self._under_way is not None:
             self._under_way.result()
+
+
+def _put(committer: Committer, chunk: RowBatch, task: int, number: int) -> None:
+    """Commit a chunk. While the task decodes a file, the memory limit also applies to this thread.
+    A second try then waits until the limit has ended. The files of the first try are orphans."""
+    try:
+        committer.put(chunk, task, number)
+        return
+    except MemoryError:
+        pass  # the traceback holds the memory of the first try
+    with no_memory_limit():
+        committer.put(chunk, task, number)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import pickle
@@ -64,16 +63,20 @@ class Steps:
         return cls(pickle.dumps((stages, errors)), largest, columns_of_first_model(steps))
 
     def applied_to(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the rows in the order of the input. If `stopping` is set, the
-        results that are complete are yielded next.
+        """Yield the results of the rows. If `stopping` is set, the results that are complete are
+        yielded next.
 
         If the first model reads texts, rows are computed in windows, longest texts first, so that
-        the texts of a batch have similar lengths and are padded little."""
-        first = next(read, RowBatch())
+        the texts of a batch have similar lengths and are padded little. The results are in the
+        order of the input, except those of a window that is yielded in parts: each part has this
+        order, but the parts have not."""
         rows = BatchRows(self.batch_rows)
-        rows.have_texts = text_lengths(first.table, self.texts) is not None
         size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
-        for window in resized(itertools.chain([first], read), lambda: rows.window, size):
+
+        def wanted() -> int:
+            return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
+
+        for window in resized(self._searched(read, rows), wanted, size):
             lengths = text_lengths(window.table, self.texts)
             ordered = window if lengths is None else window.taken(np.argsort(-lengths))
             _stages_of_process(self.pickled)  # the time to load them is not that of a batch
@@ -90,6 +93,12 @@ class Steps:
                     done, since = [], now
             if done:
                 yield merged(done).in_order_of(window.ids)
+
+    def _searched(self, read: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
+        """Yield the batches. Record if they have texts: batches without rows have no columns."""
+        for batch in read:
+            rows.have_texts |= text_lengths(batch.table, self.texts) is not None
+            yield batch
 
     def _results(self, batch: RowBatch) -> RowBatch:
         for stage in _stages_of_process(self.pickled):

@@ -45,8 +45,8 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 
 
 def values_as_json(row: pa.Table) -> str:
-    """Return the only row of a table as a JSON object. Arrays and bytes are described, and long
-    values are cut."""
+    """Return the only row of a table as a JSON object. Arrays and bytes are described,
+    secrets are masked, and long values are cut."""
     found = {name: _short(values_of(row.column(name))[0]) for name in row.column_names}
     return to_json(found)
 
@@ -57,7 +57,8 @@ def _short(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"<{len(value)} bytes>"
     text = value if isinstance(value, str) else to_json(value)
-    return shown(text, MAX_VALUE) if len(text) > MAX_VALUE else value
+    safe = shown(text, MAX_VALUE)
+    return value if safe == text else safe
 
 
 def bad_row(layout: Layout, entries: Iterable[ManifestEntry]) -> str:

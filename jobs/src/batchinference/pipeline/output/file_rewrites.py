@@ -30,6 +30,9 @@ from batchinference.pipeline.storage.location import Location
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 """Files of up to SMALL_BYTES are merged to files of up to MERGED_BYTES."""
+MERGED_ROWS = 10_000
+"""The maximum number of rows of a merged file. Values that repeat take much more memory than they
+take in a file, so that the bytes of the files do not limit the memory."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,10 @@ class RewriteTask:
     @property
     def size(self) -> int:
         return sum(map(_size, self.entries))
+
+    @property
+    def rows(self) -> int:
+        return sum(map(_rows, self.entries))
 
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files and return the entries that name them.
@@ -103,6 +110,12 @@ class RewriteTask:
         return DataFile.of(name, content)
 
 
+def fit_in_driver(tasks: list[RewriteTask]) -> bool:
+    """Return whether the files of these tasks are small enough to be read in the driver."""
+    size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
+    return size <= MERGED_BYTES and rows <= MERGED_ROWS
+
+
 def rewrites(
     attempt: Attempt,
     entries: list[ManifestEntry],
@@ -137,22 +150,27 @@ def _groups(
         # a row of which a part has failed must stay apart, because a retry removes its whole entry
         apart = entry.shares or entry.counts.failed >= entry.counts.read
         merges = not apart and all(file.name in mergeable for file in entry.data)
-        if merges and _size(entry) <= SMALL_BYTES:
+        if merges and _size(entry) <= SMALL_BYTES and _rows(entry) < MERGED_ROWS:
             small[frozenset(_columns(entry, types))].append(entry)
         else:
             yield [entry]
     for alike in small.values():
         group: list[ManifestEntry] = []
         for entry in sorted(alike, key=lambda entry: entry.row_ranges):
-            if group and sum(map(_size, group)) + _size(entry) > MERGED_BYTES:
+            larger = [*group, entry]
+            if sum(map(_size, larger)) > MERGED_BYTES or sum(map(_rows, larger)) > MERGED_ROWS:
                 yield group
-                group = []
-            group.append(entry)
+                larger = [entry]
+            group = larger
         yield group
 
 
 def _size(entry: ManifestEntry) -> int:
     return sum(file.bytes for file in entry.data)
+
+
+def _rows(entry: ManifestEntry) -> int:
+    return entry.counts.written
 
 
 def _columns(entry: ManifestEntry, types: pa.Schema) -> list[tuple[str, str]]:

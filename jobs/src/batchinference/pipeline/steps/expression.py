@@ -248,7 +248,8 @@ class _Translation:
         if pa.types.is_float16(kind):
             return column.cast(pa.float32())
         if pa.types.is_string_view(kind):
-            raise TypeError(f"column '{name}' is {kind}: {_CAST}")
+            # Arrow cannot filter a table that has such a column
+            raise TypeError(f"column '{name}' is {kind}: convert it in a python step")
         return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
     def _call(self, node: ast.Call) -> Operand:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-_lock = threading.Lock()
+_changes = threading.Condition()
 _active: list[int] = []
 """The limits of all threads that are within `memory_limit`."""
 _outside: tuple[tuple[int, int], int, pa.MemoryPool]
@@ -29,13 +29,22 @@ def memory_limit(size: int) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    with _lock:
+    with _changes:
         _enter(size)
     try:
         yield
     finally:
-        with _lock:
+        with _changes:
             _leave(size)
+            _changes.notify_all()
+
+
+@contextmanager
+def no_memory_limit() -> Iterator[None]:
+    """Wait until no thread is within `memory_limit`, and let none enter it within the block."""
+    with _changes:
+        _changes.wait_for(lambda: not _active)
+        yield
 
 
 def _enter(size: int) -> None:

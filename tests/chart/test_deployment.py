@@ -11,7 +11,7 @@ from batchinference import __version__
 from batchinference.spec import parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.settings import OperatorSettings
-from support.cluster.chart import NAMESPACE, Chart, container, one
+from support.cluster.chart import NAMESPACE, Chart, container, defaults_map, one
 
 Object = dict[str, Any]
 
@@ -151,7 +151,7 @@ def test_env_variables_of_files_refer_to_mounted_files(
     volumes = {found["name"]: found for found in pod(manifests)["spec"]["volumes"]}
     volume = volumes[mounts[str(file.parent)]]
     if "configMap" in volume:
-        source, expected = one(manifests, "ConfigMap"), volume["configMap"]["name"]
+        source, expected = defaults_map(manifests), volume["configMap"]["name"]
     else:
         source, expected = one(manifests, "Secret"), volume["secret"]["secretName"]
     assert source["metadata"]["name"] == expected
@@ -159,7 +159,7 @@ def test_env_variables_of_files_refer_to_mounted_files(
 
 
 def defaults(manifests: list[Object]) -> Cluster:
-    return parse_cluster(one(manifests, "ConfigMap")["data"]["defaults.yaml"])
+    return parse_cluster(defaults_map(manifests)["data"]["defaults.yaml"])
 
 
 def test_defaults_have_the_pipeline_image_of_the_same_version(manifests: list[Object]) -> None:
@@ -204,7 +204,7 @@ def test_changed_defaults_restart_the_operator(chart: Chart, manifests: list[Obj
     """The operator reads the defaults only when it starts."""
     changed = chart.manifests({"defaults": {"image": "other"}})
     assert checksum(changed) != checksum(manifests)
-    text = one(changed, "ConfigMap")["data"]["defaults.yaml"]
+    text = defaults_map(changed)["data"]["defaults.yaml"]
     assert checksum(changed) == hashlib.sha256(text.rstrip().encode()).hexdigest()
 
 

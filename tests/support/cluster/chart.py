@@ -64,6 +64,13 @@ def one(manifests: list[Object], kind: str) -> Object:
     return found[0]
 
 
+def defaults_map(manifests: list[Object]) -> Object:
+    """Return the ConfigMap with the defaults of jobs."""
+    maps = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
+    (found,) = (each for each in maps if "defaults.yaml" in each["data"])
+    return found
+
+
 def container(manifests: list[Object]) -> Object:
     """Return the operator's container."""
     containers: list[Object] = one(manifests, "Deployment")["spec"]["template"]["spec"][

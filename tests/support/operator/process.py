@@ -15,7 +15,7 @@ from typing import Any
 
 import urllib3
 
-from support.cluster.chart import container, one
+from support.cluster.chart import container, defaults_map, one
 from support.servers.api_server import ApiServer, free_port
 from support.servers.dashboard import Dashboard
 
@@ -149,8 +149,8 @@ def _mounted(manifests: list[Object], directory: Path) -> dict[str, Path]:
 
 def _files(manifests: list[Object], volume: Object) -> dict[str, bytes]:
     if "configMap" in volume:
-        assert one(manifests, "ConfigMap")["metadata"]["name"] == volume["configMap"]["name"]
-        data = one(manifests, "ConfigMap")["data"]
+        assert defaults_map(manifests)["metadata"]["name"] == volume["configMap"]["name"]
+        data = defaults_map(manifests)["data"]
         return {name: text.encode() for name, text in data.items()}
     if "secret" in volume:
         assert one(manifests, "Secret")["metadata"]["name"] == volume["secret"]["secretName"]

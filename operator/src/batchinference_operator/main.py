@@ -6,11 +6,9 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import aiohttp
 import kopf
@@ -27,7 +25,7 @@ from batchinference_operator.controller.kopf_handlers import configure, register
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.kube.api import Refused
 from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.http import USER_AGENT, send
+from batchinference_operator.kube.http import USER_AGENT, send_recorded
 from batchinference_operator.kube.kopf_login import KopfLogin
 from batchinference_operator.kube.leader_election import (
     Leadership,
@@ -79,7 +77,7 @@ async def operate(settings: OperatorSettings) -> None:
     client = ApiClient(await _connection(2 * settings.workers))
     client.user_agent = USER_AGENT
     async with client:
-        lease = Lease(partial(_recorded_send, client, metrics), settings.lease)
+        lease = Lease(partial(send_recorded, client, metrics.record_request), settings.lease)
         leadership = Leadership(lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.add_leadership(lambda: leadership.is_leader)
@@ -89,18 +87,6 @@ async def operate(settings: OperatorSettings) -> None:
             await leadership.lead(
                 lambda: _lead(client, settings, reconcile_config, watches, metrics)
             )
-
-
-async def _recorded_send(
-    client: ApiClient, metrics: Metrics, method: str, path: str, body: Any
-) -> tuple[int, Any, float]:
-    """Send a request and record it in the metrics."""
-    since, status = time.monotonic(), None
-    try:
-        status, answer, delay = await send(client, method, path, body)
-        return status, answer, delay
-    finally:
-        metrics.record_request(method, path, status, time.monotonic() - since)
 
 
 async def _lead(

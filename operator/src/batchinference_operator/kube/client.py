@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -19,10 +18,11 @@ from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     TRANSIENT,
+    OnRequest,
     is_error,
     is_gone,
     raise_for,
-    send,
+    send_recorded,
 )
 from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.status.event_messages import last_warning, quota_message
@@ -31,8 +31,6 @@ from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
 EVENT = "events.k8s.io"
 """The API group through which Events are written. They are read through the core API."""
-OnRequest = Callable[[str, str, int | None, float], None]
-"""Called after each request with method, path, status code (None without an answer), seconds."""
 RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last retry, the work queue retries the job."""
 MAX_EVENTS = 50
@@ -85,13 +83,12 @@ class KubeClient:
 
     async def _send(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
-        start, status = time.monotonic(), None
         try:
-            status, answer, busy = await send(self._client, method, path, *call)
+            status, answer, busy = await send_recorded(
+                self._client, self._on_request, method, path, *call
+            )
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
-        finally:
-            self._on_request(method, path, status, time.monotonic() - start)
         self._rate.pause(busy)
         return status, answer
 

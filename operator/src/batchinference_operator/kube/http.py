@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
@@ -18,6 +20,8 @@ TIMEOUT_SECONDS = 30
 MAX_BUSY_SECONDS = 30.0
 TRANSIENT = {429, 500, 502, 503, 504}
 """Status codes of transient errors, which a retry may resolve."""
+OnRequest = Callable[[str, str, int | None, float], None]
+"""Called after each request with method, path, status code (None without an answer), seconds."""
 USER_AGENT = f"{MANAGER}/{__version__}"
 """Audit logs show it, and the API server derives the field manager from it."""
 
@@ -48,6 +52,18 @@ async def send(
         return response.status, json.loads(content), busy
     except ValueError:
         return response.status, content.decode(errors="replace").strip(), busy
+
+
+async def send_recorded(
+    client: ApiClient, on_request: OnRequest, method: str, path: str, *call: Any
+) -> tuple[int, Any, float]:
+    """Like `send`, and call `on_request` afterwards."""
+    start, status = time.monotonic(), None
+    try:
+        status, answer, busy = await send(client, method, path, *call)
+        return status, answer, busy
+    finally:
+        on_request(method, path, status, time.monotonic() - start)
 
 
 def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:

@@ -12,8 +12,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from batchinference_operator.kube.client import OnRequest
-from batchinference_operator.kube.http import USER_AGENT
+from batchinference_operator.kube.http import USER_AGENT, OnRequest
 from batchinference_operator.kube.watch_health import WatchHealth
 
 REFUSED_SECONDS = 20.0

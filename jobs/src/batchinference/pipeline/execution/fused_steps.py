@@ -97,7 +97,7 @@ class Steps:
     def _searched(self, read: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
         """Yield the batches. Record if they have texts: batches without rows have no columns."""
         for batch in read:
-            rows.have_texts |= text_lengths(batch.table, self.texts) is not None
+            rows.have_texts |= bool(_text_columns(batch.table, self.texts))
             yield batch
 
     def _results(self, batch: RowBatch) -> RowBatch:
@@ -152,17 +152,21 @@ def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
     """Return the total length of the texts of each row; None if none of the columns has texts."""
-    texts = [
-        table.column(name)
-        for name in columns
-        if name in table.column_names and table.schema.field(name).type in _TEXT
-    ]
+    texts = _text_columns(table, columns)
     if not texts:
         return None
     lengths = np.zeros(table.num_rows, dtype=np.int64)
     for text in texts:
         lengths += pc.fill_null(pc.binary_length(text), 0).to_numpy()
     return lengths
+
+
+def _text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
+    return [
+        table.column(name)
+        for name in columns
+        if name in table.column_names and table.schema.field(name).type in _TEXT
+    ]
 
 
 @lru_cache(maxsize=1)  # models are large

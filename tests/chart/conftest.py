@@ -40,11 +40,12 @@ def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
     yield Release(chart, server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
     ours = "app.kubernetes.io/managed-by=Helm"
-    rbac, system = "/apis/rbac.authorization.k8s.io/v1", "namespaces/kube-system"
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    places = [f"namespaces/{name}" for name in ("default", "kube-public", "kube-system")]
     for path in (
         *(f"{rbac}/{plural}" for plural in ("clusterroles", "clusterrolebindings")),
-        *(f"{rbac}/{system}/{plural}" for plural in ("roles", "rolebindings")),
-        f"/api/v1/{system}/configmaps",
+        *(f"{rbac}/{one}/{plural}" for one in places for plural in ("roles", "rolebindings")),
+        *(f"/api/v1/{one}/configmaps" for one in places),
     ):
         server.call("DELETE", path, labelSelector=ours)
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -62,16 +62,21 @@ def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> No
     namespace.create({**pod, "metadata": {"name": "operator"}}, dryRun="All")
 
 
-def test_second_release_that_watches_all_namespaces_is_refused(release: Release) -> None:
-    """Their operators would work on the same jobs."""
-    release.install()
+def test_second_release_for_the_same_namespaces_is_refused(release: Release) -> None:
+    """Two operators would work on the same jobs."""
     second = replace(release, namespace=f"{release.namespace}-second")
     own_names = {"fullnameOverride": "second", "crds": {"enabled": False}}
-    with pytest.raises(
-        AssertionError, match=f'ConfigMap "batch-inference-operator".*"{release.namespace}"'
-    ):
+    marked = f'ConfigMap "batch-inference-operator".*"{release.namespace}"'
+    release.install()
+    with pytest.raises(AssertionError, match=marked):
         second.install(**own_names)
-    assert "deployed" in second.install(**own_names, watchNamespaces=["default"])
+    release.upgrade(watchNamespaces=["default"])
+    with pytest.raises(AssertionError, match=marked):
+        second.install(**own_names, watchNamespaces=["default"])
+    watched = f"{release.namespace}/batchinference already watches namespace default"
+    with pytest.raises(AssertionError, match=watched):
+        second.install(**own_names)
+    assert "deployed" in second.install(**own_names, watchNamespaces=["kube-public"])
 
 
 def test_upgrade_restarts_the_operator_only_for_new_defaults(release: Release) -> None:

@@ -215,8 +215,13 @@ turnaround: $(VENV)/.test $(CHART)/charts ## Measure kubectl apply to Complete a
 fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs, or with FLEET=attack with hostile ones
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/fleet.py
 
+# A peer of the benchmarks.
+$(VENV)/.daft: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --no-deps daft==0.7.26
+	@touch $@
+
 .PHONY: throughput
-throughput: $(VENV)/.test ## Measure rows a second against hand-written Ray Data, on this machine
+throughput: $(VENV)/.daft ## Measure rows a second against what users would write instead, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
 .PHONY: many-files

@@ -484,3 +484,14 @@ def test_first_tasks_need_no_further_workers(
 def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": 3}))
     assert fused_tasks_at_once(plan_for_machine(spec_of()), 0.0) == 6
+
+
+@pytest.mark.parametrize(("on_cluster", "cpus"), [(False, 0), (True, 1)])
+def test_replica_with_a_device_leaves_its_cpu_of_a_machine_to_decoding(
+    *, on_cluster: bool, cpus: int
+) -> None:
+    """On a cluster, it has a pod of its own, where nothing is decoded."""
+    step = {"name": "a", "python": {"callable": "own:A"}, "resources": {"custom": {"NPU": 1}}}
+    spec = spec_of(steps=[step])
+    plan = plan_for_cluster(spec) if on_cluster else plan_for_machine(spec, 0, {"NPU": 1})
+    assert resources.cpus_of(plan.stages[0], plan) == cpus

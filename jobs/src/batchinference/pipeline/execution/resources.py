@@ -78,10 +78,11 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     """Return the CPUs of a task or actor.
 
     Ray rounds the CPUs of a pod up. If replicas have pods of their own, their CPUs are rounded up
-    too, so that a second replica does not fit into the remainder. On a single machine, Ray has only
-    the CPUs for fused tasks. If the input cannot be read by fused tasks, pools get none of them,
-    and share the machine with the tasks that read."""
-    if plan.fused and stage.replicas and not plan.groups:
+    too, so that a second replica does not fit into the remainder. On a single machine, replicas
+    share the CPUs with the tasks that feed them in two cases: if they have a device, which limits
+    their number, because their CPUs are idle while they wait for rows; and if the plan is fused,
+    but the input cannot be read by fused tasks, because Ray has only the CPUs for these."""
+    if stage.replicas and not plan.groups and (plan.fused or stage.resources):
         return 0
     alone = bool(plan.groups) and not is_cpu_stage(stage)
     return math.ceil(stage.cpus) if alone else stage.cpus

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batchinference import __version__
-from batchinference.rendering import Names, Owner, config_map, effective
+from batchinference.rendering import Names, Owner, attempt_objects, effective
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from support.operator.process import OperatorProcess
@@ -45,7 +45,7 @@ def test_restart_after_config_map_resumes_creation(
     image = f"batchinference/pipeline:{__version__}" if defaults == "as before" else "before:1"
     complete = effective(parse(half.body), Cluster(image=image))
     uid = half.body["metadata"]["uid"]
-    before = namespace.create(config_map(complete, Names("job", uid, 1), Owner("job", uid)))
+    before = namespace.create(attempt_objects(complete, Names("job", uid, 1), Owner("job", uid))[0])
     stopped.start()
     half.status("Starting")
     assert (half.config_map == before) is (defaults == "as before")

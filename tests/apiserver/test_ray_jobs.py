@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.rendering import Names, Owner, config_map, effective, ray_job, token_secret
+from batchinference.rendering import Names, Owner, attempt_objects, effective, token_secret
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
 from support.cluster.deployment import ROOT
@@ -58,11 +58,8 @@ def rendered(body: Object) -> list[Object]:
     job = effective(parse(body), DEFAULTS)
     uid = str(uuid.uuid4())
     names, owner = Names(job.metadata.name, uid, 1), Owner(job.metadata.name, uid)
-    return [
-        config_map(job, names, owner),
-        token_secret(job.metadata.namespace, names, "0" * 64, owner),
-        ray_job(job, names, owner),
-    ]
+    config_map, ray_job = attempt_objects(job, names, owner, 1)
+    return [config_map, token_secret(job.metadata.namespace, names, "0" * 64, owner), ray_job]
 
 
 @pytest.mark.parametrize("body", JOBS.values(), ids=JOBS)

@@ -77,6 +77,7 @@ class ReconcileLoop:
             if body["kind"] == "RayJob":
                 made = ray_job_body(body["metadata"]["name"])
                 made["metadata"]["creationTimestamp"] = to_rfc3339(self.now)
+                made["metadata"]["annotations"] = body["metadata"]["annotations"]
                 made["spec"] |= Backstop.in_spec(body["spec"]).fields
                 self.ray_jobs.setdefault(body["metadata"]["name"], made)
         for seen in actions.release_clusters:

@@ -11,9 +11,8 @@ from batchinference.rendering import (
     RAY_JOB,
     Names,
     Owner,
-    config_map,
+    attempt_objects,
     effective,
-    ray_job,
     token_secret,
 )
 from batchinference.spec import BatchInference
@@ -73,9 +72,6 @@ def render(
     name, namespace = job.metadata.name, job.metadata.namespace
     names, owner = Names(name, UID, attempt), Owner(name, UID) if owned else None
     attempt_of_it = Owner(names.ray_job, RAY_JOB_UID, RAY_JOB, RAY_API_VERSION) if owned else None
-    return Rendered(
-        complete,
-        config_map(complete, names, owner),
-        token_secret(namespace, names, TOKEN, attempt_of_it),
-        ray_job(complete, names, owner),
-    )
+    config_map, ray_job = attempt_objects(complete, names, owner, 1 if owned else None)
+    secret = token_secret(namespace, names, TOKEN, attempt_of_it)
+    return Rendered(complete, config_map, secret, ray_job)

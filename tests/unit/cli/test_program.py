@@ -16,6 +16,9 @@ from typer.testing import CliRunner
 from batchinference import __version__
 from batchinference.cli import exits, run
 from batchinference.cli.main import app
+from batchinference.plan import plan_for_cluster, serialize_plan
+from batchinference.rendering.objects import digest_of
+from batchinference.spec import parse
 from batchinference.spec.report import JobState, last_word_in
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step
@@ -85,11 +88,32 @@ def test_a_replaced_config_map_is_refused(
 ) -> None:
     """The head pod of a RayJob has the digest of the job file that the operator rendered."""
     monkeypatch.setenv("BATCHINFERENCE_JOB_SHA256", "0" * 64)
-    monkeypatch.setattr("batchinference.rendering.objects.JOB_PATH", "job.yaml")
+    monkeypatch.setattr("batchinference.rendering.objects.JOB_DIRECTORY", "")
     result = invoke("run", write_job(document()))
     assert result.exit_code == 2
     assert "the RayJob was created for 000" in result.stderr
     assert "its ConfigMap was replaced" in result.stderr
+
+
+def test_the_driver_runs_the_plan_of_the_operator(
+    invoke: Invoke, write_job: WriteJob, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver's version may plan the same job differently."""
+    job, other = (parse(document(cluster={"workers": {"cpu": cpus}})) for cpus in (1, 2))
+    text, plans = serialize_plan(plan_for_cluster(other.spec)), []
+    monkeypatch.setattr(run, "JOB_PATH", write_job(document(cluster={"workers": {"cpu": 1}})))
+    monkeypatch.setattr(run, "PLAN_PATH", "plan.json")
+    monkeypatch.setattr(run, "_run", lambda _job, plan, *_: plans.append(plan) or report())
+    for digest in (None, digest_of(text)):
+        if digest is not None:
+            monkeypatch.setenv("BATCHINFERENCE_PLAN_SHA256", digest)
+        (directory / "plan.json").write_text(text)
+        invoke("run", "job.yaml", "--address", "auto")
+    assert plans == [plan_for_cluster(job.spec), plan_for_cluster(other.spec)]
+    (directory / "plan.json").write_text('{"stages": 1}')
+    result = invoke("run", "job.yaml", "--address", "auto")
+    assert (result.exit_code, len(plans)) == (2, 2)
+    assert "the plan of the operator is not valid for this image" in result.stderr
 
 
 @pytest.fixture

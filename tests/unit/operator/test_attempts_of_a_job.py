@@ -112,24 +112,35 @@ def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
     assert [attempt["number"] for attempt in loop.status["attempts"]] == [1, 2]
 
 
-@pytest.mark.parametrize("change", ["resume", "image"])
+@pytest.mark.parametrize("change", ["job", "platform"])
 def test_a_change_takes_effect_in_the_next_attempt(change: str) -> None:
-    """The head of attempt 2 mounts a ConfigMap with the changed job."""
-    loop = failed_once()
-    if change == "resume":
-        loop.spec["resume"] = False
+    """The head of attempt 2 mounts a ConfigMap with the changed job, and its pods have changed."""
+    loop = ReconcileLoop(retry={**AT_ONCE})
+    loop.run()
+    if change == "job":
+        loop.spec |= {"resume": False, "cluster": {"image": "new:2", "workers": {"memory": "9Gi"}}}
+        loop.generation = 2
     else:
         defaults = loop.config.defaults.model_copy(update={"image": "new:2"})
         loop.config = replace(loop.config, defaults=defaults)
+    assert loop.reconcile().create == ()
+    assert loop.attempt["generation"] == 1
+    loop.lose()
     loop.reconcile()
     loop.finalize_deletions()
     config_map, ray_job = loop.reconcile().create
-    mounted = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["volumes"]
-    assert {"name": config_map["metadata"]["name"]} in [one.get("configMap") for one in mounted]
+    loop.reconcile()
+    assert loop.attempt["generation"] == loop.generation
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    head, workers = (one["template"]["spec"] for one in
+                     (cluster["headGroupSpec"], cluster["workerGroupSpecs"][0]))  # fmt: skip
+    mounted = [one.get("configMap") for one in head["volumes"]]
+    assert {"name": config_map["metadata"]["name"]} in mounted
     file = parse_one(config_map["data"]["job.yaml"]).spec
-    assert (file.resume, file.cluster.image == "new:2") == (change != "resume", change == "image")
-    (before, _) = ReconcileLoop().reconcile().create
-    assert before["metadata"]["name"] != config_map["metadata"]["name"]
+    assert (file.resume, file.cluster.image) == (change != "job", "new:2")
+    (container,) = workers["containers"]
+    memory = "9Gi" if change == "job" else "4Gi"
+    assert (container["image"], container["resources"]["limits"]["memory"]) == ("new:2", memory)
 
 
 def test_ended_ray_job_stays_and_its_cluster_is_released() -> None:

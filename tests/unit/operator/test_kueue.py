@@ -44,7 +44,7 @@ def test_ray_job_is_created_suspended_for_kueue() -> None:
     assert made["spec"]["suspend"] is True
     assert made["metadata"]["labels"][QUEUE_LABEL] == "gpu"
     assert made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "nightly"
-    assert made["metadata"]["annotations"] == {"kueue.x-k8s.io/elastic-job": "true"}
+    assert made["metadata"]["annotations"]["kueue.x-k8s.io/elastic-job"] == "true"
 
 
 def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from batchinference.rendering.objects import DIGEST_VARIABLES, digest_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import TRANSITIONS, Phase
@@ -125,9 +126,17 @@ class JobModel(RuleBasedStateMachine):
     @rule()
     def toggle_suspend(self) -> None:
         assert self.job is not None
-        suspend = not self.job["spec"].get("suspend", False)
+        self.change_spec(suspend=not self.job["spec"].get("suspend", False))
+
+    @precondition(lambda self: self.job is not None)
+    @rule(memory=st.sampled_from(["5Gi", "6Gi"]))
+    def change_memory(self, memory: str) -> None:
+        self.change_spec(cluster={"workers": {"memory": memory}})
+
+    def change_spec(self, **fields: Any) -> None:
+        assert self.job is not None
         generation = self.job["metadata"]["generation"] + 1
-        patch = {"spec": {"suspend": suspend}, "metadata": {"generation": generation}}
+        patch = {"spec": fields, "metadata": {"generation": generation}}
         self.cluster.patch("BatchInference", "job", patch)
 
     @precondition(lambda self: self.job is not None and not ended(self.status))
@@ -314,6 +323,17 @@ class JobModel(RuleBasedStateMachine):
     def each_job_has_at_most_one_live_ray_job(self) -> None:
         live = [owner_uid(body, "BatchInference") for body in self.live()]
         assert len(live) == len(set(live))
+
+    @invariant()
+    def each_driver_reads_the_files_that_its_pods_were_rendered_from(self) -> None:
+        """The spec may change between the creation of the ConfigMap and that of the RayJob."""
+        for body in self.live():
+            head = body["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+            name = next(v["configMap"]["name"] for v in head["volumes"] if "configMap" in v)
+            env = {each["name"]: each["value"] for each in head["containers"][0]["env"]}
+            config_map = self.cluster.get("ConfigMap", name)
+            for file, text in config_map["data"].items() if config_map else ():
+                assert env[DIGEST_VARIABLES[file]] == digest_of(text)
 
     @invariant()
     def operator_has_no_defects(self) -> None:

@@ -34,7 +34,7 @@ def read_back(made: BatchInference) -> BatchInference:
     return parse_one(job_file(made, "uid"))
 
 
-def immutable_fields(made: BatchInference) -> dict[str, Any]:
+def driver_fields(made: BatchInference) -> dict[str, Any]:
     return made.spec.model_dump(exclude=set(LIFE))
 
 
@@ -47,16 +47,16 @@ def with_values(texts: list[str], value: Any) -> BatchInference:
 
 def test_job_file_holds_the_rendered_job(rendered: Rendered) -> None:
     stored = parse_one(rendered.config_map["data"][JOB_FILE])
-    assert immutable_fields(stored) == immutable_fields(rendered.job)
+    assert driver_fields(stored) == driver_fields(rendered.job)
     assert stored.metadata.name == rendered.job.metadata.name
 
 
 def test_job_file_keeps_every_field() -> None:
     full = parse(full_document())
-    assert immutable_fields(read_back(full)) == immutable_fields(full)
+    assert driver_fields(read_back(full)) == driver_fields(full)
 
 
-def test_job_file_omits_mutable_fields() -> None:
+def test_job_file_omits_what_only_the_operator_reads() -> None:
     (stored,) = load_documents(job_file(parse(full_document()), "uid"))
     assert set(LIFE).isdisjoint(stored["spec"])
 

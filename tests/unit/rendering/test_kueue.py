@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchinference.plan import plan_for_cluster
 from batchinference.rendering import effective
-from batchinference.rendering.kueue import MAX_GROUPS, check_queue
+from batchinference.rendering.kueue import ELASTIC_ANNOTATION, MAX_GROUPS, check_queue
 from batchinference.spec.cluster import Cluster
 from support.documents.minimal import python_step
 from support.documents.parsed import job
@@ -39,4 +39,5 @@ def test_kueue_queue_may_come_from_the_platform() -> None:
 def test_kueue_does_not_suspend_a_job_without_a_queue() -> None:
     made = render(job(cluster={"image": "own:1"})).ray_job
     assert "suspend" not in made["spec"]
-    assert "annotations" not in made["metadata"], "Kueue would gate its pods and never ungate them"
+    elastic = ELASTIC_ANNOTATION in made["metadata"]["annotations"]
+    assert not elastic, "Kueue would gate its pods and never ungate them"

@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering.objects import DIGEST_VARIABLE
+from batchinference.rendering.objects import DIGEST_VARIABLES
 from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster
@@ -197,9 +197,9 @@ def test_pod_setting_is_in_every_pod(setting: str, value: Any) -> None:
 )
 def test_container_setting_is_in_every_container(setting: str, value: Any) -> None:
     head, *workers = with_cluster(model_step(), **{setting: value}).containers
-    if setting == "env":  # the head has two additional variables
-        own = [head["env"].pop(0)["name"] for _ in range(2)]
-        assert own == [STOP_WAIT, DIGEST_VARIABLE]
+    if setting == "env":  # the head has three additional variables
+        own = [head["env"].pop(0)["name"] for _ in range(3)]
+        assert own == [STOP_WAIT, *DIGEST_VARIABLES.values()]
     for one in (head, *workers):
         assert one[setting] == value
 

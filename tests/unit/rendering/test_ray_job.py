@@ -7,13 +7,14 @@ from importlib.metadata import version
 
 import pytest
 
-from batchinference.plan import plan_for_cluster
+from batchinference.plan import parse_plan, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering import ATTEMPT_LABEL
 from batchinference.rendering.objects import (
-    DIGEST_VARIABLE,
+    DIGEST_VARIABLES,
+    JOB_DIRECTORY,
     JOB_FILE,
-    JOB_PATH,
+    PLAN_FILE,
     check_mounted_file,
 )
 from batchinference.rendering.rayjob import entrypoint
@@ -157,26 +158,33 @@ def test_attempts_have_their_own_ray_job_and_token() -> None:
     assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
 
 
-def test_a_config_map_is_named_after_its_content_and_never_changes() -> None:
-    """Attempts with the same job file share a ConfigMap. A changed job file gets a new one."""
-    first, second = (render(job("j"), attempt=number).config_map for number in (1, 2))
-    changed = render(job("j", resume=False), attempt=2)
-    assert first == second
-    assert first["immutable"] is True
-    assert changed.config_map["metadata"]["name"] != first["metadata"]["name"]
-    assert f"'name': '{changed.config_map['metadata']['name']}'" in repr(changed.pods[0])
+def test_an_attempt_has_a_config_map_of_its_own_that_never_changes() -> None:
+    """The spec may change after the ConfigMap was created and before the RayJob is."""
+    jobs = (job("j"), 1), (job("j"), 2), (job("j", resume=False), 2)
+    attempts = [render(one, attempt=number) for one, number in jobs]
+    names = [one.config_map["metadata"]["name"] for one in attempts]
+    assert [name.rpartition("-")[0] for name in names] == [f"j-{UID[:8]}-{n}" for n in (1, 2, 2)]
+    assert len(set(names)) == 3
+    for name, one in zip(names, attempts, strict=True):
+        assert one.config_map["immutable"] is True
+        assert f"'name': '{name}'" in repr(one.pods[0])
 
 
-def test_the_head_has_the_digest_of_the_job_file(rendered: Rendered) -> None:
-    """With the digest, the driver refuses a ConfigMap replaced by a user without RayJob rights."""
+def test_the_config_map_holds_the_plan_of_the_ray_job(rendered: Rendered) -> None:
+    assert parse_plan(rendered.config_map["data"][PLAN_FILE]) == plan_for_cluster(rendered.job.spec)
+
+
+@pytest.mark.parametrize("name", [JOB_FILE, PLAN_FILE])
+def test_the_head_has_the_digests_of_its_files(rendered: Rendered, name: str) -> None:
+    """With them, the driver refuses a ConfigMap replaced by a user without RayJob rights."""
     head, *workers = rendered.containers
-    env = {variable["name"]: variable.get("value") for variable in head["env"]}
-    file = rendered.config_map["data"][JOB_FILE]
-    check_mounted_file(JOB_PATH, file, {DIGEST_VARIABLE: env[DIGEST_VARIABLE] or ""})
-    assert all(DIGEST_VARIABLE not in repr(worker["env"]) for worker in workers)
+    values = {variable["name"]: variable.get("value") or "" for variable in head["env"]}
+    path, file, env = f"{JOB_DIRECTORY}/{name}", rendered.config_map["data"][name], dict(values)
+    check_mounted_file(path, file, env)
+    assert all(DIGEST_VARIABLES[name] not in repr(worker["env"]) for worker in workers)
     with pytest.raises(SpecError, match="its ConfigMap was replaced"):
-        check_mounted_file(JOB_PATH, file + "#", {DIGEST_VARIABLE: env[DIGEST_VARIABLE] or ""})
-    check_mounted_file("own.yaml", file + "#", {DIGEST_VARIABLE: env[DIGEST_VARIABLE] or ""})
+        check_mounted_file(path, file + "#", env)
+    check_mounted_file(f"own/{name}", file + "#", env)
 
 
 def test_object_names_contain_the_uid_of_the_job() -> None:

@@ -16,7 +16,7 @@ from batchinference.cli.printing import echo
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
-from batchinference.rendering import Names, config_map, effective, ray_job, token_secret
+from batchinference.rendering import Names, attempt_objects, effective, token_secret
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.pods import head_size
 from batchinference.spec import (
@@ -178,9 +178,6 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 def _print_objects(job: BatchInference) -> None:
     """Print the job's objects without an owner, for kubectl apply."""
     names = Names(job.metadata.name, uuid.uuid4().hex, attempt=1)
-    objects = [
-        config_map(job, names, None),
-        token_secret(job.metadata.namespace, names, secrets.token_hex(32), None),
-        ray_job(job, names, None),
-    ]
-    sys.stdout.write(as_yaml(objects))
+    config_map, ray_job = attempt_objects(job, names, None)
+    secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
+    sys.stdout.write(as_yaml([config_map, secret, ray_job]))

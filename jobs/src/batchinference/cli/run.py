@@ -11,8 +11,20 @@ from batchinference.cli import exits
 from batchinference.cli.check import complain
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
 from batchinference.cli.printing import echo
-from batchinference.plan import Plan, plan_for_cluster, plan_for_machine, ray_cpus
-from batchinference.rendering.objects import check_mounted_file
+from batchinference.plan import (
+    Plan,
+    parse_plan,
+    plan_for_cluster,
+    plan_for_machine,
+    ray_cpus,
+)
+from batchinference.rendering.objects import (
+    DIGEST_VARIABLES,
+    JOB_PATH,
+    PLAN_FILE,
+    PLAN_PATH,
+    check_mounted_file,
+)
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.profiles import GPU
@@ -52,7 +64,7 @@ def run_file(file: str, options: RunOptions) -> int:
         if options.address is None:
             plan = plan_for_machine(job.spec)
         else:
-            plan = plan_for_cluster(job.spec)
+            plan = _mounted_plan(file) or plan_for_cluster(job.spec)
     except SpecError as error:
         complain(file, error)
         return exits.BAD_INPUT
@@ -68,6 +80,15 @@ def run_file(file: str, options: RunOptions) -> int:
     if report.state == JobState.SUCCEEDED:
         return exits.SUCCESS
     return _failed(report.reason, report.message, options)
+
+
+def _mounted_plan(file: str) -> Plan | None:
+    """Return the plan that the operator made for this attempt; None for any other job."""
+    if file != JOB_PATH or DIGEST_VARIABLES[PLAN_FILE] not in os.environ:
+        return None
+    text = read_text(PLAN_PATH)
+    check_mounted_file(PLAN_PATH, text, os.environ)
+    return parse_plan(text)
 
 
 def _failed(reason: str | None, message: str | None, options: RunOptions) -> int:

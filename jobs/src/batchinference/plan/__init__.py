@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         plan_for_machine,
         ray_cpus,
     )
+    from batchinference.plan.plan_file import parse_plan, serialize_plan
     from batchinference.plan.stages import Stage
 
 __all__ = [
@@ -23,11 +24,19 @@ __all__ = [
     "Stage",
     "WorkerGroup",
     "cpus_needed",
+    "parse_plan",
     "plan_for_cluster",
     "plan_for_machine",
     "ray_cpus",
+    "serialize_plan",
 ]
-_MODULES = {"CPU_GROUP": "groups", "WorkerGroup": "groups", "Stage": "stages"}
+_MODULES = {
+    "CPU_GROUP": "groups",
+    "WorkerGroup": "groups",
+    "Stage": "stages",
+    "parse_plan": "plan_file",
+    "serialize_plan": "plan_file",
+}
 
 
 def __getattr__(name: str) -> Any:

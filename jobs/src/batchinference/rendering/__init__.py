@@ -5,17 +5,19 @@ from batchinference.rendering.defaults import effective
 from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
+    GENERATION,
     GPUS_LABEL,
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
     Names,
 )
-from batchinference.rendering.objects import Owner, config_map, token_secret
-from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_JOB, ray_job
+from batchinference.rendering.objects import Owner, token_secret
+from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_JOB, attempt_objects
 
 __all__ = [
     "ATTEMPT_LABEL",
+    "GENERATION",
     "GPUS_LABEL",
     "MANAGED_BY",
     "MANAGER",
@@ -26,8 +28,7 @@ __all__ = [
     "Backstop",
     "Names",
     "Owner",
-    "config_map",
+    "attempt_objects",
     "effective",
-    "ray_job",
     "token_secret",
 ]

@@ -10,13 +10,15 @@ NAME_LABEL = f"{GROUP}/name"
 """Label with the name of the BatchInference that an object belongs to."""
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """Label with the number of the attempt."""
+GENERATION = f"{GROUP}/generation"
+"""Annotation of a RayJob with the generation of the BatchInference that it was created from."""
 GPUS_LABEL = f"{GROUP}/gpus"
 """Label of a pod with the number of its GPUs and other devices, whatever their Kubernetes resource
 names are."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8
-DIGEST_LENGTH = 10
+DIGEST_LENGTH = 6
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,8 @@ class Names:
         return f"{self.job}-{self.attempt}"
 
     def config_map(self, digest: str) -> str:
-        """Return the name of the ConfigMap whose job file has this digest.
-
-        Attempts with the same file share a ConfigMap. An attempt with another file gets another
-        ConfigMap.
-        """
-        return f"{self.job}-{self.uid[:UID_LENGTH]}-{digest[:DIGEST_LENGTH]}"
+        """Return the name of the attempt's ConfigMap, whose files have this digest."""
+        return f"{self.job}-{self.uid[:UID_LENGTH]}-{self.attempt}-{digest[:DIGEST_LENGTH]}"
 
     @property
     def secret(self) -> str:

@@ -1,4 +1,4 @@
-"""Renders the ConfigMap with the job file and the Secret with the token of the Ray cluster."""
+"""Renders the ConfigMap with the files of an attempt and the Secret with its token."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from batchinference.plan import Plan, serialize_plan
 from batchinference.rendering.names import Names
 from batchinference.spec.job import API_VERSION, KIND, LIFE, BatchInference
 from batchinference.spec.problems import Problem, SpecError
 
 JOB_FILE = "job.yaml"
+PLAN_FILE = "plan.json"
 JOB_DIRECTORY = "/etc/batchinference"
 JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
 """Path of the job file in the head, where the driver runs."""
-DIGEST_VARIABLE = "BATCHINFERENCE_JOB_SHA256"
-"""Environment variable of the head with the SHA-256 of the job file. It is part of the RayJob, so
+PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
+DIGEST_VARIABLES = {
+    JOB_FILE: "BATCHINFERENCE_JOB_SHA256",
+    PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256",
+}
+"""Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
 that a user who can write only ConfigMaps cannot make the driver run another job."""
 TOKEN_KEY = "auth_token"  # noqa: S105
 """The key of the Secret that KubeRay reads the token from."""
@@ -60,31 +66,46 @@ def metadata(
     return result
 
 
-def config_map(job: BatchInference, names: Names, owner: Owner | None) -> dict[str, Any]:
-    """Return the immutable ConfigMap of the job file. Another file gets another ConfigMap."""
-    file = job_file(job, names.uid)
-    name = names.config_map(digest_of(file))
+def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
+    """Return the files that the driver of an attempt reads: its effective spec and its plan."""
+    return {JOB_FILE: job_file(job, uid), PLAN_FILE: serialize_plan(plan)}
+
+
+def config_map(
+    namespace: str | None, names: Names, files: dict[str, str], owner: Owner | None
+) -> dict[str, Any]:
+    """Return the immutable ConfigMap with the files of an attempt."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(name, job.metadata.namespace, names.labels, owner),
+        "metadata": metadata(config_map_name(names, files), namespace, names.labels, owner),
         "immutable": True,
-        "data": {JOB_FILE: file},
+        "data": files,
     }
 
 
+def config_map_name(names: Names, files: dict[str, str]) -> str:
+    """Return the name of the ConfigMap with these files.
+
+    It contains their digest, because the spec may change between the creation of the ConfigMap and
+    that of the RayJob.
+    """
+    return names.config_map(digest_of("".join(files.values())))
+
+
 def digest_of(file: str) -> str:
-    """Return the SHA-256 of a job file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     return hashlib.sha256(file.encode()).hexdigest()
 
 
 def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
-    """Raise SpecError if the mounted job file is not the one that the RayJob was created for.
+    """Raise SpecError if a mounted file is not the one that the RayJob was created for.
 
     Files at other paths are not checked, because the user chooses them.
     """
-    expected = environment.get(DIGEST_VARIABLE)
-    if path == JOB_PATH and expected is not None and digest_of(file) != expected:
+    directory, _, name = path.rpartition("/")
+    expected = environment.get(DIGEST_VARIABLES.get(name, ""))
+    if directory == JOB_DIRECTORY and expected is not None and digest_of(file) != expected:
         message = (
             f"the file's SHA-256 is {digest_of(file)} and the RayJob was created for {expected}: "
             "its ConfigMap was replaced. Delete that ConfigMap and create the BatchInference again"

@@ -7,7 +7,13 @@ from typing import Any
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.devices import add_devices, device_count
 from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
-from batchinference.rendering.objects import DIGEST_VARIABLE, JOB_DIRECTORY, digest_of, dump
+from batchinference.rendering.objects import (
+    DIGEST_VARIABLES,
+    JOB_DIRECTORY,
+    config_map_name,
+    digest_of,
+    dump,
+)
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Volume
 from batchinference.spec.lifecycle import STOP_SECONDS
@@ -39,21 +45,23 @@ RESTRICTED: dict[str, Any] = {
 """Container settings that the Pod Security level `restricted` requires."""
 
 
-def head_template(cluster: Cluster, names: Names, file: str) -> dict[str, Any]:
+def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    The job file is mounted in it.
+    The files of the attempt are mounted in it.
     """
     template = _template(cluster, names, "ray-head", _resources(cluster, *head_size(cluster)))
-    spec, digest = template["spec"], digest_of(file)
+    spec = template["spec"]
+    digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
     spec["containers"][0]["env"][:0] = [
-        {"name": STOP_WAIT, "value": str(STOP_SECONDS)},
-        {"name": DIGEST_VARIABLE, "value": digest},
+        {"name": name, "value": value}
+        for name, value in {STOP_WAIT: str(STOP_SECONDS), **digests}.items()
     ]
     spec["containers"][0]["volumeMounts"].append(
         {"name": JOB_VOLUME, "mountPath": JOB_DIRECTORY, "readOnly": True}
     )
-    spec["volumes"].append({"name": JOB_VOLUME, "configMap": {"name": names.config_map(digest)}})
+    mounted = {"name": config_map_name(names, files)}
+    spec["volumes"].append({"name": JOB_VOLUME, "configMap": mounted})
     return template
 
 

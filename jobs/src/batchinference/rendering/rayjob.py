@@ -1,4 +1,4 @@
-"""Renders the RayJob of one attempt.
+"""Renders the ConfigMap and the RayJob of one attempt.
 
 The operator creates it once. Kueue also changes its spec, so the operator afterwards changes only
 its deadlines and its ttlSecondsAfterFinished, each with a patch of that field.
@@ -15,8 +15,8 @@ from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
-from batchinference.rendering.names import ATTEMPT_LABEL, Names
-from batchinference.rendering.objects import JOB_PATH, Owner, job_file, metadata
+from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
+from batchinference.rendering.objects import JOB_PATH, Owner, config_map, files_of, metadata
 from batchinference.rendering.pods import (
     RESTRICTED,
     head_size,
@@ -49,14 +49,27 @@ _HEAD_PARAMETERS = {
 }
 
 
-def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str, Any]:
-    """Return the RayJob of a job whose cluster settings are complete.
+def attempt_objects(
+    job: BatchInference, names: Names, owner: Owner | None, generation: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
 
-    Raises SpecError if the job could not run on a cluster.
+    Both contain the same plan. `generation` is that of the spec. Raises SpecError if the job could
+    not run on a cluster.
     """
-    groups = plan_for_cluster(job.spec).groups
-    if problems := check_cluster(job.spec, groups):
+    plan = plan_for_cluster(job.spec)
+    if problems := check_cluster(job.spec, plan.groups):
         raise SpecError(problems)
+    files = files_of(job, plan, names.uid)
+    ray_job = _ray_job(job, names, owner, _ray_cluster(job, names, files, plan.groups))
+    if generation is not None:
+        ray_job["metadata"].setdefault("annotations", {})[GENERATION] = str(generation)
+    return config_map(job.metadata.namespace, names, files, owner), ray_job
+
+
+def _ray_job(
+    job: BatchInference, names: Names, owner: Owner | None, cluster: dict[str, Any]
+) -> dict[str, Any]:
     labels = {**names.labels, ATTEMPT_LABEL: str(names.attempt)}
     queue = job.spec.cluster.queue is not None
     backstop = Backstop.of(job.spec.deadlines, queued=queue, counting=not queue)
@@ -71,7 +84,7 @@ def ray_job(job: BatchInference, names: Names, owner: Owner | None) -> dict[str,
             **{name: seconds for name, seconds in backstop.fields.items() if seconds is not None},
             "shutdownAfterJobFinishes": True,
             "ttlSecondsAfterFinished": max(KEEP_SECONDS, seconds_of(job.spec.ttl.cluster)),
-            "rayClusterSpec": _ray_cluster(job, names, groups),
+            "rayClusterSpec": cluster,
         },
     }
     return queued(body, job.spec.cluster)
@@ -84,11 +97,11 @@ def entrypoint() -> str:
 
 
 def _ray_cluster(
-    job: BatchInference, names: Names, groups: tuple[WorkerGroup, ...]
+    job: BatchInference, names: Names, files: dict[str, str], groups: tuple[WorkerGroup, ...]
 ) -> dict[str, Any]:
     cluster = job.spec.cluster
     scales = any(group.min < group.max for group in groups)
-    head = head_template(cluster, names, job_file(job, names.uid))
+    head = head_template(cluster, names, files)
     return {
         "rayVersion": RAY_VERSION,
         **(_autoscaler(head) if scales else {}),

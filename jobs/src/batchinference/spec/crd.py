@@ -11,6 +11,8 @@ from batchinference.spec.job import (
     KIND,
     MAX_NAME,
     MUTABLE,
+    MUTABLE_LIMITS,
+    MUTABLE_OF_STEP,
     PLURAL,
     VERSION,
     BatchInferenceSpec,
@@ -98,11 +100,7 @@ def _root() -> Schema:
 def _spec() -> Schema:
     spec = structural_schema(BatchInferenceSpec)
     spec["x-kubernetes-validations"] = [
-        {
-            "rule": _unchanged(spec),
-            "message": f"only {', '.join(MUTABLE)} can be changed: for other "
-            "work, create a new BatchInference",
-        },
+        {"rule": _unchanged(spec), "message": _IMMUTABLE},
         {
             "rule": "!has(self.steps) || !self.steps.exists(step, has(step.labelFromPath)) || "
             "(has(self.read.options) && has(self.read.options.include_paths) && "
@@ -111,7 +109,7 @@ def _spec() -> Schema:
         },
     ]
     step = spec["properties"]["steps"]["items"]
-    step["x-kubernetes-validations"] = _step_rules()
+    step["x-kubernetes-validations"] = [*_step_rules(), _unchanged_step(step)]
     spec["properties"]["steps"] |= {
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["name"],
@@ -129,19 +127,51 @@ def _known_causes() -> Schema:
     }
 
 
+_IMMUTABLE = (
+    f"only {', '.join(MUTABLE)}, the limits {' and '.join(MUTABLE_LIMITS)} of errors, and "
+    f"{', '.join(MUTABLE_OF_STEP)} of steps can be changed: for other rows, create a new "
+    "BatchInference"
+)
+
+
 def _unchanged(spec: Schema) -> str:
-    """The rule that what defines the work stays as it is."""
-    work = [name for name in spec["properties"] if name not in MUTABLE]
-    same = [
-        f"self.{name} == oldSelf.{name}"
-        if name in spec["required"]
-        else f"has(self.{name}) == has(oldSelf.{name}) && "
-        f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
-        for name in work
-    ]
-    # lists of the type `map` are equal in any order, and steps are not
+    """Return the rule that what defines the rows does not change.
+
+    Each step has a rule of its own. A list of the type `map` is equal in any order, but the order
+    of the steps matters.
+    """
+    fixed = [name for name in spec["properties"] if name not in (*MUTABLE, "steps", "errors")]
+    same = [_equal(name, required=name in spec["required"]) for name in fixed]
     order = "self.steps.map(step, step.name) == oldSelf.steps.map(step, step.name)"
-    return " && ".join([*same, f"(!has(self.steps) || {order})"])
+    same.append(f"has(self.steps) == has(oldSelf.steps) && (!has(self.steps) || {order})")
+    errors = spec["properties"]["errors"]["properties"]
+    same += [
+        f"{_error_field('self', name, one)} == {_error_field('oldSelf', name, one)}"
+        for name, one in errors.items()
+        if name not in MUTABLE_LIMITS
+    ]
+    return " && ".join(same)
+
+
+def _error_field(owner: str, name: str, schema: Schema) -> str:
+    """Return the value of a field of `errors`, or its default if `errors` does not have it."""
+    absent = "false" if schema["type"] == "boolean" else "''"
+    given = f"has({owner}.errors) && has({owner}.errors.{name})"
+    return f"({given} ? {owner}.errors.{name} : {absent})"
+
+
+def _unchanged_step(step: Schema) -> Schema:
+    """Return the rule that what defines the result of a step does not change."""
+    fixed = [name for name in step["properties"] if name not in ("name", *MUTABLE_OF_STEP)]
+    return {"rule": " && ".join(map(_equal, fixed)), "message": _IMMUTABLE}
+
+
+def _equal(name: str, *, required: bool = False) -> str:
+    """Return the rule that a field does not change. An optional field is not added or removed."""
+    if required:
+        return f"self.{name} == oldSelf.{name}"
+    given = f"has(self.{name}) == has(oldSelf.{name})"
+    return f"{given} && (!has(self.{name}) || self.{name} == oldSelf.{name})"
 
 
 def _step_rules() -> list[Schema]:

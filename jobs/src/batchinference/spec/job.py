@@ -24,9 +24,13 @@ MAX_NAME = 40
 """KubeRay allows a RayJob 47 characters; an attempt's number takes the rest."""
 
 LIFE = ("suspend", "priority", "retry", "deadlines", "ttl")
-"""Fields of the spec that guide the job's life on a cluster; its driver need not know them."""
-MUTABLE = ("resume", *LIFE)
-"""Fields that say nothing of the job's work, so they may change while it lives."""
+"""Fields that only the operator reads. The job file of the driver does not have them."""
+MUTABLE = ("resume", "cluster", *LIFE)
+"""Fields of the spec that do not define the rows of the output. They can be changed."""
+MUTABLE_LIMITS = ("maxRows", "maxPercent")
+"""Fields of `errors` that can be changed."""
+MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
+"""Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
 class BatchInferenceSpec(SpecModel):

@@ -79,6 +79,8 @@ class Attempt(SpecModel):
     """Which attempt it is."""
     ray_job_name: str
     """Its RayJob."""
+    generation: Annotated[int, Field(ge=0)] | None = None
+    """The generation of the spec that it runs; absent until the RayJob is observed."""
     start_time: Timestamp | None = None
     """When the RayJob was created; absent until it is seen."""
     queued_time: Timestamp | None = None

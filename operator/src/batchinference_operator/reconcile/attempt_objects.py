@@ -9,9 +9,8 @@ from batchinference.rendering import (
     RAY_JOB,
     Names,
     Owner,
-    config_map,
+    attempt_objects,
     effective,
-    ray_job,
     token_secret,
 )
 from batchinference.spec import SpecError, parse
@@ -60,8 +59,7 @@ def render_objects(job: JobView, names: Names, config: Config) -> tuple[Object, 
         )
         raise SpecError([Problem("metadata.namespace", message)])
     complete = effective(parse(job.document), config.defaults)
-    owner = Owner(job.name, job.uid)
-    return config_map(complete, names, owner), ray_job(complete, names, owner)
+    return attempt_objects(complete, names, Owner(job.name, job.uid), job.generation)
 
 
 def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:

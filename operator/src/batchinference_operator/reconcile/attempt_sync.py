@@ -48,8 +48,8 @@ from batchinference_operator.reconcile.usage import current_gpus
 from batchinference_operator.status.attempts import (
     is_running,
     last_attempt,
+    record_ray_job,
     reset_rows,
-    set_start_time,
     update_rows,
 )
 from batchinference_operator.status.conditions import Summary, find_condition
@@ -69,7 +69,7 @@ def sync_attempt(observed: Observed, policies: Policies, config: Config, now: da
     if ray_job is None or ray_job.owner_uid != job.uid:
         return _without_ray_job(job, ray_job, policies, config, now)
     if "startTime" not in attempt:
-        job = job.with_status(set_start_time(job.status, ray_job.created_at))
+        job = job.with_status(record_ray_job(job.status, ray_job))
         observed = replace(observed, job=job)
     actions = _derive_status(observed, ray_job, policies, now)
     if "startTime" in attempt and not _secret_missing(observed):

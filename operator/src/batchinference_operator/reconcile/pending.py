@@ -77,9 +77,7 @@ def _kueue_hint(job: JobView, message: str) -> str:
     queue = (job.spec.get("cluster") or {}).get("queue")
     if queue or "kueue" not in message or "autoscaling" not in message:
         return ""
-    return (
-        ". Create the job again with spec.cluster.queue: default, the LocalQueue of its namespace"
-    )
+    return ". Set spec.cluster.queue to default, the LocalQueue of its namespace"
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:

@@ -8,6 +8,7 @@ from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.text import in_one_line
 from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.ray_job import RayJobView
 
 MAX_ATTEMPTS = 20
 """The number of attempts that a status keeps; older ones are only counted."""
@@ -65,9 +66,10 @@ def remove_attempt(status: Status) -> Status:
 _LAST_ATTEMPT_FIELDS = ("attempt", "attempts", "rayJobName")
 
 
-def set_start_time(status: Status, start: str) -> Status:
-    """Return the status with the start time of the running attempt."""
-    return _update_last(status, {"startTime": start})
+def record_ray_job(status: Status, ray_job: RayJobView) -> Status:
+    """Return the status with the start time of the running attempt and the generation it runs."""
+    generation = {} if ray_job.generation is None else {"generation": ray_job.generation}
+    return _update_last(status, {"startTime": ray_job.created_at, **generation})
 
 
 def update_rows(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:

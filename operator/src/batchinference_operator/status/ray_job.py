@@ -9,7 +9,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, Self
 
-from batchinference.rendering import GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
 from batchinference.spec.report import last_word_in
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import truncate_message
@@ -59,8 +59,12 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
 
 def gpus_of(labels: dict[str, str]) -> int:
     """Return the GPUs of a pod with these labels, which any user may set; 0 if invalid."""
-    label = labels.get(GPUS_LABEL, "")
-    return int(label) if label.isdecimal() and len(label) < MAX_DIGITS else 0
+    return _number(labels.get(GPUS_LABEL)) or 0
+
+
+def _number(text: str | None) -> int | None:
+    """Return the number in a label or an annotation; None if it is invalid."""
+    return int(text) if text and text.isdecimal() and len(text) < MAX_DIGITS else None
 
 
 MAX_DIGITS = 6
@@ -108,6 +112,8 @@ class RayJobView:
     """The LocalQueue that it is in; empty if Kueue does not manage it."""
     backstop: Backstop
     """The deadlines after which KubeRay ends it."""
+    generation: int | None
+    """The generation of the BatchInference that it was created from; None if it is unknown."""
     max_gpus: int | None
     """GPUs of the maximum number of workers; None if its spec has no worker groups."""
     max_gpus_per_pod: int
@@ -144,6 +150,7 @@ class RayJobView:
             backstop=Backstop.in_spec(body.get("spec") or {}),
             suspend=bool(body.get("spec", {}).get("suspend"))
             or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
+            generation=_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
             max_gpus=most,
             max_gpus_per_pod=gpus,
             pod_creation_error=truncate_message(_replica_failure(cluster)),

@@ -42,20 +42,19 @@ _APPENDED = "append-"
 _REPLACEMENT = "replacement"
 _SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
 """The random suffix in the name of a file, which follows the number of the task."""
-_HOW_IT_RUNS = {"batchSize", "replicas", "resources"}
-"""Fields of a step that change the speed of the work but not its result."""
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
     """Return a hash of everything that defines the work. Two job files that request the same output
     have the same key."""
-    from batchinference.spec.job import MUTABLE  # only drivers need the specification
+    # only drivers need the specification
+    from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP
 
     # an option added in a later version must not change the key of jobs that do not set it
-    exclude = {"cluster", *MUTABLE}
+    exclude = set(MUTABLE)
     work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
-        for field in _HOW_IT_RUNS:
+        for field in MUTABLE_OF_STEP:
             step.pop(field, None)
     work["write"].pop("mode", None)
     # the limit on failed rows does not affect what a complete output holds

@@ -73,6 +73,7 @@ STATUS = {
     "progress": {"rows": 410, "total": 1000, "percent": 41, "rowsPerSecond": 12.5, "eta": "47s"},
     "counts": {"read": 410, "written": 407, "failed": 3, "skipped": 0},
     "attempt": 2,
+    "gpus": 8,
     "rayJobName": "shown-1",
 }
 
@@ -83,14 +84,19 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     assert row.split()[0] == "shown"  # a job without a status
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
-    assert header.split() == ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ATTEMPT", "ERRORS", "AGE"]
+    columns = ["NAME", "PHASE", "%", "ROWS", "FAILED", "ROWS/S", "ETA", "ATTEMPTS", "AGE"]
+    assert header.split() == columns
     *shown, age = row.split()
-    assert shown == ["shown", "Running", "41", "12.5", "47s", "2", "3"]
+    assert shown == ["shown", "Running", "41", "410", "3", "12.5", "47s", "2"]
     assert age.endswith("s")
     header, row = kubectl("get", "all", "--output", "wide").splitlines()
-    assert header.split()[-4:] == ["ROWS", "RAYJOB", "REASON", "MESSAGE"]
-    assert row.split()[8:11] == ["410", "shown-1", "Word"]
+    assert header.split()[-4:] == ["REASON", "GPUS", "RAYJOB", "MESSAGE"]
+    assert row.split()[9:12] == ["Word", "8", "shown-1"]
     assert row.endswith("rows are being processed")
+    namespace.create(document("other"))
+    selected = ["get", "bi", "--output", "name", "--field-selector"]
+    names = [kubectl(*selected, f"status.phase{operator}Running") for operator in ("=", "!=")]
+    assert [name.strip().rpartition("/")[2] for name in names] == ["shown", "other"]
     kubectl("wait", "--for=condition=Complete", "batchinference/shown", "--timeout=5s")
 
 

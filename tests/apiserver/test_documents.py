@@ -26,7 +26,7 @@ from support.servers.api_server import Namespace, refusal
 Document = dict[str, Any]
 
 FULL = full_document()
-IMMUTABLE = "for other work, create a new BatchInference"
+IMMUTABLE = "for other rows, create a new BatchInference"
 ONE_KIND = f"a step holds exactly one of {', '.join(map(to_alias, Step.KINDS))}"
 POOLED = "batchSize, replicas and resources are for model and python steps"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"

@@ -100,6 +100,7 @@ ADDED = [
     ("spec.read.options", {"include_paths": True}),
     ("spec.read.paths.1", "s3://in/more/"),
     ("spec.steps", []),
+    ("spec.managedBy", "kueue.x-k8s.io/multikueue"),
     ("spec.steps.1", python_step("another")),
     ("spec.steps.0.python.callArgs", {"top": 1}),
 ]

@@ -39,6 +39,7 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
     deleted.status("Starting")
     namespace.delete("RayJob", "deleted-1")
     deleted.status("Failed", "RayJobDeleted")
+    namespace.patch("BatchInference", "deleted", {"spec": {"ttl": {"afterFinished": "1s"}}})
     _suspend(namespace, dashboard)
     _wait_for_a_volume(namespace, dashboard)
     namespace.create(document("queued", cluster={"queue": "gpu"}))
@@ -156,7 +157,7 @@ def assert_equal(given: set[Right], asked: set[Right]) -> None:
 
 
 NEEDED = {
-    *((GROUP, "batchinferences", verb) for verb in ("list", "watch")),
+    *((GROUP, "batchinferences", verb) for verb in ("delete", "list", "watch")),
     (GROUP, "batchinferences/status", "patch"),
     *(
         ("ray.io", "rayjobs", verb)

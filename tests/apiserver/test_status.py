@@ -58,6 +58,7 @@ INVALID = [
     ({**STATUS, "progress": {"rows": -1}}, "status.progress.rows"),
     ({**STATUS, "progress": {"rows": 1, "percent": 101}}, "status.progress.percent"),
     ({**STATUS, "conditions": [CONDITION, CONDITION]}, "Duplicate value"),
+    ({**STATUS, "conditions": [CONDITION | {"reason": "two words"}]}, "reason"),
     ({**STATUS, "bogus": 1}, 'unknown field "status.bogus"'),
     ({"phase": "Running"}, "status.conditions: Required value"),
 ]

@@ -21,6 +21,14 @@ def test_crd_equals_the_generated_file(chart: Chart) -> None:
     assert installed["metadata"]["name"] == generated["metadata"]["name"]
 
 
+def test_selectable_fields_need_kubernetes_1_31(chart: Chart) -> None:
+    """Helm refuses fields that the API server does not know."""
+    versions = {"1.30.4": False, "1.31.0": True}
+    for version, expected in versions.items():
+        crd = one(chart.manifests({}, "--kube-version", version), "CustomResourceDefinition")
+        assert [("selectableFields" in each) for each in crd["spec"]["versions"]] == [expected]
+
+
 def test_crd_is_kept_by_default(chart: Chart) -> None:
     metadata = one(chart.manifests(), "CustomResourceDefinition")["metadata"]
     assert metadata["annotations"] == KEPT

@@ -65,7 +65,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "bi.rules" -}}
 - apiGroups: [batchinference.dev]
   resources: [batchinferences]
-  verbs: [list, watch]
+  verbs: [delete, list, watch]
 - apiGroups: [batchinference.dev]
   resources: [batchinferences/status]
   verbs: [patch]

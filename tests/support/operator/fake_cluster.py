@@ -281,6 +281,13 @@ class FakeKubeApi:
         self.end("remove RayJob")
         await self._remove_cluster(seen)
 
+    async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        await self.begin("delete BatchInference")
+        found = (self.cluster.get("BatchInference", name) or {}).get("metadata", {})
+        if (found.get("uid"), found.get("resourceVersion")) == (uid, resource_version):
+            self.cluster.delete("BatchInference", name)
+        self.end("delete BatchInference")
+
     async def _remove_cluster(self, seen: RayJobView) -> None:
         if seen.cluster:
             await self.begin("remove RayCluster")

@@ -13,6 +13,7 @@ from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import RayJobView
@@ -173,13 +174,11 @@ class ReconcileLoop:
 
     @property
     def reason(self) -> str:
-        (found,) = {str(condition["reason"]) for condition in self.status["conditions"]}
-        return found
+        return str((find_condition(self.status, "Ready") or {})["reason"])
 
     @property
     def message(self) -> str:
-        (found,) = {str(condition["message"]) for condition in self.status["conditions"]}
-        return found
+        return str((find_condition(self.status, "Ready") or {})["message"])
 
     @property
     def attempt(self) -> Object:

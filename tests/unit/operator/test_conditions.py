@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.spec.base import REASON
 from batchinference.spec.status import Condition
 from batchinference_operator.status.conditions import (
     MAX_MESSAGE,
-    MAX_REASON,
     Summary,
     build_conditions,
+    find_condition,
     is_condition_true,
     truncate_message,
 )
@@ -51,10 +52,28 @@ def test_abnormal_conditions_exist_only_while_true(
     assert found == {**dict.fromkeys(true, "True"), **dict.fromkeys(false, "False")}
 
 
-def test_each_condition_has_reason_message_and_generation() -> None:
-    for condition in build_conditions(FAILED, [], 7, NOON):
-        assert condition["reason"] == "ErrorThreshold"
-        assert condition["message"] == "3 % of the rows failed"
+@pytest.mark.parametrize(
+    ("summary", "about"),
+    [
+        (ACTIVE, {"Ready", "Reconciling"}),
+        (COMPLETE, {"Ready", "Complete"}),
+        (FAILED, {"Ready", "Failed", "Stalled"}),
+        (SUSPENDED, {"Ready", "Suspended"}),
+    ],
+    ids=["active", "complete", "failed", "suspended"],
+)
+def test_each_condition_has_a_reason_and_a_message_about_itself(
+    summary: Summary, about: set[str]
+) -> None:
+    other = {
+        "Complete": ("NotComplete", "the output is not complete"),
+        "Failed": ("NotFailed", "the job has not failed"),
+        "Suspended": ("NotSuspended", "the job is not suspended"),
+    }
+    for condition in build_conditions(summary, [], 7, NOON):
+        of_job = condition["type"] in about
+        expected = (summary.reason, summary.message) if of_job else other[condition["type"]]
+        assert (condition["reason"], condition["message"]) == expected
         assert condition["observedGeneration"] == 7
 
 
@@ -62,7 +81,7 @@ def test_transition_time_changes_only_with_the_status() -> None:
     active = build_conditions(ACTIVE, [], 1, NOON)
     starting = build_conditions(Summary("Starting", "another message"), active, 2, LATER)
     assert set(times(starting).values()) == {NOON}
-    assert {condition["reason"] for condition in starting} == {"Starting"}
+    assert (find_condition({"conditions": starting}, "Ready") or {})["reason"] == "Starting"
     complete = times(build_conditions(COMPLETE, active, 1, LATER))
     assert complete == {"Ready": LATER, "Complete": LATER, "Failed": NOON, "Suspended": NOON}
     failed = build_conditions(FAILED, active, 1, LATER)
@@ -76,11 +95,11 @@ def test_long_message_is_truncated(length: int) -> None:
     assert truncate_message(message) == (message if fits else "x" * (MAX_MESSAGE - 3) + "...")
 
 
-def test_conditions_are_truncated_to_the_limits_of_the_api_server() -> None:
-    summary = Summary("R" * 5_000, "m" * 50_000, failed=True)
-    for condition in build_conditions(summary, [], 1, NOON):
-        assert len(condition["reason"]) == MAX_REASON
-        assert len(condition["message"]) == MAX_MESSAGE
+def test_messages_are_truncated_to_the_limit_of_the_api_server() -> None:
+    summary = Summary("Application", "m" * 50_000, failed=True)
+    found = build_conditions(summary, [], 1, NOON)
+    lengths = {each["type"]: len(each["message"]) for each in found}
+    assert {lengths[kind] for kind in ("Ready", "Failed", "Stalled")} == {MAX_MESSAGE}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +122,7 @@ VERDICTS = st.builds(
     lambda reason, message, end: Summary(
         reason, message, end == "complete", end == "failed", end == "suspended"
     ),
-    st.text(max_size=2_000),
+    st.from_regex(REASON, fullmatch=True),
     st.text(max_size=6_000),
     st.sampled_from(["active", "complete", "failed", "suspended"]),
 )

@@ -56,6 +56,7 @@ CALLS: dict[str, Call] = {
     "release": lambda api: api.release_cluster(NAMESPACE, RAY_JOB),
     "limit": lambda api: api.set_backstop(NAMESPACE, RAY_JOB, Backstop(7200)),
     "remove": lambda api: api.delete_ray_job(NAMESPACE, RAY_JOB),
+    "delete job": lambda api: api.delete_job(NAMESPACE, "job", "uid-of-job", "41"),
     "patch status": lambda api: api.patch_status(NAMESPACE, "job", "41", PATCH),
     "warning": lambda api: api.last_warning(NAMESPACE, "Pod", "job-1-head"),
 }
@@ -136,6 +137,15 @@ async def test_remove_deletes_ray_job_and_cluster_by_uid(connect: Connect, seen:
     assert [sent.body["preconditions"]["uid"] for sent in others] == ["uid-of-cluster"][
         : len(others)
     ]
+
+
+async def test_a_job_is_deleted_only_in_the_observed_version(connect: Connect) -> None:
+    api, server = await connect(answering(409, status(409, "Conflict")))
+    await api.delete_job(NAMESPACE, "job", "uid-of-job", "41")
+    (sent,) = server.requests
+    assert (sent.method, sent.path.rpartition("/")[2]) == ("DELETE", "job")
+    preconditions = {"uid": "uid-of-job", "resourceVersion": "41"}
+    assert sent.body == {"propagationPolicy": "Background", "preconditions": preconditions}
 
 
 async def test_cluster_of_another_ray_job_is_never_deleted(connect: Connect) -> None:

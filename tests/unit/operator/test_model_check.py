@@ -65,7 +65,7 @@ SPECS = st.fixed_dictionaries(
             [{"pending": "10m"}, {"active": "20m"}, {"total": "1h"}, {"stall": "10m"}]
         ),
         "cluster": st.just({"queue": "gpu"}),
-        "ttl": st.sampled_from([{"cluster": "10m"}, {"rayJob": "20m"}]),
+        "ttl": st.sampled_from([{"cluster": "10m"}, {"rayJob": "20m"}, {"afterFinished": "20m"}]),
     },
 )
 CAUSES_OF_DEADLINES = {"DeadlineExceeded", "Stalled", "ImagePull", "ContainerConfig"}
@@ -423,6 +423,8 @@ class JobModel(RuleBasedStateMachine):
         kept = [body["metadata"]["name"] for body in ray_jobs
                 if RayJobView.of(body).cluster_retained and ended(self.status)]  # fmt: skip
         assert kept == [], "the operator ends the wait of clusters, not KubeRay"
+        if self.job and ended(self.status):
+            assert "afterFinished" not in self.job["spec"].get("ttl", {})
         if self.job and ended(self.status) and "rayJob" in self.job["spec"].get("ttl", {}):
             assert ray_jobs == []
 

@@ -12,6 +12,7 @@ import yaml
 from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState, Report
+from batchinference_operator.reconcile.admission_queue import Concurrency, entry_of
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import render_objects
 from batchinference_operator.reconcile.config import Config
@@ -26,6 +27,7 @@ from batchinference_operator.reconcile.pending import CreateError, status_after_
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import IDLE_SECONDS, NO_PODS_SECONDS, WATCHED_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -86,19 +88,20 @@ def observe_next(before: Observed, ray_job: RayJobView | None, **seen: Any) -> O
     return Observed(known, {} if ray_job is None else {ray_job.name: ray_job}, **seen)
 
 
-def shared(actions: Actions, field: str) -> str:
-    """Return the value of a field that all conditions share."""
+def ready(actions: Actions) -> dict[str, Any]:
+    """Return the condition Ready of the status."""
     assert actions.status is not None
-    (found,) = {str(condition[field]) for condition in actions.status["conditions"]}
+    found = find_condition(actions.status, "Ready")
+    assert found is not None
     return found
 
 
 def reason(actions: Actions) -> str:
-    return shared(actions, "reason")
+    return str(ready(actions)["reason"])
 
 
 def message(actions: Actions) -> str:
-    return shared(actions, "message")
+    return str(ready(actions)["message"])
 
 
 def phase(actions: Actions) -> str:
@@ -462,8 +465,23 @@ def test_only_a_started_driver_is_polled(observed: Observed, wanted: bool) -> No
 def test_refusal_by_the_api_server_is_in_the_status() -> None:
     status = status_after_create_error(job(), CreateError("403: exceeded quota: pods"), NOW)
     assert status["phase"] == "Pending"
-    assert {condition["reason"] for condition in status["conditions"]} == {"Refused"}
-    assert status["conditions"][0]["message"] == "403: exceeded quota: pods"
+    shown = status["conditions"][0]
+    assert (shown["reason"], shown["message"]) == ("Refused", "403: exceeded quota: pods")
+
+
+@pytest.mark.parametrize(
+    ("controller", "runs"),
+    [(None, True), ("batchinference.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)],
+)
+def test_a_job_of_another_controller_is_ignored(controller: str | None, runs: bool) -> None:
+    """The other controller writes its status, so nothing in the status is acted on."""
+    spec = job_body()["spec"] | ({"managedBy": controller} if controller else {})
+    waiting, config = replace(job(), spec=spec), replace(CONFIG, concurrency=Concurrency(total=1))
+    assert bool(reconcile(Observed(waiting), CONFIG, NOW).create) is runs
+    entry = entry_of(waiting, config.defaults)
+    assert (entry.waiting, entry.running) == (runs, False)
+    finished = replace(waiting.with_status(ended("Complete")), generation=2)
+    assert (reconcile(Observed(finished), CONFIG, NOW) == Actions()) is not runs
 
 
 def test_job_view_has_the_fields_of_the_api_object() -> None:

@@ -156,6 +156,21 @@ def test_interrupted_removal_is_completed_without_kuberay(ended_by_kuberay: bool
     assert removed(loop.reconcile(5)) == []
 
 
+@pytest.mark.parametrize(
+    ("ttl", "seconds"),
+    [
+        ({"afterFinished": "1h"}, 3600),
+        ({"afterFinished": "1h", "rayJob": "30m"}, 3600),
+        ({"afterFinished": "1m", "rayJob": "30m", "cluster": "2h"}, 7200),
+    ],
+)
+def test_job_is_deleted_when_all_of_its_ttls_have_passed(ttl: dict[str, str], seconds: int) -> None:
+    loop = ended_job(**ttl)
+    assert not loop.reconcile(seconds - 1).delete_job
+    assert 0 < (loop.reconcile().requeue_after or 0) <= 1
+    assert loop.reconcile(1) == Actions(delete_job=True)
+
+
 def test_cluster_ttl_holds_for_a_job_that_the_operator_ended() -> None:
     loop = ReconcileLoop(deadlines={"pending": "1m"}, ttl={"cluster": "1h"})
     loop.start()

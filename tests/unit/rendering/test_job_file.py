@@ -35,7 +35,7 @@ def read_back(made: BatchInference) -> BatchInference:
 
 
 def driver_fields(made: BatchInference) -> dict[str, Any]:
-    return made.spec.model_dump(exclude=set(LIFE))
+    return {k: v for k, v in made.spec.model_dump(by_alias=True).items() if k not in LIFE}
 
 
 def with_values(texts: list[str], value: Any) -> BatchInference:

@@ -123,9 +123,7 @@ def job_file(job: BatchInference, uid: str) -> str:
             "namespace": job.metadata.namespace,
             "uid": uid,
         },
-        "spec": job.spec.model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude=set(LIFE)
-        ),
+        "spec": {name: value for name, value in dump(job.spec).items() if name not in LIFE},
     }
     # ASCII only: PyYAML loses some Unicode line breaks if it writes them unescaped
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)

@@ -25,14 +25,15 @@ NAME = f"{PLURAL}.{GROUP}"
 PRINTER_COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
     ("%", "integer", ".status.progress.percent", 0),
+    ("Rows", "integer", ".status.progress.rows", 0),
+    ("Failed", "integer", ".status.counts.failed", 0),
     ("Rows/s", "number", ".status.progress.rowsPerSecond", 0),
     ("ETA", "string", ".status.progress.eta", 0),
-    ("Attempt", "integer", ".status.attempt", 0),
-    ("Errors", "integer", ".status.counts.failed", 0),
+    ("Attempts", "integer", ".status.attempt", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
-    ("Rows", "integer", ".status.progress.rows", 1),
-    ("RayJob", "string", ".status.rayJobName", 1),
     ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 1),
+    ("GPUs", "integer", ".status.gpus", 1),
+    ("RayJob", "string", ".status.rayJobName", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )
 
@@ -69,6 +70,7 @@ def _version() -> dict[str, Any]:
             {"name": name, "type": kind, "jsonPath": path, **({"priority": 1} if wide else {})}
             for name, kind, path, wide in PRINTER_COLUMNS
         ],
+        "selectableFields": [{"jsonPath": ".status.phase"}],
         "schema": {"openAPIV3Schema": _root()},
     }
 

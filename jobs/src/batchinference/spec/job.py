@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, SpecModel
+from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.error_policy import ErrorPolicy
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
@@ -20,12 +20,14 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "BatchInference"
 PLURAL = "batchinferences"
+CONTROLLER_NAME = f"{GROUP}/operator"
+"""The value of `managedBy` that the operator accepts as its own."""
 MAX_NAME = 40
 """KubeRay allows a RayJob 47 characters; an attempt's number takes the rest."""
 
-LIFE = ("suspend", "priority", "retry", "deadlines", "ttl")
+LIFE = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
 """Fields that only the operator reads. The job file of the driver does not have them."""
-MUTABLE = ("resume", "cluster", *LIFE)
+MUTABLE = ("resume", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent")
 """Fields of `errors` that can be changed."""
@@ -61,6 +63,10 @@ class BatchInferenceSpec(SpecModel):
     """On a cluster: when to give up."""
     ttl: Ttl = Ttl()
     """On a cluster: what is kept of the finished job."""
+    managed_by: Annotated[str, Field(pattern=CONTROLLER, max_length=63)] | None = None
+    """On a cluster: the controller that runs the job, by default `batchinference.dev/operator`. The
+    operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. It cannot be
+    changed."""
 
     @model_validator(mode="after")
     def _check(self) -> BatchInferenceSpec:

@@ -74,9 +74,12 @@ class Deadlines(SpecModel):
 
 
 class Ttl(SpecModel):
-    """What is kept of a finished job; the BatchInference itself always is."""
+    """How long the objects of a finished job are kept. The output is never deleted."""
 
     cluster: DurationOrNone = "0s"
     """How long its Ray cluster is kept, with nothing but the head once its workers are idle."""
     ray_job: Duration | None = None
     """How long its RayJobs are kept; as long as the job when absent."""
+    after_finished: Duration | None = None
+    """How long the BatchInference itself is kept, with everything that it owns. It is deleted when
+    `cluster` and `rayJob` have passed too. It stays when absent."""

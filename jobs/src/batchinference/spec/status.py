@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel
+from batchinference.spec.base import REASON, SpecModel
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.times import time_of
@@ -32,7 +32,7 @@ class Condition(SpecModel):
     """Ready, Complete, Failed, Suspended, Reconciling or Stalled."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
-    reason: Annotated[str, Field(max_length=1024)]
+    reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=REASON)]
     """Why, in one word for programs."""
     message: Annotated[str, Field(max_length=32768)]
     """Why, for people."""
@@ -146,6 +146,8 @@ class BatchInferenceStatus(SpecModel):
     """When a row was seen to be finished last."""
     usage_time: Timestamp | None = None
     """Up to when `gpuSeconds` and `cpuSeconds` count."""
+    gpus: Annotated[int, Field(ge=0)] | None = None
+    """GPUs that the pods of the running attempt have now."""
     gpu_seconds: Rows | None = None
     """GPU seconds of all attempts."""
     cpu_seconds: Rows | None = None

@@ -54,7 +54,8 @@ class Cache:
             return None
         self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
-        if known is not None and known.uid == job.uid and not known.finished:
+        same = known is not None and known.uid == job.uid
+        if known is not None and same and not known.finished and job.managed:
             self.changed(known.job(), job)
         return key
 

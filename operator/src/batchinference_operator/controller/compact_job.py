@@ -6,14 +6,12 @@ import json
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 
+from batchinference.spec.job import LIFE
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.attempt_objects import MAX_SPEC_BYTES
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.conditions import is_condition_true
-
-_LIFE = ("suspend", "priority", "retry", "deadlines", "ttl")
-"""Spec fields that a rejected job still needs. The CustomResourceDefinition limits their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +46,15 @@ def _text(job: JobView) -> str:
 
 
 def _bounded(job: JobView) -> JobView:
-    """Return the job with only the _LIFE fields of its spec if the spec is too large.
+    """Return the job with only the LIFE fields of its spec if the spec is too large.
 
-    Such a job is rejected, and a few hundred such specs would take all memory.
+    The CustomResourceDefinition limits their size, and a rejected job still needs them. A few
+    hundred complete specs of this size would take all memory.
     """
     spec = json.dumps(job.spec, separators=(",", ":"), ensure_ascii=False)
     if (size := len(spec.encode(errors="replace"))) <= MAX_SPEC_BYTES:
         return job
-    compact = {name: job.spec[name] for name in _LIFE if name in job.spec}
+    compact = {name: job.spec[name] for name in LIFE if name in job.spec}
     return replace(job, spec=compact, oversized=size)
 
 
@@ -74,6 +73,6 @@ def _only_the_end(job: JobView) -> JobView:
     """Return the job with only what is read of a finished job: there may be thousands."""
     fields = ("type", "status", "reason", "lastTransitionTime")
     ends = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
-    spec = {name: job.spec[name] for name in ("ttl",) if name in job.spec}
+    spec = {name: value for name, value in job.spec.items() if name in ("ttl", "managedBy")}
     compact = {"conditions": ends, "observedGeneration": job.generation}
     return replace(job, spec=spec, status=compact)

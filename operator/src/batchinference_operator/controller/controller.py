@@ -196,6 +196,9 @@ class Controller:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
         await self._update_backstop(job, actions)
+        if actions.delete_job:
+            await self.api.delete_job(*job.key, job.uid, job.resource_version)
+            logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
 
     async def _create(self, bodies: Sequence[Object]) -> bool:

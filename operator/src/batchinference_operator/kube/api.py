@@ -84,6 +84,9 @@ class KubeApi(Protocol):
         It is no error if they are gone. Another object with the same name is not deleted.
         """
 
+    async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        """Delete a BatchInference, unless it has changed since this version. Raises Refused."""
+
     async def post_event(self, body: Object) -> bool:
         """Post an Event, or increase the count of the existing Event of that name.
 

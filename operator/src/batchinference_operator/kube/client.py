@@ -184,8 +184,12 @@ class KubeClient:
         if owner_uid(cluster, RAY_JOB) == ray_job.uid:
             await self._delete(path, cluster["metadata"]["uid"])
 
-    async def _delete(self, path: str, uid: str) -> None:
-        body: Object = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+    async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
+        await self._delete(_path(KIND, namespace, name), uid, resourceVersion=resource_version)
+
+    async def _delete(self, path: str, uid: str, **preconditions: str) -> None:
+        preconditions["uid"] = uid
+        body: Object = {"propagationPolicy": "Background", "preconditions": preconditions}
         status, answer = await self._request("DELETE", path, body)
         if not (is_gone(status, answer) or status == HTTPStatus.CONFLICT):
             raise_for(status, answer)

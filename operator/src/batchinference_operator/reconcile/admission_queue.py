@@ -247,7 +247,7 @@ def local_queue_of(job: JobView, platform: Cluster) -> str | None:
 
 def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
     """Return whether a job holds resources or waits for admission, and its priority."""
-    if job.finished or local_queue_of(job, platform) is not None:
+    if job.finished or not job.managed or local_queue_of(job, platform) is not None:
         return QueueEntry(job.resource_version)
     running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
     waiting = not (running or job.deleting or job.spec.get("suspend") is True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
+from batchinference.spec.job import CONTROLLER_NAME
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
@@ -55,9 +56,14 @@ class JobView:
         return any(is_condition_true(self.status, end) for end in ends)
 
     @property
+    def managed(self) -> bool:
+        """Whether this operator runs the job, and not the controller that `managedBy` names."""
+        return self.spec.get("managedBy") in (None, CONTROLLER_NAME)
+
+    @property
     def terminal(self) -> bool:
-        """Whether the job is finished or being deleted: no further attempt starts."""
-        return self.deleting or self.finished
+        """Whether no further attempt starts: the job is finished, being deleted or not managed."""
+        return self.deleting or self.finished or not self.managed
 
     def with_status(self, status: Status) -> JobView:
         """Return the job with another status."""

@@ -27,7 +27,7 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     """Return the actions for a job."""
     job = observed.job
     policies = Policies.of(job.spec, config.defaults.limits)
-    if job.deleting:
+    if job.deleting or not job.managed:
         return Actions()  # Kubernetes would have to delete anything that is created now
     if job.finished:
         return retry_corrected_spec(job, now) or enforce_ttl(observed, policies, now)

@@ -72,8 +72,8 @@ class Observed:
 @dataclass(frozen=True)
 class Actions:
     """What to do, in this order: stop drivers, remove RayJobs, create objects, release the clusters
-    of finished RayJobs, change the backstop deadlines of a RayJob, write the status, requeue after
-    `requeue_after` seconds."""
+    of finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write the
+    status, requeue after `requeue_after` seconds."""
 
     stop_drivers: tuple[RayJobView, ...] = ()
     """RayJobs whose drivers must commit the work in progress and exit."""
@@ -82,6 +82,8 @@ class Actions:
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
     """RayJobs that have ended and whose clusters need not be kept any longer."""
+    delete_job: bool = False
+    """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, Backstop] | None = None
     """The RayJob of the running attempt and its new backstop deadlines, if its spec has others."""
     status: Status | None = None

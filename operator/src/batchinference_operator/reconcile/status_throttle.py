@@ -9,7 +9,7 @@ from batchinference_operator.status.job_status import Status
 
 WRITE_SECONDS = 5.0
 """The minimum time between two writes that change only figures."""
-_FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpuSeconds", "cpuSeconds"}
+_FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpus", "gpuSeconds", "cpuSeconds"}
 _OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
 
 

@@ -1,4 +1,4 @@
-"""Deletes the clusters and RayJobs of a finished job when their TTL has expired."""
+"""Deletes a finished job, its RayJobs and its clusters when their TTLs have expired."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Action
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
+    if (kept := _job_retention_seconds(policies.ttl)) is not None:
+        if kept <= since:
+            return Actions(delete_job=True)
+        waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in owned(observed)):
         waits.append(END_SECONDS)  # a watch may miss their deletion
     for ray_job in owned_live(observed):
@@ -51,6 +55,13 @@ def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Action
         status=with_observed_generation(observed.job.status, observed.job.generation),
         requeue_after=again if again < inf else None,
     )
+
+
+def _job_retention_seconds(ttl: Ttl) -> float | None:
+    """Return for how long after its end a job is kept, with all that it owns; None for ever."""
+    if ttl.after_finished is None:
+        return None
+    return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))
 
 
 def _end_time(job: JobView) -> str:

@@ -19,11 +19,13 @@ from batchinference_operator.status.timestamps import to_rfc3339
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
-    """Return the status with the usage of the running attempt since the last reconcile added.
+    """Return the status with the GPUs of the running attempt, and with its usage.
 
-    It is added to the usage of the job and to the usage of the attempt.
+    The usage since the last reconcile is added to that of the job and to that of the attempt.
     """
-    status = observed.job.status
+    status = {key: value for key, value in observed.job.status.items() if key != "gpus"}
+    if gpus_now := current_gpus(observed):
+        status["gpus"] = gpus_now
     until = unix_seconds(
         to_rfc3339(now)
     )  # rounded like usageTime, from which the next interval starts

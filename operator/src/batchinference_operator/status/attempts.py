@@ -147,7 +147,8 @@ def end_attempt(
     if cause is not None:
         ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_ATTEMPT_MESSAGE]}
     count = failed_attempts(status) + (outcome == "Failed")
-    return {**_update_last(status, ended), "failedAttempts": count}
+    left = {key: value for key, value in status.items() if key != "gpus"}
+    return {**_update_last(left, ended), "failedAttempts": count}
 
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:

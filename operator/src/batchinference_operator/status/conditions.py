@@ -13,14 +13,19 @@ from typing import Any
 from batchinference.text import in_one_line
 
 MAX_MESSAGE = 4096
-MAX_REASON = 1024
-"""The maximum lengths in the CRD. KubeRay and the driver choose reason and message; the API server
-rejects longer ones."""
+"""The maximum length. KubeRay and the driver choose the message; the API server rejects a longer
+one."""
+_FALSE = {
+    "Complete": ("NotComplete", "the output is not complete"),
+    "Failed": ("NotFailed", "the job has not failed"),
+    "Suspended": ("NotSuspended", "the job is not suspended"),
+}
+"""Reason and message of a condition that is false. Ready has those of the job."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the conditions say: whether a job is active, complete, failed or suspended, and why."""
+    """Whether a job is active, complete, failed or suspended, and why."""
 
     reason: str
     message: str
@@ -32,7 +37,10 @@ class Summary:
 def build_conditions(
     summary: Summary, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """Return all conditions. The `lastTransitionTime` of one changes only with its status."""
+    """Return all conditions. Each has a message about its own status.
+
+    The `lastTransitionTime` of a condition changes only with its status.
+    """
     active = not (summary.complete or summary.failed or summary.suspended)
     wanted = {
         "Ready": summary.complete or summary.suspended,
@@ -46,26 +54,28 @@ def build_conditions(
         wanted["Stalled"] = True
     before = {condition["type"]: condition for condition in previous}
     return [
-        _condition(kind, is_condition_true, summary, before.get(kind), generation, now)
-        for kind, is_condition_true in wanted.items()
+        _condition(kind, holds, summary, before.get(kind), generation, now)
+        for kind, holds in wanted.items()
     ]
 
 
 def _condition(
     kind: str,
-    is_condition_true: bool,
+    holds: bool,
     summary: Summary,
     before: dict[str, Any] | None,
     generation: int,
     now: str,
 ) -> dict[str, Any]:
-    status = "True" if is_condition_true else "False"
+    status = "True" if holds else "False"
+    why = summary.reason, summary.message
+    reason, message = why if holds else _FALSE.get(kind, why)
     changed = before is None or before["status"] != status
     return {
         "type": kind,
         "status": status,
-        "reason": in_one_line(summary.reason)[:MAX_REASON],
-        "message": truncate_message(summary.message),
+        "reason": reason,
+        "message": truncate_message(message),
         "lastTransitionTime": now if changed or before is None else before["lastTransitionTime"],
         "observedGeneration": generation,
     }

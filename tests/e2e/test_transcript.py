@@ -141,7 +141,7 @@ def test_progress_is_reported_while_rows_are_done_and_never_decreases(
 
 def test_get_shows_the_result_of_a_complete_job(kubectl: Kubectl, recording: Recording) -> None:
     header, line = kubectl("get", "bi", NAME).splitlines()
-    columns = ["NAME", "PHASE", "%", "ROWS/S", "ETA", "ATTEMPT", "ERRORS", "AGE"]
+    columns = ["NAME", "PHASE", "%", "ROWS", "FAILED", "ROWS/S", "ETA", "ATTEMPTS", "AGE"]
     assert header.split() == columns
     assert line.split()[1:3] == ["Succeeded", "100"]
     assert float(line.split()[3]) > 0

@@ -57,7 +57,7 @@ _RANDOM = {
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["batchinference.pipeline.job", "batchinference.pipeline.input.files", "boto3", __name__]
+    ["boto3", __name__, "support.jobs.fork_server"]
 )
 
 _one_asks = threading.Lock()

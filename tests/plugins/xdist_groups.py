@@ -10,7 +10,10 @@ import os
 
 import pytest
 
-GROUPS = {"one_ray": "ray", "server": "apiserver", "s3": "s3"}
+GROUPS = {
+    **{"one_ray": "ray", "server": "apiserver", "s3": "s3"},
+    **dict.fromkeys(("bert", "minilm", "resnet", "tiny", "vit"), "models"),
+}
 """The xdist group of the tests that use each fixture. The first match wins."""
 
 

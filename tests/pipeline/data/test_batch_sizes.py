@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import weakref
@@ -19,6 +20,12 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
 from support.outputs.batches import good, outcomes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Exclude all modules that other tests have imported from the garbage collections."""
+    gc.freeze()
 
 
 class OutOfMemoryError(RuntimeError):

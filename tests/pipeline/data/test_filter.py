@@ -33,7 +33,6 @@ ROWS = pa.table(
 )
 T, F = True, False
 DAY = dt.datetime.fromisoformat("2024-01-01T12:00")
-LARGEST = 2**64 - 1
 
 
 def mask(expression: str, table: pa.Table = ROWS) -> list[bool]:

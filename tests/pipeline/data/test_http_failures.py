@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import itertools
 import json
-import time
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -17,7 +14,6 @@ from aiohttp import web
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http.retry_policy import RequestFailed
-from batchinference.pipeline.storage import retry
 from support.documents.http_models import ask, chat
 from support.servers.api_server import free_port
 from support.servers.scripted_http import Answer, served
@@ -145,27 +141,6 @@ async def test_refused_connection_fails_the_attempt() -> None:
     model = chat(url=f"http://127.0.0.1:{free_port()}", **QUICK)
     with pytest.raises(ConnectionError, match="cannot be reached: ClientConnectorError"):
         await ask(model, question=["a"])
-
-
-@pytest.mark.parametrize("unit", ["seconds", "date"])
-async def test_retry_after_delays_all_rows(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[float] = []
-    now = 1_800_000_000
-    monkeypatch.setattr(retry, "time", SimpleNamespace(time=lambda: now - 0.3))
-    date = email.utils.formatdate(now, usegmt=True)
-
-    def fail(text: str, count: int) -> web.Response | None:
-        began.append(time.monotonic())
-        if len(began) > 1:
-            return None
-        asked = "0.3" if unit == "seconds" else date
-        return web.Response(status=429, headers={"Retry-After": asked})
-
-    async with served(failing(fail)) as server:
-        model = chat(url=server.url, concurrency=1, **QUICK)
-        assert await ask(model, question=["a", "b"]) == ["a", "b"]
-    assert began[1] - began[0] >= 0.29, "the backoff alone is 0"
-    assert len(server.requests) == 3
 
 
 async def test_too_long_retry_after_is_not_waited_for() -> None:

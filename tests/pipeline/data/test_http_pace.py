@@ -241,20 +241,9 @@ def tried(*errors: Exception) -> tuple[int, list[float]]:
     return len(waits) + 1, waits
 
 
-def test_backoff_doubles() -> None:
-    tries, waits = tried(*[TryAgain("later")] * 9)
-    assert tries == 4
-    for number, wait in enumerate(waits):
-        assert 1 / 2 <= wait / (HTTP.first_wait * 2**number) <= 1
-
-
 def test_retry_after_sets_the_wait_up_to_a_limit() -> None:
     assert tried(TryAgain("later", 300)) == (2, [300])
     _, (wait,) = tried(TryAgain("later", 0.01))
     assert wait >= HTTP.first_wait / 2, "Retry-After is a minimum"
     assert tried(TryAgain("later", LONGEST_PAUSE))[0] == 2
     assert tried(TryAgain("tomorrow", LONGEST_PAUSE + 1)) == (1, [])
-
-
-def test_other_errors_are_not_retried() -> None:
-    assert tried(ValueError("no")) == (1, [])

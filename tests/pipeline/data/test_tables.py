@@ -20,8 +20,6 @@ import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import is_complete
 from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
@@ -201,16 +199,6 @@ def test_retried_task_adds_no_duplicates(target: Target) -> None:
     assert target.rows() == expected(0, 1, 2)
 
 
-@pytest.mark.parametrize("mode", ["error", "append"])
-def test_driver_killed_after_the_commit_is_complete(target: Target, mode: str) -> None:
-    job = target.open(0, 1, mode=mode)
-    job.commit()
-    assert not is_complete(Layout.of(job.spec))
-    assert not target.run(numbered(0, 1), mode=mode)
-    assert is_complete(Layout.of(job.spec))
-    assert target.rows() == expected(0, 1)
-
-
 def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location]:
     """Return the receipts of a job with rows 0 and 1. If `filled`, the table already has row 9."""
     if filled:
@@ -283,12 +271,6 @@ def test_mode_decides_about_a_table_with_rows(target: Target) -> None:
         target.run(numbered(2), name="third")
     assert not target.run(numbered(3), mode="ignore", name="fourth")
     assert target.rows() == expected(0, 1)
-
-
-def test_ignore_fills_a_table_without_rows(target: Target) -> None:
-    assert target.run(numbered(0), mode="ignore", name="first")
-    assert not target.run(numbered(1), mode="ignore", name="second")
-    assert target.rows() == expected(0)
 
 
 def test_overwrite_replaces_the_rows_at_the_commit(target: Target) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, job_document, run_in_process, write_lines
@@ -50,14 +48,6 @@ def test_each_night_reads_new_files_only(tmp_path: Path, first: str) -> None:
     assert texts(tmp_path) == lines(*"abcde")
 
 
-def test_night_without_new_files_does_nothing(tmp_path: Path) -> None:
-    add(tmp_path, "a")
-    run_in_process(night(tmp_path))
-    run = run_in_process(night(tmp_path))
-    assert "there are no new files in its input" in str(run.report.message)
-    assert texts(tmp_path) == lines("a")
-
-
 def test_interrupted_night_is_resumed(tmp_path: Path) -> None:
     add(tmp_path, "a")
     run_in_process(night(tmp_path))
@@ -96,13 +86,3 @@ def test_new_files_are_reported_and_not_read_without_append(tmp_path: Path) -> N
     run_in_process(night(tmp_path))
     run = run_in_process(night(tmp_path, mode="error"))
     assert run.report.message == "the output was complete already"
-
-
-def test_overwrite_replaces_appended_nights(tmp_path: Path) -> None:
-    for name, mode in (("a", "error"), ("b", "append")):
-        add(tmp_path, name)
-        run_in_process(night(tmp_path, mode=mode))
-    run_in_process(night(tmp_path, mode="overwrite"))
-    assert texts(tmp_path) == lines("a", "b")
-    layout = Layout.of(parse(night(tmp_path, mode="overwrite")).spec)
-    assert layout.appended() == []

@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.execution import stop_signals
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.spec import parse
@@ -184,7 +185,8 @@ class TestInterruptedWhileItRuns:
         step = {"python": {"callable": "own_code:wait_for", "callArgs": {"file": str(gate)}}}
         return job_document("held", source, tmp_path / "out", steps=[{"name": "own", **step}])
 
-    def stop_once_running(self, job: Document) -> Run:
+    def stop_once_running(self, job: Document, monkeypatch: pytest.MonkeyPatch) -> Run:
+        monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", 0.5)
         stop = StopSignal()
 
         def on_publish(report: Report) -> None:
@@ -193,23 +195,16 @@ class TestInterruptedWhileItRuns:
 
         return run_job(job, on_publish=on_publish, stop=stop)
 
-    def test_interrupted_job_ends_at_once(self, job: Document, gate: Path, tmp_path: Path) -> None:
-        run = self.stop_once_running(job)
-        gate.touch()
-        assert (run.report.state, run.report.reason) == (JobState.FAILED, "Interrupted")
-        kept = Report.parse((tmp_path / "out" / "_batchinference" / "report.json").read_bytes())
-        assert kept == run.report
-        assert not (tmp_path / "out" / "_SUCCESS").exists()
-
-    def test_tasks_end_with_the_job(self, job: Document, tmp_path: Path) -> None:
-        self.stop_once_running(job)
-        assert not [thread for thread in threading.enumerate() if thread.name == "dataset"]
-
     def test_late_task_adds_nothing_to_the_next_attempt(
-        self, job: Document, gate: Path, tmp_path: Path
+        self, job: Document, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        self.stop_once_running(job)
+        stopped = self.stop_once_running(job, monkeypatch).report
+        assert not [thread for thread in threading.enumerate() if thread.name == "dataset"]
         gate.touch()
+        assert (stopped.state, stopped.reason) == (JobState.FAILED, "Interrupted")
+        kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
+        assert Report.parse(kept) == stopped
+        assert not (tmp_path / "out" / "_SUCCESS").exists()
         layout = Layout.of(parse(job).spec)
         lease = read_lease(layout)
         assert lease is not None

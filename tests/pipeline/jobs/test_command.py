@@ -199,6 +199,7 @@ def test_invalid_file_ends_with_2_before_ray_starts(
     assert "Ray" not in done.stderr
 
 
+@pytest.mark.long("remote")
 def test_missing_cluster_ends_with_1_and_one_line(tmp_path: Path, own_code: Path) -> None:
     job_file(tmp_path, own_code)
     done = Command(["run", "job.yaml", "--address", "nowhere"], tmp_path).run()

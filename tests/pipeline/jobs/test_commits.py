@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,15 +147,6 @@ def described(file: Path) -> dict[str, object]:
     return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
-def test_data_is_written_first_and_the_manifest_last(commit: Committer, layout: Layout) -> None:
-    commit.put(MIXED, task=3)
-    (data,) = data_files(Path(layout.output.path))
-    (errors,) = data_files(Path(layout.errors.path))
-    (manifest,) = manifest_files(commit.attempt)
-    written = [file.stat().st_mtime_ns for file in (data, errors, manifest)]
-    assert written == sorted(written)
-
-
 class FullDisk:
     """A writer that raises OSError, as on a full disk."""
 
@@ -248,15 +239,6 @@ def test_retried_task_counts_once_and_its_first_file_is_removed(
     assert commit.attempt.counts().read == done.counts.read == 3
 
 
-def test_uncommitted_file_is_removed(commit: Committer, layout: Layout) -> None:
-    commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
-    for place in (layout.output, layout.errors):
-        (place / (layout.part_name(1, 9, "deadbeef") + ".parquet")).write(b"half a task")
-    close_and_clean(commit.attempt)
-    assert rows_of(Path(layout.output.path)) == [{"n": 10}]
-    assert errors_of(layout) == []
-
-
 def test_retried_task_with_other_counts_counts_once(commit: Committer, layout: Layout) -> None:
     commit.put(merged([good(0, 0, [10, 11]), end(0, 2)]), task=0)
     commit.put(merged([good(0, 0, [10]), failed(0, 1), end(0, 2)]), task=0)
@@ -265,32 +247,6 @@ def test_retried_task_with_other_counts_counts_once(commit: Committer, layout: L
     assert counts.read == 2
     assert counts.written == len(rows_of(Path(layout.output.path)))
     assert counts.failed == len(errors_of(layout))
-
-
-@pytest.mark.parametrize("place", ["output", "errors"])
-@pytest.mark.parametrize("damage", [Path.unlink, Path.write_bytes], ids=["gone", "cut"])
-def test_rows_of_a_damaged_file_are_missing(
-    commit: Committer, layout: Layout, place: str, damage: Callable[..., object]
-) -> None:
-    commit.put(merged([good(0, 0, [10]), failed(0, 1), end(0, 2)]), task=0)
-    commit.put(merged([good(1, 0, [20]), end(1, 1)]), task=1)
-    file = min(data_files(Path(getattr(layout, place).path)))
-    damage(file, *([b"PAR1"] if damage is Path.write_bytes else []))
-    done = close_and_clean(commit.attempt)
-    assert missing(done, files=2) == {0: [(0, 2)]}
-    assert rows_of(Path(layout.output.path)) == [{"n": 20}]
-    assert errors_of(layout) == [], "what is left of a entry goes with it"
-
-
-@pytest.mark.parametrize("damage", [b"", b"{", b"\0\0"], ids=["emptied", "cut", "rubbish"])
-def test_rows_of_a_damaged_manifest_are_missing(
-    commit: Committer, layout: Layout, damage: bytes
-) -> None:
-    commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
-    commit.put(merged([good(1, 0, [20]), end(1, 1)]), task=1)
-    manifest_files(commit.attempt)[0].write_bytes(damage)
-    assert missing(close_and_clean(commit.attempt), files=2) == {0: [(0, None)]}
-    assert rows_of(Path(layout.output.path)) == [{"n": 20}]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -472,9 +428,6 @@ class TestSink:
         blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]
         CommitSink(commit, 10).write(blocks, self.context)
         assert [row["n"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
-
-    def test_sink_passes_rows_per_file_to_ray(self, commit: Committer) -> None:
-        assert CommitSink(commit, 42).min_rows_per_write == 42
 
 
 def test_planted_link_of_a_partition_is_neither_written_nor_cleared(

@@ -21,7 +21,8 @@ A kill before a step keeps what the previous steps have written. Commits survive
 reads the manifests, removes files that no manifest names, and reads only the missing rows.
 
 Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing` kills
-jobs before every step on a disk, and before one step of each kind on S3.
+jobs before every step on a disk, and before one step of each kind on S3. It kills a job that
+overwrites before one step of each kind, and before every step after the switch to the new output.
 """
 
 from __future__ import annotations
@@ -246,7 +247,10 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
             wrong.append("no output is complete")
         return [*wrong, *killed_and_run_again(place, job, seen, [])]
 
-    kills = every_step(steps) if place.local or in_long_tier() else one_of_each_kind(steps)
+    if in_long_tier():
+        kills = every_step(steps)
+    else:  # a job without `overwrite` is killed before every step of its tasks
+        kills = sorted({*one_of_each_kind(steps), *range(switch, len(steps))})
     assert faults(check, kills) == {}
 
 

@@ -45,18 +45,17 @@ def test_dead_process_is_replaced_and_each_row_counts_once(
     ("name", "fields", "words"),
     [
         ("leave", {}, "died again and again (WorkerCrashedError)"),
-        ("DieWhenMade", {}, "died again and again (WorkerCrashedError)"),
         ("Die", POOL, "died again and again (Actor"),
         ("DieWhenMade", POOL, "died"),
     ],
-    ids=["a task that exits", "a task as it loads", "an actor", "an actor as it is made"],
+    ids=["a task that exits", "an actor", "an actor as it is made"],
 )
 def test_code_that_always_kills_its_process_fails_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: Document, words: str
 ) -> None:
     monkeypatch.setattr(resources, "TASK_RETRIES", 1)
     monkeypatch.setattr(staged, "TASK_RETRIES", 1)
-    monkeypatch.setattr(staged, "ACTOR_RESTARTS", 2)
+    monkeypatch.setattr(staged, "ACTOR_RESTARTS", 1)
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
     steps = [{"name": "own", "python": {"callable": f"own_code:{name}"}, **fields}]
     job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxPercent": 100.0})

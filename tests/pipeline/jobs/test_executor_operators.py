@@ -46,7 +46,6 @@ def operators(dataset: Dataset) -> list[str]:
 COLLECTED = {"rowsPerFile": 50}
 CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "no steps": (1, [], COLLECTED, ["ReadRows", "Write"]),
-    "a function": (1, [FUNCTION], COLLECTED, ["ReadRows", "MapBatches(function)", "Write"]),
     "a function where files suffice as blocks": (
         20,
         [FILTER, FUNCTION],
@@ -58,12 +57,6 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
         [FILTER, POOL, AFTER],
         {},
         ["ReadRows->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
-    ),
-    "two pools": (
-        1,
-        [POOL, {**POOL, "name": "second"}],
-        {},
-        ["ReadRows", "MapBatches(pool)", "MapBatches(second)", "Write"],
     ),
 }
 
@@ -82,11 +75,8 @@ def test_tasks_are_fused_but_pools_and_writing_are_not(
     assert operators(written[0]) == expected
 
 
-@pytest.mark.parametrize("files", [1, 20])
-def test_job_without_pools_needs_no_operators(
-    tmp_path: Path, written: list[Dataset], files: int
-) -> None:
-    run = run_job(_job(tmp_path, files, [FILTER, FUNCTION, CLASS], {}))
+def test_job_without_pools_needs_no_operators(tmp_path: Path, written: list[Dataset]) -> None:
+    run = run_job(_job(tmp_path, 1, [FILTER, FUNCTION, CLASS], {}))
     assert run.counts == (60, 60, 0, 0)
     assert written == []
 

@@ -15,7 +15,7 @@ from support.outputs.verify_command import verified
 pytestmark = pytest.mark.usefixtures("ray")
 
 ENDS = ["", "", "", " bad", *[""] * 16]
-LINES = {f"{name}.txt": [f"{name} w{n % 7}{ENDS[n % 20]}" for n in range(100)] for name in "abc"}
+LINES = {f"{name}.txt": [f"{name} w{n % 7}{ENDS[n % 20]}" for n in range(40)] for name in "abc"}
 
 
 def steps(*kinds: Document) -> list[Document]:
@@ -40,7 +40,7 @@ def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
     run = run_job(job)
     assert run.report.message is None
     # each line yields its name (one letter) and `wN`, of which only N remains; `bad` fails
-    assert run.counts == (300, 600, 15, 300)
+    assert run.counts == (120, 240, 6, 120)
     rows = rows_of(tmp_path / "out")
     assert sorted(row["letter"] for row in rows) == sorted(
         letter for lines in LINES.values() for line in lines for letter in line.split()[0] + line[3]
@@ -54,7 +54,7 @@ def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
 def test_percent_limit_refers_to_input_rows(tmp_path: Path) -> None:
     """The rows are divided so finely that no write task holds a complete one."""
     source = write_lines(tmp_path / "in", {"a.txt": [f"{'w ' * 40}bad" if n == 7 else "w " * 41
-                                                     for n in range(50)]})  # fmt: skip
+                                                     for n in range(20)]})  # fmt: skip
     chain = steps(
         own("words", method="flatMap"),
         {"repartition": {"rowsPerBlock": 37}},
@@ -63,5 +63,5 @@ def test_percent_limit_refers_to_input_rows(tmp_path: Path) -> None:
     job = job_document("fine", source, tmp_path / "out", steps=chain, errors={"maxPercent": 5})
     run = run_job(job)
     assert run.report.message is None
-    assert run.counts == (50, 50 * 41 - 1, 1, 0)
+    assert run.counts == (20, 20 * 41 - 1, 1, 0)
     assert verified(tmp_path / "out").result == "proven"

@@ -7,17 +7,14 @@ others without Ray.
 from __future__ import annotations
 
 import base64
-import gzip
-import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from batchinference.spec.report import Report
 from support.documents.minimal import Document
-from support.inputs.formats import CASES, write_parquet, write_text
-from support.jobs.on_ray import data_files, job_document, run_job, without_order
+from support.inputs.formats import CASES
+from support.jobs.on_ray import job_document, run_job, without_order
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import Row, rows_of
 
@@ -74,31 +71,3 @@ def test_output_holds_the_rows_of_the_input_on_ray(tmp_path: Path, name: str, ou
 def test_output_holds_the_rows_of_the_input(tmp_path: Path, name: str, output: str) -> None:
     job, expected = copy_job(tmp_path, name, output)
     check(run_without_ray(job, rows_per_task=200), tmp_path, expected)
-
-
-@pytest.mark.parametrize("compression", ["zstd", "gzip", "lz4", "none"])
-def test_parquet_is_compressed(tmp_path: Path, compression: str) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    expected = write_parquet(source)
-    write = {"format": "parquet", "compression": compression}
-    read = {"format": "parquet"}
-    job = job_document("copy", source, tmp_path / "out", read=read, write=write)
-    run_without_ray(job, rows_per_task=200)
-    used = {
-        pq.ParquetFile(file).metadata.row_group(0).column(0).compression
-        for file in data_files(tmp_path / "out")
-    }
-    assert used == {{"none": "UNCOMPRESSED"}.get(compression, compression.upper())}
-    assert without_order(rows_of(tmp_path / "out")) == without_order(expected)
-
-
-def test_json_lines_are_compressed(tmp_path: Path) -> None:
-    source = tmp_path / "in"
-    source.mkdir()
-    expected = write_text(source)
-    job = job_document("zip", source, tmp_path / "out", write={"compression": "gzip"})
-    run_without_ray(job, rows_per_task=200)
-    texts = [gzip.decompress(file.read_bytes()) for file in data_files(tmp_path / "out")]
-    rows = [json.loads(line) for text in texts for line in text.splitlines()]
-    assert without_order(rows) == without_order(expected)

@@ -155,12 +155,6 @@ class TestStored:
         ):
             read_snapshot_with_digest(place, digest(content), FROM_ENVIRONMENT)
 
-    def test_missing_list_is_refused(self, place: Location) -> None:
-        wanted = digest(place.read())
-        place.delete()
-        with pytest.raises(BadOutput, match=r"input\.parquet' is missing"):
-            read_snapshot_with_digest(place, wanted, FROM_ENVIRONMENT)
-
 
 def _other_list() -> bytes:
     buffer = io.BytesIO()
@@ -226,28 +220,6 @@ class TestGoingOn:
         commit_rows(self.begin(document).attempt, FIRST_FILE)
         (source / "a.txt").unlink()
         assert self.begin(document).missing == {1: [(0, None)], 2: [(0, None)]}
-
-    def test_rows_are_counted_when_all_files_exist(self, document: Document) -> None:
-        assert self.begin(document).count == RowCount(12, estimated=True)
-
-    def test_changed_input_is_refused_without_changes(
-        self, document: Document, source: Path, tmp_path: Path
-    ) -> None:
-        (source / "a.txt").write_text("something else\n")
-        before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")}
-        with pytest.raises(BadInput, match=r"a\.txt' has changed"):
-            self.begin(document)
-        assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("*")} == before
-
-    def test_damaged_list_is_refused_and_restarted_on_request(
-        self, document: Document, tmp_path: Path
-    ) -> None:
-        (tmp_path / "out" / "_batchinference" / "input.parquet").write_bytes(b"")
-        with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
-            self.begin(document)
-        document["spec"]["resume"] = False
-        prepared = self.begin(document)
-        assert (prepared.missing, prepared.start.entries) == (None, [])
 
     def test_limit_holds_for_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path

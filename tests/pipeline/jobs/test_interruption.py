@@ -57,6 +57,7 @@ def test_sigterm_ends_a_running_job(held: HeldCommand, ray: None, tmp_path: Path
     assert sorted(row["text"] for row in rows_of(held.output)) == sorted([*TEXTS, HOLD])
 
 
+@pytest.mark.long("remote")
 def test_sigint_while_ray_starts_leaves_no_output(held: HeldCommand) -> None:
     assert held.process.stderr is not None
     assert held.process.stderr.readline() == "held: starting Ray on this machine\n"

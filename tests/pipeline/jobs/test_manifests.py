@@ -143,26 +143,10 @@ def test_other_names_are_ignored(name: str) -> None:
     assert parse_manifest_name(name) is None
 
 
-@given(COUNTS, COUNTS)
-def test_counts_add_up(one: RowCounts, other: RowCounts) -> None:
-    together = one + other
-    assert together.read == one.read + other.read
-    assert together.written == one.written + other.written
-    assert together.failed == one.failed + other.failed
-    assert together.skipped == one.skipped + other.skipped
-
-
 def test_parts_of_rows_add_up_to_rows() -> None:
     half = FULL_SHARE // 2
     parts = [entry(shares=[(0, 1, half)]), entry(shares=[(0, 1, half), (0, 2, half)])]
     assert counts_of([entry([(0, 3, 5)]), *parts]).read == 3
-
-
-def test_manifest_is_plain_json() -> None:
-    """Users can look up in it what became of a row."""
-    stored = json.loads(Manifest(3, 0, [entry([(0, 0, 5)])], [(0, 5)], []).serialized())
-    assert (stored["task"], stored["ends"]) == (3, [[0, 5]])
-    assert stored["entries"][0]["row_ranges"] == [[0, 0, 5]]
 
 
 def test_ranges_are_stored_without_a_copy_of_each() -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from batchinference.pipeline.commit.decision import (
     load_state,
 )
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
@@ -32,7 +30,6 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.report import Report
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import failed, good
@@ -118,15 +115,6 @@ def test_new_path_begins_with_attempt_one(tmp_path: Path, mode: str, exists: boo
     assert (stored["work"], stored["attempt"], stored["begun"]) == (OURS, 1, True)
 
 
-def test_resume_keeps_committed_rows_in_the_next_attempt(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    parts = a_run(layout, complete=False)
-    attempt = opened(layout)
-    assert (attempt.number, json.loads(layout.job.read())["attempt"]) == (2, 2)
-    assert parts_of(layout) == parts
-    assert start_in(attempt).counts.read == 2
-
-
 def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     layout = layout_of(tmp_path / "out")
     for number in range(1, 4):
@@ -136,15 +124,6 @@ def test_commits_of_all_attempts_count(tmp_path: Path) -> None:
     start = start_in(attempt)
     assert [entry.row_ranges for entry in start.entries] == [[(0, n, n + 1)] for n in (1, 2, 3)]
     assert (attempt.counts().read, start.counts.read) == (0, 3)
-
-
-def test_uncommitted_files_are_removed_when_an_attempt_begins(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    parts = a_run(layout, complete=False)
-    for place in (layout.output, layout.errors):
-        (place / (layout.part_name(1, 7, "deadbeef") + ".parquet")).write(b"killed before it")
-    opened(layout)
-    assert parts_of(layout) == parts
 
 
 def test_late_commit_of_an_earlier_attempt_does_not_count(
@@ -160,65 +139,6 @@ def test_late_commit_of_an_earlier_attempt_does_not_count(
     assert len(parts_of(layout)) == 1
     assert start_in(opened(layout)).entries == []
     assert parts_of(layout) == []
-
-
-def test_attempt_interrupted_at_its_start_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    layout = layout_of(tmp_path / "out")
-    parts = a_run(layout, complete=False)
-
-    def break_off(self: Lease, layout: Layout) -> None:
-        raise OSError("killed between the snapshot and the takeover")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Lease, "write", break_off)
-        with pytest.raises(OSError, match="takeover"):
-            open_output(layout)
-    attempt = opened(layout)
-    assert (attempt.number, parts_of(layout)) == (2, parts)
-    assert start_in(attempt).counts.read == 2
-
-
-def test_resume_false_restarts_unfinished_work(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    a_run(layout, complete=False)
-    attempt = opened(layout, resume=False)
-    assert (attempt.number, start_in(attempt).entries) == (2, [])
-    assert parts_of(layout) == []
-
-
-DAMAGE = {
-    "gone": None,
-    "emptied": b"",
-    "cut": b'{"format": 3, "version": "0", "work"',
-    "rubbish": b"\0\xff" * 40,
-    "another kind": b"[]",
-    "another shape": b'{"format": 3}',
-}
-
-
-@pytest.mark.parametrize("content", DAMAGE.values(), ids=DAMAGE)
-def test_missing_snapshot_is_refused_without_changes(tmp_path: Path, content: bytes | None) -> None:
-    layout = layout_of(tmp_path / "out")
-    a_run(layout, complete=False)
-    (place,) = layout.attempts.directories()
-    (place / "start.json").delete()
-    if content is not None:
-        (place / "start.json").write(content)
-    before = files_below(tmp_path)
-    with pytest.raises(BadOutput, match=r"start\.json' is missing, damaged.*with resume: false"):
-        open_output(layout)
-    assert files_below(tmp_path) == before
-    assert start_in(opened(layout, resume=False)).entries == []
-
-
-def test_complete_work_is_not_touched(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    a_run(layout, complete=True)
-    before = files_below(tmp_path)
-    assert open_output(layout) is None
-    assert files_below(tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -299,20 +219,6 @@ def test_files_of_others_beside_an_output_are_never_deleted(
     except BadOutput:
         assert (key, mode) == (THEIRS, "error")
     assert {file: file.read_bytes() for file in foreign} == foreign
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"null", b'{"work": "a"}', b'{"work": "a", "attempt": 1}', b"\xff\xfe"],
-)
-def test_damaged_job_json_is_rejected(tmp_path: Path, content: bytes) -> None:
-    layout = layout_of(tmp_path / "out")
-    a_run(layout, complete=True)
-    layout.job.write(content)
-    before = files_below(tmp_path)
-    with pytest.raises(BadOutput, match=r"job\.json' is damaged"):
-        open_output(layout)
-    assert files_below(tmp_path) == before
 
 
 WRONG_FIELDS = {
@@ -403,14 +309,3 @@ def test_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load_state(layout, Request(write), UnreachableTable())
     append = write_of("delta", tmp_path / "out", mode="append")
     assert load_state(layout, Request(append), UnreachableTable()).table == TableState()
-
-
-def test_success_mark_is_written_last(tmp_path: Path) -> None:
-    layout = layout_of(tmp_path / "out")
-    attempt = opened(layout)
-    (tmp_path / "out" / "_SUCCESS").mkdir()  # so that the completion marker cannot be written
-    end = close_attempt(attempt)
-    with pytest.raises(OSError, match="_SUCCESS"):
-        attempt.complete(end, succeeded_report(layout.output.uri))
-    assert Report.parse(layout.report.read()) == succeeded_report(layout.output.uri)
-    assert Snapshot.read(layout.end, OURS) == replace(end, attempt=1)

@@ -55,16 +55,6 @@ def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_complete_output_has_nothing_to_prepare(source: Path, tmp_path: Path) -> None:
-    job = job_document("job", source, tmp_path / "out")
-    prepared = prepare_job(job)
-    assert isinstance(prepared, AttemptRun)
-    prepared.attempt.lease.complete(prepared.attempt.layout)
-    found = prepare_job(job)
-    assert isinstance(found, NothingToDo)
-    assert (found.complete is not None, found.remark) == (True, "")
-
-
 def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")

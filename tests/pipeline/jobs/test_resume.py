@@ -169,29 +169,6 @@ def test_resume_gives_the_result_of_an_undisturbed_run(
     assert max(found[0][2].values()) == 1
 
 
-def test_resume_false_does_all_rows_again(tmp_path: Path) -> None:
-    job = of_text(tmp_path)
-    job.break_off()
-    before = set(data_files(job.output))
-    job.document["spec"]["resume"] = False
-    run, seen = job.go_on()
-    assert run.counts == (len(TEXTS), len(TEXTS), 0, 0)
-    assert sorted(seen) == sorted(TEXTS)
-    assert before.isdisjoint(data_files(job.output))
-    assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)
-
-
-def test_overwrite_resumes_its_own_work_then_replaces_it(tmp_path: Path) -> None:
-    job = of_text(tmp_path, write={"mode": "overwrite"})
-    job.break_off()
-    missing = job.missing()
-    run, seen = job.go_on()
-    assert (run.report.state, sorted(seen)) == (JobState.SUCCEEDED, sorted(missing))
-    run, seen = job.go_on()
-    assert (run.report.state, sorted(seen)) == (JobState.SUCCEEDED, sorted(TEXTS))
-    assert Counter(row["text"] for row in rows_of(job.output)) == Counter(TEXTS)
-
-
 def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
     """Even though they would no longer fail."""
     fails = {"callable": "own_code:fails_until", "method": "map"}

@@ -70,23 +70,6 @@ def test_rows_that_fail_again_are_stored_once(document: Document, tmp_path: Path
     assert len(ids) == len(set(ids)) == 6
 
 
-def test_output_without_failed_rows_is_not_touched(document: Document, tmp_path: Path) -> None:
-    (tmp_path / "mended").touch()
-    run_in_process(document)
-    assert again(document).report.message == "the output was complete already"
-
-
-def test_retry_covers_appended_files(document: Document, tmp_path: Path) -> None:
-    run_in_process(document)
-    write_lines(tmp_path / "in", {"c.txt": ["c 1 bad", "c 2"]})
-    document["spec"]["write"]["mode"] = "append"
-    assert run_in_process(document).counts == (2, 1, 1, 0)
-    (tmp_path / "mended").touch()
-    assert again(document).counts == (62, 62, 0, 0), "of all nights together"
-    assert "there are no new files" in str(again(document).report.message)
-    assert len(rows_of(tmp_path / "out")) == 62
-
-
 def test_exploded_row_is_retried_as_a_whole(document: Document, tmp_path: Path) -> None:
     """One of its parts has failed. The other parts are in the output."""
     words = {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}}

@@ -76,10 +76,6 @@ def held_by(chosen: Iterable[ManifestEntry]) -> dict[Row, Fraction]:
     return {row: Fraction(share, FULL_SHARE) for row, share in held.items()}
 
 
-def touched_by(one: ManifestEntry) -> set[Row]:
-    return {*whole_of(one), *((file, row) for file, row, _ in one.shares)}
-
-
 @given(entries())
 @settings(max_examples=examples(400))
 def test_each_row_counts_once_or_not_at_all(given_: list[ManifestEntry]) -> None:

@@ -309,7 +309,7 @@ class TestTrouble:
     def test_server_that_does_not_answer(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
-        here.setattr(retry, "STORAGE", replace(retry.STORAGE, first_wait=0))
+        here.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
         here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         message = self.message("StorageAway", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message

@@ -48,11 +48,6 @@ def check(directory: Path, run: Run, expected: list[Row]) -> None:
     assert run.counts == (len(TEXTS), len(expected), 0, len(TEXTS) - len(expected))
 
 
-def test_function_of_ones_own(tmp_path: Path) -> None:
-    run = run_in_process(job(tmp_path, own("length")))
-    check(tmp_path, run, [{"text": text, "length": len(text)} for text in TEXTS])
-
-
 @pytest.mark.usefixtures("ray")
 def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
     steps = [own("shout", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
@@ -72,11 +67,6 @@ def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
     assert run.counts == (40, 40, 0, 0)
 
 
-def test_filtered_rows_are_counted(tmp_path: Path) -> None:
-    run = run_in_process(job(tmp_path, {"filter": "startswith(text, 'cat')"}))
-    check(tmp_path, run, [{"text": text} for text in LINES["cats/a.txt"]])
-
-
 def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
     steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
     run = run_in_process(job(tmp_path, *steps, options={"include_paths": True}))
@@ -86,25 +76,6 @@ def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
         for text in lines
     ]
     check(tmp_path, run, expected)
-
-
-def test_path_is_that_of_the_rows_file(tmp_path: Path) -> None:
-    run = run_in_process(job(tmp_path, options={"include_paths": True}))
-    expected = [
-        {"text": text, "path": str(tmp_path / "in" / name)}
-        for name, lines in LINES.items()
-        for text in lines
-    ]
-    check(tmp_path, run, expected)
-
-
-@pytest.mark.usefixtures("ray")
-def test_two_pools_run_one_after_the_other(tmp_path: Path) -> None:
-    one, two = (own("Suffix", constructorArgs={"suffix": mark}) for mark in "12")
-    run = run_job(job(tmp_path, one, {"filter": "not contains(text, '7')"}, two))
-    texts = [text + "12" for text in TEXTS if "7" not in text]
-    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(texts)
-    assert run.counts == (40, 36, 0, 4)
 
 
 @pytest.mark.usefixtures("ray")
@@ -143,9 +114,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.usefixtures("ray")
 @pytest.mark.parametrize(("name", "words"), BROKEN.values(), ids=BROKEN)
 def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, words: str) -> None:
-    run = run_job({**job(tmp_path, own(name))})
+    run = run_in_process(job(tmp_path, own(name)))
     assert run.report.reason == "ModelLoad"
     assert words in (run.report.message or "")

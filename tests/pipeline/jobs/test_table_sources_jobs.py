@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.inputs.table_sources import ROWS, database, lance_set, saved
-from support.jobs.on_ray import errors_of, job_document, run_job
+from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job
 from support.outputs.rows import rows_of
 
 STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
@@ -32,15 +33,19 @@ def source(format_: str, directory: Path) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("format_", "place"), [("sql", ("sql:1", 28)), ("huggingface", ("huggingface:0", 57)),
-                           ("lance", ("lance:1", 17))]
-)  # fmt: skip
+    ("format_", "place", "run_it"),
+    [
+        ("sql", ("sql:1", 28), run_job),
+        ("huggingface", ("huggingface:0", 57), run_in_process),
+        ("lance", ("lance:1", 17), run_in_process),
+    ],
+)
 def test_table_source_is_read_and_counted_like_files(
-    ray: None, tmp_path: Path, format_: str, place: tuple[str, int]
+    ray: None, tmp_path: Path, format_: str, place: tuple[str, int], run_it: Callable[..., Run]
 ) -> None:
     job = job_document("source", "unused", tmp_path / "out", steps=STEPS, errors={"maxRows": 1})
     job["spec"]["read"] = {"format": format_, **source(format_, tmp_path)}
-    run = run_job(job)
+    run = run_it(job)
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (120, 119, 1, 0)
     assert run.published[-1].progress is not None

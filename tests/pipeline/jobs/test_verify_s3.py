@@ -36,10 +36,6 @@ def job(bucket: str, **spec: Any) -> Document:
     return job_document("s3", source, output, errors={"maxRows": 100}, **spec)
 
 
-def data_key(s3: S3Server, bucket: str) -> str:
-    return next(key for key in s3.objects(bucket, "out/part-"))
-
-
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_output_is_proven(bucket: str, compression: str) -> None:
     make_output(job(bucket, write={"compression": compression}), every_tenth)

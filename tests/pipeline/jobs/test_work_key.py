@@ -12,8 +12,6 @@ from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import document, model_step, python_step
 
-KEY = "abcdef0123456789"
-
 
 def spec(**fields: Any) -> BatchInferenceSpec:
     given = {"steps": [model_step(), python_step()], **fields}

@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow.dataset as pads
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, data_files, job_document, run_in_process, write_lines
@@ -61,20 +59,6 @@ def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
     assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
 
 
-def test_interrupted_append_is_resumed(tmp_path: Path) -> None:
-    assert succeeded(run_in_process(job(tmp_path, "first", "error")))
-    added = job(tmp_path, "added", "append")
-    assert succeeded(run_in_process(added))
-    layout = Layout.of(parse(added).spec)
-    layout.success.delete()
-    files = data_files(tmp_path / "out")
-    again = run_in_process(added)
-    assert succeeded(again)
-    assert (again.report.attempt, again.counts) == (2, (1, 1, 0, 0))
-    assert data_files(tmp_path / "out") == files
-    assert texts(tmp_path) == ["added", "first"]
-
-
 @pytest.mark.parametrize("before", ["a job's", "a stranger's"])
 def test_ignore_keeps_an_existing_output(tmp_path: Path, before: str) -> None:
     if before == "a job's":
@@ -86,14 +70,6 @@ def test_ignore_keeps_an_existing_output(tmp_path: Path, before: str) -> None:
     assert succeeded(run)
     assert "write.mode is ignore: nothing was done" in str(run.report.message)
     assert data_files(tmp_path / "out") == files
-
-
-def test_ignore_writes_to_an_empty_path_and_resumes(tmp_path: Path) -> None:
-    mine = job(tmp_path, "mine", "ignore")
-    assert succeeded(run_in_process(mine))
-    Layout.of(parse(mine).spec).success.delete()
-    assert run_in_process(mine).report.attempt == 2
-    assert texts(tmp_path) == ["mine"]
 
 
 def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
@@ -113,23 +89,3 @@ def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     assert succeeded(run_in_process(flat))
     assert list((tmp_path / "out").rglob("length=*/*.parquet")) == []
     assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}
-
-
-def test_same_work_is_not_appended_to_itself(tmp_path: Path) -> None:
-    assert succeeded(run_in_process(job(tmp_path, "first", "error")))
-    run = run_in_process(job(tmp_path, "first", "append"))
-    assert succeeded(run)
-    words = "the output was complete already; there are no new files in its input"
-    assert run.report.message == words
-    assert texts(tmp_path) == ["first"]
-
-
-def test_append_to_unfinished_output_of_the_same_work_is_refused(tmp_path: Path) -> None:
-    begun = job(tmp_path, "first", "error")
-    assert succeeded(run_in_process(begun))
-    layout = Layout.of(parse(begun).spec)
-    for of_the_end in (layout.success, layout.end):
-        of_the_end.delete()
-    run = run_in_process(job(tmp_path, "first", "append"))
-    assert "holds unfinished output of the same work" in str(run.report.message)
-    assert texts(tmp_path) == ["first"]

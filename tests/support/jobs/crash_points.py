@@ -56,9 +56,7 @@ _RANDOM = {
 }
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(
-    ["boto3", __name__, "support.jobs.fork_server"]
-)
+_processes.set_forkserver_preload(["boto3", __name__, "support.jobs.fork_server"])
 
 _one_asks = threading.Lock()
 """An exit code can be read only once, and starting a process reads the codes of all others. If two

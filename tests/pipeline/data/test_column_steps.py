@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.arrow import with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
@@ -96,11 +95,3 @@ def test_label_from_path_takes_a_part_of_the_path() -> None:
     replaced = run(labelFromPath={"column": "b", "index": -2})
     assert replaced.column_names == ["a", "b", "path"]
     assert replaced.column("b").to_pylist() == ["cats", "dogs"]
-
-
-def test_with_column_appends_or_replaces_in_place() -> None:
-    values = pa.array([True, False])
-    assert with_column(TABLE, "new", values).column_names == ["a", "b", "path", "new"]
-    replaced = with_column(TABLE, "a", values)
-    assert replaced.column_names == TABLE.column_names
-    assert replaced.column("a").to_pylist() == [True, False]

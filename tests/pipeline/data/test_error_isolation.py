@@ -70,15 +70,6 @@ def test_exactly_the_bad_rows_fail(case: tuple[int, set[int]]) -> None:
     assert len(picky.calls) <= 1 + 2 * len(bad) * math.ceil(math.log2(count))
 
 
-def test_bad_row_costs_two_calls_per_halving() -> None:
-    good = Picky(set())
-    (part,) = isolate(good, rows(1000))
-    assert (part.start, part.rows, good.calls) == (0, 1000, [1000])
-    bad = Picky({700})
-    list(isolate(bad, rows(1024)))
-    assert len(bad.calls) == 21
-
-
 def test_error_of_large_batches_fails_no_row() -> None:
     def small_batches_only(table: pa.Table) -> pa.Table:
         if table.num_rows > 4:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -90,17 +89,6 @@ def test_images_of_several_sizes_keep_them_or_get_one(tmp_path: Path) -> None:
     images = read_files("images", tmp_path).column("image")
     assert [image.shape for image in images] == [(8, 8, 3), (12, 12, 3), (16, 16, 3)]
     assert read_files("images", tmp_path, size=[16, 32]).column("image").shape == (3, 16, 32, 3)
-
-
-def test_images_of_one_size_are_one_tensor(tmp_path: Path) -> None:
-    for name in ("chelsea.png", "rocket.jpg", "camera.png"):
-        shutil.copy(SKIMAGE / name, tmp_path)
-    pixels = read_files("images", tmp_path, size=[32, 32]).column("image")
-    assert pixels.dtype == np.uint8
-    assert pixels.shape == (3, 32, 32, 3)
-    for image, path in zip(pixels, sorted(tmp_path.iterdir()), strict=True):
-        close = np.abs(image.astype(int) - pillow(path, "RGB", (32, 32))).mean()
-        assert close < 2, f"{path.name} differs from Pillow"
 
 
 @pytest.mark.parametrize("size", [None, [8, 8]], ids=["sizes kept", "one size"])

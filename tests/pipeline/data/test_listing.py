@@ -128,12 +128,6 @@ def test_stored_frozen_input_has_the_paths(tree: Path) -> None:
     assert paths_of(stored).to_pylist() == [str(tree / name) for name in FOUND]
 
 
-def test_addresses_of_files_can_be_read(tree: Path) -> None:
-    frozen = snapshot_input([f"file://{tree}/sub"], ["txt"])
-    contents = [frozen.address(file).read() for file in frozen.files()]
-    assert contents == [b"sub/c.txt", b"sub/deep/d.txt"]
-
-
 @settings(max_examples=examples(30), deadline=None)
 @given(
     made=st.sets(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.inputs.read_files import read_files
 from support.outputs.batches import errors_of, good, outcomes
 
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
@@ -58,13 +55,6 @@ def test_output_is_added_or_replaces_its_input(bert: str) -> None:
     assert dropped.table.column_names == ["n", "embedding"]
 
 
-def test_classification_has_label_and_score(bert: str) -> None:
-    model = step(source=bert, task="text-classification", output="class")
-    (row,) = runner(model)(batch(text=["a"])).table.to_pylist()
-    assert set(row["class"]) == {"label", "score"}
-    assert row["class"]["label"] in {"left", "middle", "right"}
-
-
 def test_null_text_fails_its_row_only(bert: str) -> None:
     result = runner(step(source=bert))(batch(text=["a", None, "c", "d"]))
     assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "good"}
@@ -82,17 +72,6 @@ def test_results_keep_their_rows_when_others_fail(bert: str) -> None:
     found = zip(some["text"].to_pylist(), to_batch(some)["embedding"], strict=True)
     for text, embedding in found:
         assert np.abs(embedding - alone[text]).max() < 1e-5
-
-
-def test_images_reach_the_model(vit: str, tmp_path: Path) -> None:
-    for number, side in enumerate((20, 40, 30)):
-        Image.new("RGB", (side, 32), (number * 80, 0, 0)).save(tmp_path / f"{number}.png")
-    (tmp_path / "1a.png").write_text("no image")
-    read = merged(read_files("images", tmp_path).batches)
-    model = step(source=vit, task="image-classification", inputs={"image": "image"}, output="class")
-    result = runner(model, {"name": "slim", "dropColumns": ["image"]})(read)
-    assert list(outcomes(result).values()) == ["good", "good", "failed", "good"]
-    assert result.table.column_names == ["class"]
 
 
 def test_columns_become_module_arguments() -> None:

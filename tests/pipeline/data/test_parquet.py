@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.planning import read_stats
 from batchinference.pipeline.input.readers.base import CHUNK_ROWS
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.tiers import examples
@@ -146,23 +145,11 @@ def test_any_range_of_rows_can_be_read(digits: Path) -> None:
     assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()
 
 
-def test_row_counts_come_from_the_metadata(digits: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.parquet").write_text("nothing")
-    opened = open_input("parquet", digits, tmp_path)
-    stats = read_stats(opened.frozen, opened.file_rows.reader, opened.frozen.files())
-    assert sorted(found.rows for found in stats.values()) == [1, 1797]
-
-
 def test_include_paths_rejects_a_path_column(tmp_path: Path) -> None:
     pq.write_table(pa.table({"path": ["x"]}), tmp_path / "a.parquet")
     assert read_files("parquet", tmp_path).good == [{"path": "x"}]
     with pytest.raises(BadInput, match=r"a\.parquet has a column 'path' of its own"):
         read_files("parquet", tmp_path, include_paths=True)
-
-
-def test_include_paths_adds_the_path(digits: Path) -> None:
-    outcome = read_files("parquet", digits, include_paths=True)
-    assert {row["path"] for row in outcome.good} == {str(digits)}
 
 
 def test_reserved_column_names_are_rejected(tmp_path: Path) -> None:

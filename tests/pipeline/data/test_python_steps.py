@@ -158,10 +158,3 @@ def test_import_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / f"{name}.py").write_text(code)
         with pytest.raises(ModelLoad, match=rf"cannot load '{name}:f': .*directory of the job's"):
             load_callable(f"{name}:f")
-
-
-def test_nested_attribute_can_be_named() -> None:
-    import user_code
-
-    assert load_callable("user_code:Outer.double") is user_code.Outer.double
-    assert load_callable("os.path:join").__name__ == "join"

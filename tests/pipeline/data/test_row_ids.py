@@ -158,13 +158,6 @@ def test_tasks_have_similar_sizes(sizes: list[int], tasks: int) -> None:
     assert [len(chosen) for chosen in tasks_of(files_of([0] * 100), 4)] == [25, 25, 25, 25]
 
 
-def test_task_opens_only_its_files(tmp_path: Path) -> None:
-    written(tmp_path, "text")
-    opened = open_input("text", tmp_path)
-    (tmp_path / "0.txt").unlink()
-    assert np.unique([file for file, _ in opened.read(1).places]).tolist() == [1, 3, 4]
-
-
 MAX_ROWS = 1 << row_ids.ROW_BITS
 PLACES = st.tuples(st.integers(0, row_ids.MAX_FILES - 1), st.integers(0, MAX_ROWS - 1))
 FEW = settings(max_examples=examples(100))

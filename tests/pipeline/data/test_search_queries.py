@@ -57,12 +57,6 @@ def test_text_of_the_job_has_similarity_1(tmp_path: Path, bert: str, fields: Doc
         assert similarities[1] < 1 - 1e-4
 
 
-def test_text_finds_similar_meaning(tmp_path: Path, minilm: str) -> None:
-    index = output_of(tmp_path / "out", texts(), step("feature-extraction", minilm, "line"))
-    for number, text in ((0, "a kitten on the couch"), (2, "baking cake")):
-        assert search(index, of_text(index, text), 1).of(0)[1].tolist() == [number]
-
-
 def test_image_query_uses_the_read_options(tmp_path: Path, vit: str) -> None:
     files = []
     for number, pixels in enumerate(abs(vectors(3 * 60 * 80 * 3, 1)).reshape(3, 60, 80, 3)):

@@ -116,12 +116,6 @@ def test_address_is_pickled_without_its_file_system(place: Location) -> None:
     assert len(pickle.dumps(place)) < 200
 
 
-def test_listed_paths_become_addresses(place: Location) -> None:
-    (place / "a").write(b"content")
-    (info,) = place.files()
-    assert place.at(info.path).read() == b"content"
-
-
 def test_path_is_normalized() -> None:
     for uri, path, local in (
         ("/a/b", "/a/b", True),

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.transforms import BucketTransform
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
+from support.outputs.tables import catalog_of, table_rows, write_fields
 
 Write = dict[str, Any]
 
@@ -31,27 +31,17 @@ def rows_of(**columns: Any) -> pa.Table:
     return pa.table(columns)
 
 
-def properties(place: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/w"}
-
-
 def iceberg(place: Path, **fields: Any) -> Write:
-    catalog = {"properties": properties(place)}
-    path = str(place / "out")
-    return {"format": "iceberg", "path": path, "table": "ns.rows", "catalog": catalog, **fields}
-
-
-def catalog_of(place: Path) -> Catalog:
-    return load_catalog("default", **properties(place))
+    return {**write_fields("iceberg", place), **fields}
 
 
 def delta(place: Path, **fields: Any) -> Write:
-    return {"format": "delta", "path": str(place / "out"), **fields}
+    return {**write_fields("delta", place), **fields}
 
 
 def sql(place: Path, **fields: Any) -> Write:
-    address = {} if "urlEnv" in fields else {"url": f"sqlite:///{place}/data.db"}
-    return {"format": "sql", "path": str(place / "out"), "table": "rows", **address, **fields}
+    write = {**write_fields("sql", place), **fields}
+    return {name: value for name, value in write.items() if name != "url" or "urlEnv" not in write}
 
 
 CLASSES = rows_of(id=[0, 1, 2], kind=["cat", "a/b %", None], day=[dt.date(2026, 1, 2)] * 3)
@@ -62,17 +52,15 @@ def test_missing_columns_are_added(tmp_path: Path, format_: str) -> None:
     write = {"delta": delta, "iceberg": iceberg}[format_](tmp_path)
     run_job(tmp_path / "in", write, [rows_of(id=[0])])
     run_job(tmp_path / "more", {**write, "mode": "append"}, [rows_of(id=[1], new=["x"])])
-    found = delta_rows(tmp_path) if format_ == "delta" else iceberg_rows(tmp_path)
-    assert in_order(found) == [{"id": 0, "new": None}, {"id": 1, "new": "x"}]
+    assert in_order(table_rows(format_, tmp_path)) == [
+        {"id": 0, "new": None},
+        {"id": 1, "new": "x"},
+    ]
 
 
 def delta_rows(place: Path, version: int | None = None) -> list[dict[str, Any]]:
     table = deltalake.DeltaTable(str(place / "out"), version=version)
     return list(table.to_pyarrow_table().to_pylist())
-
-
-def iceberg_rows(place: Path) -> list[dict[str, Any]]:
-    return list(catalog_of(place).load_table("ns.rows").scan().to_arrow().to_pylist())
 
 
 class TestDelta:

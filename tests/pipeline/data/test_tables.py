@@ -5,19 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import deltalake
-import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
-from pyiceberg.catalog import load_catalog
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_bad_output
@@ -26,62 +21,14 @@ from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.output.tables.base import read_receipts, receipt
 from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
+from support.outputs.tables import table_rows, write_fields
 
 Row = dict[str, Any]
 MOMENT = dt.datetime.fromisoformat("2026-01-02T03:04:05")
 Write = dict[str, Any]
 
 
-def lance_rows(place: Path) -> list[Row]:
-    uri = place / "out"
-    return lance.dataset(str(uri)).to_table().to_pylist() if (uri / "_versions").exists() else []
-
-
-def delta_rows(place: Path) -> list[Row]:
-    uri = str(place / "out")
-    if not deltalake.DeltaTable.is_deltatable(uri):
-        return []
-    return list(deltalake.DeltaTable(uri).to_pyarrow_table().to_pylist())
-
-
-def properties(place: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/w"}
-
-
-def iceberg_rows(place: Path) -> list[Row]:
-    catalog = load_catalog("default", **properties(place))
-    if not catalog.table_exists("ns.rows"):
-        return []
-    return list(catalog.load_table("ns.rows").scan().to_arrow().to_pylist())
-
-
-def sql_rows(place: Path) -> list[Row]:
-    engine = sa.create_engine(f"sqlite:///{place}/data.db")
-    if not sa.inspect(engine).has_table("rows"):
-        return []
-    table = sa.Table("rows", sa.MetaData(), autoload_with=engine)
-    with engine.connect() as connection:
-        return [dict(row) for row in connection.execute(sa.select(table)).mappings()]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A format: its fields of `write`, and a function that reads rows with the format's library."""
-
-    fields: Callable[[Path], Write]
-    rows: Callable[[Path], list[Row]]
-
-
-def iceberg_fields(place: Path) -> Write:
-    return {"table": "ns.rows", "catalog": {"properties": properties(place)}}
-
-
-KINDS = {
-    "lance": Kind(lambda place: {}, lance_rows),
-    "delta": Kind(lambda place: {}, delta_rows),
-    "iceberg": Kind(iceberg_fields, iceberg_rows),
-    "sql": Kind(lambda p: {"table": "rows", "url": f"sqlite:///{p}/data.db"}, sql_rows),
-}
+FORMATS = ("lance", "delta", "iceberg", "sql")
 
 
 @dataclass
@@ -92,8 +39,7 @@ class Target:
     place: Path
 
     def write(self, **fields: Any) -> Write:
-        own = KINDS[self.format].fields(self.place)
-        return {"format": self.format, "path": str(self.place / "out"), **own, **fields}
+        return {**write_fields(self.format, self.place), **fields}
 
     def run(self, *tables: pa.Table, name: str = "in", **fields: Any) -> bool:
         """Run a job. Calls with different names run different jobs."""
@@ -109,10 +55,10 @@ class Target:
         return job
 
     def rows(self) -> list[Row]:
-        return in_order(KINDS[self.format].rows(self.place))
+        return in_order(table_rows(self.format, self.place))
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=FORMATS)
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     return Target(request.param, tmp_path)
 

@@ -80,18 +80,6 @@ def test_text_embeddings_equal_the_library(
     assert np.abs(found - expected.numpy()).max() < TOLERANCE
 
 
-def test_minilm_embeddings_equal_the_library(minilm: str) -> None:
-    texts = ["A cat sits on the mat.", "A kitten rests on a rug.", "Interest rates rose again."]
-    found = embed(runtime("feature-extraction", minilm, normalize=True), text=texts)
-    expected = torch.stack([state.mean(0) for state in hidden_states(minilm, texts)])
-    expected = torch.nn.functional.normalize(expected, dim=1)
-    assert found.shape == (3, 384)
-    assert np.abs(found - expected.numpy()).max() < TOLERANCE
-    cats, unlike = found[0] @ found[1], found[0] @ found[2]
-    assert cats > 0.5
-    assert unlike < 0.2
-
-
 def test_padding_does_not_change_embeddings(bert: str) -> None:
     loaded = runtime("feature-extraction", bert)
     whole = embed(loaded, text=TEXTS)

@@ -169,12 +169,6 @@ def test_sharded_model_gives_the_same_results(
     assert alike(run(spread, {"text": TEXTS}), run(whole, {"text": TEXTS}))
 
 
-@pytest.mark.parametrize("strategy", ["auto", "balanced", "balanced_low_0", "sequential"])
-def test_accelerate_knows_the_strategies(task: str, source: str, strategy: str) -> None:
-    runtime = made(task, source, deviceMap=strategy)
-    assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
-
-
 def test_revision_of_the_hub_is_loaded(
     task: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

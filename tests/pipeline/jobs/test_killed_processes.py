@@ -63,13 +63,9 @@ def test_write_task_killed_before_it_writes_is_retried(
     assert finished(tmp_path / "out") == sorted(TEXTS)
 
 
+@pytest.mark.long("crash-points")
 @pytest.mark.parametrize(
-    "kill",
-    [
-        HeldCommand.kill_driver,
-        pytest.param(HeldCommand.kill_all, marks=pytest.mark.long("crash-points")),
-    ],
-    ids=["driver", "all processes"],
+    "kill", [HeldCommand.kill_driver, HeldCommand.kill_all], ids=["driver", "all processes"]
 )
 def test_resume_after_a_killed_driver_reads_missing_rows_only(
     tmp_path: Path, own_code: Path, kill: Callable[[HeldCommand], None]

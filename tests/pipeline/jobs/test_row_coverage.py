@@ -82,14 +82,6 @@ def test_each_row_counts_once_or_not_at_all(given_: list[ManifestEntry]) -> None
     assert set(held_by(resolve_overlaps(given_)).values()) <= {Fraction(1)}
 
 
-@given(entries(), st.data())
-def test_each_row_counts_once_in_any_order_of_commits(
-    given_: list[ManifestEntry], data: st.DataObject
-) -> None:
-    in_order = data.draw(st.permutations(given_))
-    assert set(held_by(resolve_overlaps(in_order)).values()) <= {Fraction(1)}
-
-
 @given(entries())
 def test_only_committed_pieces_count_and_only_once(given_: list[ManifestEntry]) -> None:
     numbers = [

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -199,31 +198,12 @@ class TestCounting:
         assert isinstance(read, ReadFiles)
         return open_files(read.model_copy(update={"paths": [str(directory)]})).count(ends)
 
-    def test_files_are_counted_where_each_is_a_row(self, tmp_path: Path) -> None:
-        for number in range(12):
-            (tmp_path / f"{number}.png").write_bytes(b"never opened")
-        assert self.count(tmp_path, IMAGES) == RowCount(12, estimated=False)
-
-    def test_parquet_rows_are_counted_from_metadata(self, tmp_path: Path) -> None:
-        for rows in (0, 3, 40):
-            pq.write_table(pa.table({"n": list(range(rows))}), tmp_path / f"{rows}.parquet")
-        count = self.count(tmp_path, ReadParquet(format="parquet", paths=["in"]))
-        assert count == RowCount(43, estimated=False)
-
-    def test_lines_are_estimated_from_the_start_of_files(self, tmp_path: Path) -> None:
-        write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
-        assert self.count(tmp_path, TEXT) == RowCount(30, estimated=True)
-
     def test_files_with_known_rows_are_not_read(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n}.txt": ["same length"] * 10 for n in range(3)})
         listed = snapshot_input([str(tmp_path)], ["txt"])
         (tmp_path / "1.txt").unlink()
         found = count_rows(listed, reader_for(TEXT), {1: 7})
         assert found == RowCount(27, estimated=True)
-
-    def test_empty_file_has_no_rows(self, tmp_path: Path) -> None:
-        write_lines(tmp_path, {"a.txt": ["same length"] * 10, "b.txt": []})
-        assert self.count(tmp_path, TEXT) == RowCount(10, estimated=True)
 
     def test_many_files_are_sampled(self, tmp_path: Path) -> None:
         write_lines(tmp_path, {f"{n:03}.txt": ["same length"] * 5 for n in range(100)})

@@ -7,11 +7,7 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import deltalake
-import lance
 import pytest
-import sqlalchemy as sa
-from pyiceberg.catalog import load_catalog
 
 from batchinference.pipeline.commit import attempt
 from batchinference.pipeline.commit.attempt import Attempt
@@ -21,6 +17,7 @@ from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines
 from support.jobs.without_ray import run_without_ray
+from support.outputs.tables import table_rows, write_fields
 from support.outputs.verify_command import verified
 
 EXCLUSIVE = ["delta", "iceberg", "sql"]
@@ -45,7 +42,7 @@ class Table:
             "python": {"callable": "support.jobs.table_writes:without_x", "method": "map"},
         }
         errors = {"maxRows": 10, **spec.pop("errors", {})}
-        write = {"format": self.format, "path": str(self.output), "mode": mode, **self._fields()}
+        write = {**write_fields(self.format, self.place), "mode": mode}
         read = {"format": "text", "paths": [str(self.place / "in")]}
         return document("job", read=read, write=write, steps=[step], errors=errors, **spec)
 
@@ -54,38 +51,12 @@ class Table:
         return run_without_ray(self.job(mode, **spec))
 
     def texts(self) -> list[str]:
-        return sorted(row["text"] for row in READ[self.format](self.place))
+        return sorted(row["text"] for row in table_rows(self.format, self.place))
 
     def proven(self) -> bool:
         done = verified(self.output, "--trust-output")
         assert done.found == {}
         return done.result == "proven"
-
-    def _fields(self) -> Document:
-        if self.format == "sql":
-            return {"table": "rows", "url": f"sqlite:///{self.place}/data.db"}
-        if self.format == "iceberg":
-            return {"table": "ns.rows", "catalog": {"properties": properties(self.place)}}
-        return {}
-
-
-def properties(place: Path) -> dict[str, str]:
-    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/w"}
-
-
-def of_database(place: Path) -> list[dict[str, Any]]:
-    with sa.create_engine(f"sqlite:///{place}/data.db").connect() as connection:
-        return [dict(row) for row in connection.execute(sa.text("select * from rows")).mappings()]
-
-
-READ: dict[str, Callable[[Path], list[dict[str, Any]]]] = {
-    "lance": lambda place: lance.dataset(str(place / "out")).to_table().to_pylist(),
-    "delta": lambda place: deltalake.DeltaTable(str(place / "out")).to_pyarrow_table().to_pylist(),
-    "iceberg": lambda place: (
-        load_catalog("default", **properties(place)).load_table("ns.rows").scan().to_arrow()
-    ).to_pylist(),
-    "sql": of_database,
-}
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from support.documents.minimal import Document
 from support.inputs.formats import CASES, write_images
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.made import FILTERED, all_good, every_tenth, make_output
+from support.outputs.tables import write_fields
 from support.outputs.verify_command import invoke, verified
 
 FILES, LINES = 4, 50
@@ -36,12 +37,7 @@ WRITES: dict[str, Document] = {
     "several files a commit": {"format": "json", "rowsPerFile": 7},
     "partitions": {"format": "parquet", "columns": ["text"], "partitionBy": ["path"]},
 }
-TABLES: dict[str, Document] = {
-    "delta": {"format": "delta"},
-    "lance": {"format": "lance"},
-    "iceberg": {"format": "iceberg", "table": "ns.texts"},
-    "sql": {"format": "sql", "table": "texts"},
-}
+TABLES = ("delta", "lance", "iceberg", "sql")
 TOLERANT = {"maxRows": 10**6}
 
 
@@ -136,30 +132,21 @@ def test_limited_input_counts_up_to_its_limit(format_: str, tmp_path: Path) -> N
     assert (done.exit_code, done.found, done.job["rows"]) == (0, {}, len(rows) - 1)
 
 
-def of_table(write: Document, place: Path) -> Document:
-    """Return the `write` fields with the location of the catalog or database."""
-    if write["format"] == "sql":
-        return {**write, "url": f"sqlite:///{place}/db"}
-    properties = {"uri": f"sqlite:///{place}/catalog", "warehouse": f"file://{place}/w"}
-    catalog = {"catalog": {"properties": {"type": "sql", **properties}}}
-    return {**write, **catalog} if write["format"] == "iceberg" else write
-
-
-@pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
-def test_empty_table_is_proven(texts: Path, tmp_path: Path, write: Document) -> None:
+@pytest.mark.parametrize("format_", TABLES)
+def test_empty_table_is_proven(texts: Path, tmp_path: Path, format_: str) -> None:
     def none(numbers: np.ndarray) -> np.ndarray:
         return np.full(len(numbers), FILTERED)
 
-    write = of_table(write, tmp_path)
+    write = write_fields(format_, tmp_path)
     for mode, fates in (("error", none), ("overwrite", all_good), ("overwrite", none)):
         make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), fates)
         done = verified(tmp_path / "out", "--trust-output")
         assert (done.exit_code, done.result, done.found) == (0, "proven", {})
 
 
-@pytest.mark.parametrize("write", TABLES.values(), ids=TABLES.keys())
-def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, write: Document) -> None:
-    write = of_table(write, tmp_path)
+@pytest.mark.parametrize("format_", TABLES)
+def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, format_: str) -> None:
+    write = write_fields(format_, tmp_path)
     layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
@@ -173,7 +160,7 @@ def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, write: Docum
 def test_catalog_of_an_untrusted_output_is_not_reached(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    write = of_table(TABLES[name], tmp_path)
+    write = write_fields(name, tmp_path)
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     (shown,) = trusted_places(Location(str(tmp_path / "out")))
     assert f"sqlite:///{tmp_path}" in shown

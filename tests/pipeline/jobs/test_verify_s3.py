@@ -36,13 +36,6 @@ def job(bucket: str, **spec: Any) -> Document:
     return job_document("s3", source, output, errors={"maxRows": 100}, **spec)
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_output_is_proven(bucket: str, compression: str) -> None:
-    make_output(job(bucket, write={"compression": compression}), every_tenth)
-    done = verified(f"s3://{bucket}/out")
-    assert (done.exit_code, done.found, done.job["held"]) == (0, {}, 200)
-
-
 def test_endpoint_of_an_output_gets_no_credentials_unless_trusted(
     s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,51 @@
+"""A table in a directory: its fields of `write`, and its rows as the format's own library reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import lance
+import sqlalchemy as sa
+from pyiceberg.catalog import Catalog, load_catalog
+
+from support.outputs.rows import Row
+
+
+def properties(place: Path) -> dict[str, str]:
+    """Return the properties of an Iceberg catalog."""
+    return {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/w"}
+
+
+def catalog_of(place: Path) -> Catalog:
+    return load_catalog("default", **properties(place))
+
+
+def write_fields(format_: str, place: Path) -> dict[str, Any]:
+    own: dict[str, dict[str, Any]] = {
+        "iceberg": {"table": "ns.rows", "catalog": {"properties": properties(place)}},
+        "sql": {"table": "rows", "url": f"sqlite:///{place}/data.db"},
+    }
+    return {"format": format_, "path": str(place / "out"), **own.get(format_, {})}
+
+
+def table_rows(format_: str, place: Path) -> list[Row]:
+    """Return the rows of a table, or none if it does not exist."""
+    path = str(place / "out")
+    rows: list[Row] = []
+    match format_:
+        case "lance" if (place / "out" / "_versions").exists():
+            rows = lance.dataset(path).to_table().to_pylist()
+        case "delta" if deltalake.DeltaTable.is_deltatable(path):
+            rows = deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+        case "iceberg" if (catalog := catalog_of(place)).table_exists("ns.rows"):
+            rows = catalog.load_table("ns.rows").scan().to_arrow().to_pylist()
+        case "sql":
+            engine = sa.create_engine(f"sqlite:///{place}/data.db")
+            if sa.inspect(engine).has_table("rows"):
+                table = sa.Table("rows", sa.MetaData(), autoload_with=engine)
+                with engine.connect() as connection:
+                    found = connection.execute(sa.select(table)).mappings()
+                    rows = [dict(row) for row in found]
+    return rows

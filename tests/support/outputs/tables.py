@@ -1,4 +1,4 @@
-"""A table in a directory: its fields of `write`, and its rows as the format's own library reads it."""
+"""Tables in a directory: fields of `write`, and rows as the format's own library reads them."""
 
 from __future__ import annotations
 

@@ -12,14 +12,10 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline import job as job_module
-from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import stop_signals
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.output.writers.json import JsonWriter
-from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import (
@@ -32,7 +28,7 @@ from support.jobs.on_ray import (
     write_lines,
 )
 from support.outputs.batches import good
-from support.outputs.made import committing
+from support.outputs.made import committing, last_attempt
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -205,10 +201,7 @@ class TestInterruptedWhileItRuns:
         kept = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
         assert Report.parse(kept) == stopped
         assert not (tmp_path / "out" / "_SUCCESS").exists()
-        layout = Layout.of(parse(job).spec)
-        lease = read_lease(layout)
-        assert lease is not None
-        late = committing(Attempt(layout, lease), JsonWriter("none"))
+        late = committing(last_attempt(job), JsonWriter("none"))
         batch = good(0, 0, pa.table({"text": [TEXTS[0]]}))
 
         def on_publish(report: Report) -> None:
@@ -216,8 +209,8 @@ class TestInterruptedWhileItRuns:
                 with pytest.raises(BadOutput, match="another run has taken over"):
                     late.put(batch, task=77)
                 # a file that the late task had written before the check
-                name = layout.part_name(1, 78, "deadbeef") + ".jsonl"
-                (layout.output / name).write(b'{"text": "late"}')
+                name = late.attempt.layout.part_name(1, 78, "deadbeef") + ".jsonl"
+                (late.attempt.layout.output / name).write(b'{"text": "late"}')
 
         run = run_job(job, on_publish=on_publish)
         assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 2)

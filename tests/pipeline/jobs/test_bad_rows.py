@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline import job as job_module
+from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.stop_signals import run_monitored
-from batchinference.pipeline.storage import retry
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
@@ -151,7 +150,7 @@ def test_failures_of_reader_and_steps_are_added(tmp_path: Path) -> None:
 def test_storage_error_is_not_blamed_on_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, first_wait=0))
+    monkeypatch.setattr(step_runner, "WAITS", ())
     step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
     run = run_in_process(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED

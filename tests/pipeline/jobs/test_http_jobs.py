@@ -67,7 +67,11 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
     answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / "out")}
     assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}
     (error,) = errors_of(tmp_path / "out")
-    assert (error["row"], error["step"]) == (77, "ask")
+    assert (error["path"], error["row"], error["step"]) == (
+        str(tmp_path / "in" / "b.txt"),
+        17,
+        "ask",
+    )
     assert error["error"] == 'RequestFailed: the endpoint answered 422: {"error": "no"}'
     assert faults.met.total() > 15
 

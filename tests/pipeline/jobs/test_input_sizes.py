@@ -55,13 +55,13 @@ def test_empty_files_among_others_take_nothing_away(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("ray")
 def test_many_small_files(tmp_path: Path) -> None:
-    files = {f"{n % 7}/{n:03}.txt": [f"{n} first", f"{n} second"] for n in range(60)}
+    files = {f"{n % 7}/{n:03}.txt": [f"{n} first", f"{n} second"] for n in range(100)}
     source = write_lines(tmp_path / "in", files)
     run = run_job(job_document("many", source, tmp_path / "out", steps=[LENGTH]))
-    assert run.counts == (120, 120, 0, 0)
+    assert run.counts == (200, 200, 0, 0)
     expected = sorted(line for lines in files.values() for line in lines)
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == expected
-    assert 1 < len(data_files(tmp_path / "out")) < 20
+    assert 1 < len(data_files(tmp_path / "out")) < 100
 
 
 @pytest.mark.usefixtures("ray")

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.attempt_run import AttemptRun
@@ -24,16 +23,13 @@ from batchinference.pipeline.input.snapshot import (
     digest,
     read_snapshot_with_digest,
 )
-from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec import parse
 from batchinference.spec.storage import FROM_ENVIRONMENT
-from support.documents.minimal import Document
-from support.documents.parsed import spec_of
+from support.documents.minimal import Document, document
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.batches import end, good
-from support.outputs.made import OURS, commit_rows, entry
+from support.outputs.made import OURS, begin_job, commit_rows, entry
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
 FIRST_FILE = merged([good(0, 0, pa.table({"text": LINES["a.txt"]})), end(0, 4)])
@@ -165,22 +161,16 @@ def _other_list() -> bytes:
 class TestGoingOn:
     """A job with some committed rows is prepared again."""
 
-    def begin(self, document: Document) -> AttemptRun:
-        spec = parse(document).spec
-        prepared = prepare(spec, next(plan_outputs(spec)))
-        assert isinstance(prepared, AttemptRun)
-        return prepared
-
     @pytest.fixture
     def document(self, source: Path, tmp_path: Path) -> Document:
         """Return a job that has committed the first file, and half of the second one."""
         document = job_document("job", source, tmp_path / "out")
         half = good(1, 0, pa.table({"text": LINES["b.txt"][:2]}))
-        commit_rows(self.begin(document).attempt, merged([FIRST_FILE, half]))
+        commit_rows(begin_job(document).attempt, merged([FIRST_FILE, half]))
         return document
 
     def test_what_is_missing_is_known(self, document: Document) -> None:
-        prepared = self.begin(document)
+        prepared = begin_job(document)
         assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
         assert (prepared.attempt.number, prepared.counts().read) == (2, 6)
 
@@ -188,7 +178,7 @@ class TestGoingOn:
         self, document: Document, source: Path
     ) -> None:
         write_lines(source, {"0.txt": ["before all others"]})
-        prepared = self.begin(document)
+        prepared = begin_job(document)
         assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
         (task,) = prepared.input.read_tasks(1, prepared.missing)
         texts = merged(task()).table.column("text").to_pylist()
@@ -206,9 +196,9 @@ class TestGoingOn:
                 path.write_text({"json": '{"n": 1}\n' * 5}.get(format_, "n\n" + "1\n" * 4))
         read = {"format": format_}
         document = job_document("job", tmp_path / "in", tmp_path / "out", read=read)
-        commit_rows(self.begin(document).attempt, merged([good(0, 0, range(5)), end(0, 5)]))
+        commit_rows(begin_job(document).attempt, merged([good(0, 0, range(5)), end(0, 5)]))
         min((tmp_path / "in").iterdir()).unlink()
-        prepared = self.begin(document)
+        prepared = begin_job(document)
         assert prepared.missing == {1: [(0, None)], 2: [(0, None)]}
         assert prepared.count == RowCount(15, estimated=format_ != "parquet")
 
@@ -217,17 +207,17 @@ class TestGoingOn:
     ) -> None:
         document["spec"]["read"]["paths"] = [str(source / name) for name in LINES]
         document["spec"]["write"]["path"] = str(tmp_path / "named")
-        commit_rows(self.begin(document).attempt, FIRST_FILE)
+        commit_rows(begin_job(document).attempt, FIRST_FILE)
         (source / "a.txt").unlink()
-        assert self.begin(document).missing == {1: [(0, None)], 2: [(0, None)]}
+        assert begin_job(document).missing == {1: [(0, None)], 2: [(0, None)]}
 
     def test_limit_holds_for_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
         document["spec"]["write"]["path"] = str(tmp_path / "limited")
-        commit_rows(self.begin(document).attempt, FIRST_FILE)
-        prepared = self.begin(document)
+        commit_rows(begin_job(document).attempt, FIRST_FILE)
+        prepared = begin_job(document)
         assert (len(prepared.input), prepared.missing) == (2, {1: [(0, None)]})
         (task,) = prepared.input.read_tasks(1, prepared.missing)
         assert len(merged(task()).ids) == 2
@@ -237,10 +227,9 @@ class TestTables:
     """Sources that are not files: they start over unless they can prove that they are unchanged."""
 
     def begin(self, read: Document, tmp_path: Path) -> AttemptRun:
-        spec = spec_of(read=read, write={"format": "json", "path": str(tmp_path / "out")})
-        prepared = prepare(spec, next(plan_outputs(spec)))
-        assert isinstance(prepared, AttemptRun)
-        return prepared
+        return begin_job(
+            document(read=read, write={"format": "json", "path": str(tmp_path / "out")})
+        )
 
     def of_lance(self, tmp_path: Path, mode: str = "create", rows_: int = 20) -> Document:
         import lance

@@ -24,7 +24,7 @@ from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import layout_of
+from support.outputs.made import begin_job, layout_of
 
 
 @pytest.fixture
@@ -44,8 +44,7 @@ def local_model(folder: Path) -> Document:
 
 
 def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
-    prepared = prepare_job(job_document("job", source, tmp_path / "out"))
-    assert isinstance(prepared, AttemptRun)
+    prepared = begin_job(job_document("job", source, tmp_path / "out"))
     assert prepared.attempt.number == 1
     assert prepared.count == RowCount(3, estimated=True)
     frozen = pq.read_table(tmp_path / "out" / "_batchinference" / "input.parquet")
@@ -59,8 +58,7 @@ def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")
     job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
-    prepared = prepare_job(job)
-    assert isinstance(prepared, AttemptRun)
+    prepared = begin_job(job)
     assert prepared.count == RowCount(2, estimated=False)
     prepared.attempt.lease.complete(prepared.attempt.layout)
     found = prepare_job(job)
@@ -70,8 +68,7 @@ def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
 
 def test_complete_output_with_new_input_is_reported(source: Path, tmp_path: Path) -> None:
     job = job_document("job", source, tmp_path / "out")
-    prepared = prepare_job(job)
-    assert isinstance(prepared, AttemptRun)
+    prepared = begin_job(job)
     prepared.attempt.lease.complete(prepared.attempt.layout)
     write_lines(source, {"c.txt": ["new"]})
     found = prepare_job(job)

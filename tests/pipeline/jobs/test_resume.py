@@ -12,15 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.row_ids import MissingRows
-from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.inputs.formats import pictures, png
 from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
+from support.outputs.made import last_attempt
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -51,12 +48,9 @@ class Broken:
         return run
 
     def missing_rows(self) -> MissingRows:
-        spec = parse(self.document).spec
-        layout = Layout.of(spec)
-        lease = read_lease(layout)
-        assert lease is not None
-        start = Attempt(layout, lease).load_committed()
-        return start.missing_rows(len(self.keys), 1 if spec.read.format == "images" else None)
+        rows_each = 1 if self.document["spec"]["read"]["format"] == "images" else None
+        start = last_attempt(self.document).load_committed()
+        return start.missing_rows(len(self.keys), rows_each)
 
     def missing(self) -> list[str]:
         """Return the keys of the rows that the output lacks, completely or in part."""

@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.row_coverage import RowSet
@@ -25,11 +23,17 @@ from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_dri
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec import parse
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.batches import failed, good
-from support.outputs.made import OURS, begin_attempt, close_attempt, commit_rows, layout_of
+from support.outputs.made import (
+    OURS,
+    begin_attempt,
+    close_attempt,
+    commit_rows,
+    last_attempt,
+    layout_of,
+)
 from support.outputs.rows import Row
 
 
@@ -255,12 +259,11 @@ def test_snapshot_of_an_earlier_attempt_is_not_used(attempt: Attempt) -> None:
 def test_no_name_gets_a_second_content(tmp_path: Path) -> None:
     job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
     run_without_ray(job)
-    layout = Layout.of(parse(job).spec)
-    lease = read_lease(layout)
-    assert lease is not None
+    attempt = last_attempt(job)
+    layout = attempt.layout
     committed = {
         file.name: file
-        for manifest in Attempt(layout, lease).manifests()
+        for manifest in attempt.manifests()
         for entry in manifest.entries
         for file in entry.data
     }

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
@@ -22,7 +21,6 @@ from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.writers.json import JsonWriter
-from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.object_stores import object_store
@@ -33,7 +31,7 @@ from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.jobs.without_ray import invoke_without_ray
 from support.outputs.batches import end, failed, good
-from support.outputs.made import committing, succeeded_report
+from support.outputs.made import begin_job, committing, succeeded_report
 from support.outputs.rows import Row
 from support.servers.byte_counting_proxy import counted
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -158,15 +156,9 @@ class TestOutputStates:
     def job(self, bucket: str, **fields: Any) -> Document:
         return job_document("s3", f"s3://{bucket}/in", f"s3://{bucket}/out", **fields)
 
-    def begin(self, job: Document) -> AttemptRun:
-        spec = parse(job).spec
-        prepared = prepare(spec, next(plan_outputs(spec)))
-        assert isinstance(prepared, AttemptRun)
-        return prepared
-
     def a_run(self, job: Document) -> AttemptRun:
         """Write what a job with one good row leaves if it dies before its end."""
-        prepared = self.begin(job)
+        prepared = begin_job(job)
         ends = [end(number, 1 - number // 2) for number in range(3)]
         batch = merged([good(0, 0, pa.table({"text": ["one"]})), failed(1, 0), *ends])
         committing(prepared.attempt, JsonWriter("none")).put(batch, task=0)
@@ -185,7 +177,7 @@ class TestOutputStates:
     ) -> None:
         self.a_run(self.job(bucket))
         s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
-        again = self.begin(self.job(bucket))
+        again = begin_job(self.job(bucket))
         assert (again.attempt.number, again.missing, again.start.counts.read) == (2, {}, 2)
         found = s3.objects(bucket, "out/")
         assert json_rows(found, "out/part-") == [{"text": "one"}]
@@ -197,7 +189,7 @@ class TestOutputStates:
         self.a_run(self.job(bucket))
         (part,) = s3.objects(bucket, "out/part-")
         s3.client().delete_object(Bucket=bucket, Key=part)
-        assert self.begin(self.job(bucket)).missing == {0: [(0, 1)], 1: [(0, 1)]}
+        assert begin_job(self.job(bucket)).missing == {0: [(0, 1)], 1: [(0, 1)]}
 
     def test_replaced_object_is_named(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
@@ -205,7 +197,7 @@ class TestOutputStates:
         self.a_run(self.job(bucket))
         s3.put(bucket, {"in/a.txt": b"another one\n"})
         with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
-            self.begin(self.job(bucket))
+            begin_job(self.job(bucket))
 
     def test_complete_work_is_not_touched(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch

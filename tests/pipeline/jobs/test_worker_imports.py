@@ -14,17 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.commit.append import plan_outputs
-from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.fused import FusedTask, StopRequest
 from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.writers import writer_for
-from batchinference.pipeline.prepare import prepare
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from support.jobs.on_ray import job_document
+from support.outputs.made import begin_job
 
 WORKER = """
 import json, pickle, sys
@@ -70,8 +68,7 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
         write={"format": "parquet"},
     )
     spec = parse(document).spec
-    prepared = prepare(spec, next(plan_outputs(spec)))
-    assert isinstance(prepared, AttemptRun)
+    prepared = begin_job(document)
     (read,) = prepared.input.read_tasks(1)
     errors = ErrorHandling(True, prepared.attempt.layout.input)
     steps = Steps.of(plan_for_machine(spec, gpus=0), errors)

@@ -15,6 +15,7 @@ from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Range,
@@ -106,6 +107,22 @@ def succeeded_report(output: str, **fields: Any) -> Report:
     return Report.model_validate({**given, **times, **fields})
 
 
+def begin_job(job: Document) -> AttemptRun:
+    """Begin or resume the output of a job, as its driver does."""
+    spec = parse(job).spec
+    prepared = prepare(spec, next(plan_outputs(spec)))
+    assert isinstance(prepared, AttemptRun)
+    return prepared
+
+
+def last_attempt(job: Document) -> Attempt:
+    """Return the attempt that has the lease of the output of a job."""
+    layout = Layout.of(parse(job).spec)
+    lease = read_lease(layout)
+    assert lease is not None
+    return Attempt(layout, lease)
+
+
 # --- outputs of jobs without steps ------------------------------------------------------
 
 
@@ -122,9 +139,7 @@ def make_output(
     job: Document, outcomes: Outcomes = all_good, *, tasks: int = 3, complete: bool = True
 ) -> Layout:
     """Write the output of a job in this many commits, or omit the last commit."""
-    spec = parse(job).spec
-    prepared = prepare(spec, next(plan_outputs(spec)))
-    assert isinstance(prepared, AttemptRun)
+    spec, prepared = parse(job).spec, begin_job(job)
     reads = prepared.input.read_tasks(tasks, prepared.missing)
     batches = [merged(_with_outcomes(batch, outcomes) for batch in read()) for read in reads]
     _put(spec, prepared, batches if complete else batches[:-1])

@@ -17,7 +17,7 @@ from support.fuzzing.fuzzer import Worker, fuzz
 from support.fuzzing.seeds import OPTIONS
 from support.tiers import examples, in_long_tier
 
-FILES = int(os.environ.get("FUZZ_FILES", examples(300, 30)))
+FILES = int(os.environ.get("FUZZ_FILES", examples(300, 20)))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 # at a landing, all formats share one worker, because a worker takes seconds to start

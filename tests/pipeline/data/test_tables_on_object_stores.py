@@ -78,7 +78,9 @@ def read_by_library(write: Write, s3: S3Server) -> list[dict[str, Any]]:
             options["AWS_ALLOW_HTTP"] = "true"
             table = deltalake.DeltaTable(write["path"], storage_options=options)
             return list(table.to_pyarrow_table().to_pylist())
-    properties = {**write["catalog"]["properties"], "s3.endpoint": s3.endpoint}
+    # without a region, pyiceberg asks Amazon for the region of the bucket
+    s3_properties = {"s3.endpoint": s3.endpoint, "s3.region": "us-east-1"}
+    properties = {**write["catalog"]["properties"], **s3_properties}
     catalog = load_catalog("default", **properties)
     return list(catalog.load_table("ns.rows").scan().to_arrow().to_pylist())
 

@@ -159,8 +159,3 @@ def test_storage_error_is_not_blamed_on_a_row(
     )
 
 
-@pytest.mark.usefixtures("ray")
-def test_rows_fail_in_an_actor_pool(tmp_path: Path) -> None:
-    pool = {"name": "pool", "python": {"callable": "own_code:Suffix"}, "replicas": {}}
-    run = run_job(job(tmp_path, {"maxRows": 3}, pool, REFUSE))
-    assert run.counts == (60, 57, 3, 0)

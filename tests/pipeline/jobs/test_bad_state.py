@@ -23,7 +23,7 @@ from support.jobs.crash_points import Place, local_place
 from support.jobs.without_ray import COUNTS, run_without_ray, small_job, write_input
 from support.outputs.checks import Seen
 
-pytestmark = pytest.mark.xdist_group("bad_state")
+pytestmark = pytest.mark.xdist_group("crashes")
 STATE = "_batchinference"
 
 

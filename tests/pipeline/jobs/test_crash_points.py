@@ -58,6 +58,7 @@ from support.outputs.checks import Seen
 from support.outputs.rows import Row
 from support.tiers import examples, in_long_tier
 
+pytestmark = pytest.mark.xdist_group("crashes")
 STEPS = """
     write _batchinference/job.json
     delete _SUCCESS

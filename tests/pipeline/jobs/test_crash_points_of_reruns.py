@@ -23,7 +23,10 @@ from support.jobs.user_code import LATER
 from support.jobs.without_ray import INPUT, ROWS
 from support.outputs.checks import Seen
 
-pytestmark = pytest.mark.parametrize("place", ["posix"], indirect=True)
+pytestmark = [
+    pytest.mark.xdist_group("crashes"),
+    pytest.mark.parametrize("place", ["posix"], indirect=True),
+]
 
 GOOD = {"n": 20, "values": 8, "half": 4.0}
 MENDED = {"n": 21, "values": 11, "half": None}

@@ -23,6 +23,7 @@ from support.jobs.crash_points import (
 from support.outputs.checks import Seen
 from support.tiers import in_long_tier
 
+pytestmark = pytest.mark.xdist_group("crashes")
 STOP, KILL = signal.SIGSTOP, signal.SIGKILL
 OF_TASKS = ("part-", "TASK.json")
 """The files that tasks write."""

@@ -139,7 +139,7 @@ def test_resume_gives_the_result_of_an_undisturbed_run(
     steps: list[Document] = [
         {"name": "few", "filter": "not endswith(text, '0')"},
         {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}},
-        {"name": "blocks", "repartition": {"rowsPerBlock": 7}},
+        {"name": "blocks", "repartition": {"rowsPerBlock": 20}},
         {"name": "letters", "python": {"callable": "own_code:letters", "method": "map"}},
         {"name": "each", "explode": {"column": "letters"}},
     ]

@@ -73,8 +73,8 @@ on_disk_and_long_on_s3 = pytest.mark.parametrize(
 
 @cache
 def _start_fork_server() -> None:
-    """Start the fork server with an import path for the modules of the tests. It preloads modules,
-    because importing them takes longer than a job."""
+    """Start the fork server with an import path for the modules of the tests. It runs a job first,
+    because importing all modules takes longer than a job."""
     with patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
         forkserver.ensure_running()
 

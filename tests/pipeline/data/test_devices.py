@@ -38,11 +38,6 @@ def test_threads_are_whole_cpus_and_at_least_one() -> None:
     assert {cpus: device_of(cpus=cpus).threads for cpus in threads} == threads
 
 
-def test_device_names_count_from_0() -> None:
-    devices = Device(), Device("npu", 4), Device("xpu")
-    assert [device.name for device in devices] == ["cpu", "npu:0", "xpu:0"]
-
-
 def test_unusable_device_is_rejected() -> None:
     for kind, reason in (
         ("npu", "given the device 'npu', for which PyTorch needs the package torch_npu"),

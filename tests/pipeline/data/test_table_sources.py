@@ -37,7 +37,7 @@ from batchinference.spec.read import Read
 from support.documents.minimal import Document, document
 from support.inputs.read_files import Outcome
 from support.inputs.table_sources import ROWS, database, lance_set, saved
-from support.servers.s3 import s3_server
+from support.servers.s3 import S3Server
 
 SECRET = "hunter2"
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
@@ -368,17 +368,15 @@ class TestLance:
                 assert given.count() == RowCount(len(passed[:limit]), estimated=False)
 
     def test_dataset_on_s3_is_read(
-        self, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, path: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "s3").mkdir()
-        with s3_server(tmp_path / "s3") as server:
-            server.client().create_bucket(Bucket="lake")
-            files = [file for file in Path(path).rglob("*") if file.is_file()]
-            server.put("lake", {f"a/{f.relative_to(path)}": f.read_bytes() for f in files})
-            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-                monkeypatch.setenv(name, server.environment[name])
-            storage = {"endpoint": server.endpoint, "region": "us-east-1"}
-            assert read(opened("lance", path="s3://lake/a", storage=storage)).good == ROWS
+        s3.client().create_bucket(Bucket="lake")
+        files = [file for file in Path(path).rglob("*") if file.is_file()]
+        s3.put("lake", {f"a/{f.relative_to(path)}": f.read_bytes() for f in files})
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(name, s3.environment[name])
+        storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
+        assert read(opened("lance", path="s3://lake/a", storage=storage)).good == ROWS
 
     def test_empty_dataset_is_an_empty_input(self, tmp_path: Path) -> None:
         empty = tmp_path / "empty.lance"

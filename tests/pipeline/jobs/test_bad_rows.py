@@ -157,5 +157,3 @@ def test_storage_error_is_not_blamed_on_a_row(
     assert "step 'own' cannot continue: OSError: [Errno 5] the disk is gone" in (
         run.report.message or ""
     )
-
-

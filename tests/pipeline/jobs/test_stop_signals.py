@@ -83,10 +83,6 @@ def refuse() -> None:
     raise TooManyErrors("enough")
 
 
-def test_monitor_returns_when_the_work_is_done() -> None:
-    run_monitored(Done(), nothing, StopSignal())
-
-
 def test_observer_is_called_repeatedly_in_the_callers_thread(long: Long) -> None:
     threads: list[int] = []
 
@@ -125,13 +121,6 @@ def test_slow_observer_takes_at_most_a_tenth_of_the_time(
 def test_failure_of_the_work_is_raised() -> None:
     with pytest.raises(BadInput, match="not there"):
         run_monitored(Done(BadInput("not there")), nothing, StopSignal())
-
-
-def test_failure_within_other_errors_is_found() -> None:
-    outer = RuntimeError("the task died")
-    outer.__cause__ = BadInput("not there")
-    with pytest.raises(BadInput, match="not there"):
-        run_monitored(Done(outer), nothing, StopSignal())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.layout import Layout, part_prefix, work_key
+from batchinference.pipeline.commit.layout import Layout, work_key
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
@@ -97,15 +97,3 @@ def test_everything_lies_under_the_output() -> None:
         "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
     )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"
-
-
-def test_errors_may_go_elsewhere() -> None:
-    layout = Layout.of(spec(errors={"maxRows": 1, "path": "s3://bad/rows"}))
-    assert layout.errors.uri == "s3://bad/rows"
-
-
-def test_name_of_a_part_begins_with_the_key_of_its_work() -> None:
-    layout = Layout.of(spec())
-    name = layout.part_name(2, 31, "0a1b2c3d")
-    assert name.startswith(part_prefix(layout.key))
-    assert name.endswith("-0002-00000031-0a1b2c3d")

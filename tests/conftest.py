@@ -5,5 +5,6 @@ pytest_plugins = [
     "plugins.xdist_groups",
     "plugins.skips",
     "plugins.outcomes",
+    "plugins.interrupts",
     "plugins.timing",
 ]

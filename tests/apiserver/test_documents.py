@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import yaml
 
 from batchinference.spec import SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.steps import Step, to_alias
 from support.cluster.deployment import CHART, ROOT
-from support.documents.minimal import document, python_step
+from support.documents.minimal import document
+from support.documents.refusals import valid_documents
 from support.documents.variations import (
     REMOVED,
     changed,
@@ -39,52 +39,15 @@ ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and
 RESERVED = "is reserved for Ray, KubeRay and the operator"
 RESERVED_NAME = f"this variable {RESERVED}: remove it"
 EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
-TORCH_STEP = {
-    "name": "score",
-    "model": {
-        "runtime": "torch",
-        "source": "s3://m/m.pt",
-        "trustSource": True,
-        "inputs": {"x": "text"},
-        "output": "y",
-    },
-}
 
 
 def read(kind: str, **options: Any) -> Document:
     return document(read={"format": kind, "paths": ["s3://in/"], "options": options})
 
 
-VALID = {
-    "as small as it can be": document(),
-    "with everything": FULL,
-    "images": read("images", size=[32, 48], mode="L"),
-    "parquet": read("parquet", columns=["a", "b"]),
-    "json": read("json", lines=False),
-    "csv": read("csv", delimiter=";", column_names=["a"]),
-    "text": read("text", encoding="latin-1", drop_empty_lines=False),
-    "binary": read("binary", include_paths=True, file_extensions=["pdf"]),
-    "json out": document(write={"format": "json", "path": "s3://out/", "compression": "gzip"}),
-    "no steps": document(steps=[]),
-    "a name of 40": document("a" * 40),
-    "whole numbers where fractions may be": document(
-        errors={"maxPercent": 1}, cluster={"head": {"cpu": 2}}
-    ),
-    "torch from a file": document(steps=[TORCH_STEP]),
-    "a function": document(steps=[python_step("own", "module:function", batchSize=1)]),
-    "options of any shape": document(
-        steps=[python_step(python={"callable": "m:C", "constructorArgs": {"a": {"b": [1, "c"]}}})]
-    ),
-    "local paths": document(
-        read={"format": "text", "paths": ["/data/in"]},
-        cluster={"volumes": [{"name": "d", "mountPath": "/data", "hostPath": {"path": "/srv"}}]},
-    ),
-}
-
-
 def test_server_and_parser_accept_valid_documents(module_namespace: Namespace) -> None:
     """The defaults that the server fills in are also the parser's defaults."""
-    for name, body in VALID.items():
+    for name, body in valid_documents().items():
         named = {**body, "metadata": {**body["metadata"], "generateName": "valid-"}}
         del named["metadata"]["name"]
         assert refusal(module_namespace, body) is None, name
@@ -92,19 +55,18 @@ def test_server_and_parser_accept_valid_documents(module_namespace: Namespace) -
         assert parse(stored).spec == parse(body).spec, name
 
 
-@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.parent.name)
-def test_server_and_parser_accept_the_examples(module_namespace: Namespace, file: Any) -> None:
-    body = yaml.safe_load(file.read_text().replace("./", "s3://bucket/"))
-    assert refusal(module_namespace, body) is None
-    parse(body)
+def test_server_and_parser_accept_the_examples(module_namespace: Namespace) -> None:
+    for file in EXAMPLES:
+        body = yaml.safe_load(file.read_text().replace("./", "s3://bucket/"))
+        assert refusal(module_namespace, body) is None, file
+        parse(body)
 
 
-@pytest.mark.parametrize(
-    "place", ["spec.read.options", "spec.steps", "spec.errors", "spec.cluster", "spec.write.mode"]
-)
-def test_null_field_is_dropped_by_the_server(namespace: Namespace, place: str) -> None:
-    stored = namespace.create(changed(document(), place_of(place), None))
-    assert parse(stored).spec == parse(document()).spec
+def test_null_field_is_dropped_by_the_server(namespace: Namespace) -> None:
+    for field in ("read.options", "steps", "errors", "cluster", "write.mode"):
+        name = f"without-{field.replace('.', '-')}"
+        stored = namespace.create(changed(document(name), place_of(f"spec.{field}"), None))
+        assert parse(stored).spec == parse(document()).spec
 
 
 INVALID = [
@@ -120,26 +82,14 @@ INVALID = [
     ("spec.read.format", REMOVED, "spec.read.format: Required value"),
     ("spec.read.format", "orc", "spec.read.format: Unsupported value"),
     ("spec.read.paths", REMOVED, "paths is required for format images"),
-    ("spec.read.paths", [], "spec.read.paths: Invalid value"),
-    ("spec.read.paths", "s3://in/", "spec.read.paths in body must be of type array"),
     ("spec.read.paths", ["s3://in/"] * 257, "spec.read.paths: Too many"),
-    ("spec.read.paths.0", "", "spec.read.paths[0]"),
-    ("spec.read.paths.0", "s3://" + "a" * 1020, "spec.read.paths[0]: Too long"),
-    ("spec.read.options.size", [224], "spec.read.options.size"),
-    ("spec.read.options.size", [224, 224, 3], "spec.read.options.size"),
-    ("spec.read.options.size.0", 0, "spec.read.options.size[0]"),
     ("spec.read.options.mode", "CMYK", "spec.read.options.mode: Unsupported value"),
-    ("spec.read.options.include_paths", "yes", "spec.read.options.include_paths in body must be"),
-    ("spec.steps.1.name", "Embed", "spec.steps[1].name"),
-    ("spec.steps.1.name", "a" * 41, "spec.steps[1].name"),
     ("spec.steps.1.name", REMOVED, "spec.steps[1].name: Required value"),
     ("spec.steps.1.name", "label", "spec.steps[1]: Duplicate value"),
     ("spec.steps.1.model.source", REMOVED, "source is required for runtime transformers"),
     ("spec.steps.1.model.task", REMOVED, "task is required for runtime transformers"),
     ("spec.steps.1.model.task", "translation", "spec.steps[1].model.task: Unsupported value"),
     ("spec.steps.1.model.inputs", REMOVED, "spec.steps[1].model.inputs: Required value"),
-    ("spec.steps.1.model.inputs", {}, "spec.steps[1].model.inputs"),
-    ("spec.steps.1.model.inputs", {"image": 1}, "spec.steps[1].model.inputs.image"),
     ("spec.steps.1.model.output", REMOVED, "spec.steps[1].model.output: Required value"),
     ("spec.steps.1.model.runtime", "caffe", "spec.steps[1].model.runtime: Unsupported value"),
     ("spec.steps.1.model.pooling", "max", "spec.steps[1].model.pooling: Unsupported value"),
@@ -149,42 +99,20 @@ INVALID = [
     ("spec.steps.2.model.pooling", "mean", "pooling is for runtime transformers only"),
     ("spec.steps.2.model.normalize", True, "normalize is for runtime "),
     ("spec.steps.2.model.options", {"a": 1}, "options is for runtime "),
-    ("spec.steps.2.model.factory", "no colon", "spec.steps[2].model.factory"),
     ("spec.steps.1.filter", "a > 1", f"spec.steps[1]: Invalid value: {ONE_KIND}"),
     ("spec.steps.0.labelFromPath", REMOVED, f"spec.steps[0]: Invalid value: {ONE_KIND}"),
-    ("spec.steps.0.labelFromPath.index", "last", "spec.steps[0].labelFromPath.index"),
     ("spec.steps.0.batchSize", 8, POOLED),
     ("spec.steps.4.replicas", {"max": 2}, POOLED),
     ("spec.steps.9.resources", {"cpu": 2}, POOLED),
     ("spec.steps.1.batchSize", 0, "a number from 1 to 1000000, or 'auto'"),
     ("spec.steps.1.batchSize", "most", "a number from 1 to 1000000, or 'auto'"),
-    ("spec.steps.1.batchSize", 1.5, "spec.steps[1].batchSize"),
-    ("spec.steps.1.replicas.max", 0, "spec.steps[1].replicas.max"),
-    ("spec.steps.1.replicas.max", 10001, "spec.steps[1].replicas.max"),
-    ("spec.steps.1.resources.cpu", 0, "spec.steps[1].resources.cpu"),
-    ("spec.steps.1.resources.cpu", "2", "spec.steps[1].resources.cpu"),
-    ("spec.steps.1.resources.gpu", -1, "spec.steps[1].resources.gpu"),
-    ("spec.steps.1.resources.memory", "5 GB", "spec.steps[1].resources.memory"),
-    ("spec.steps.3.python.callable", "module", "spec.steps[3].python.callable"),
-    ("spec.steps.9.selectColumns", [], "spec.steps[9].selectColumns"),
-    ("spec.steps.10.dropColumns.0", "", "spec.steps[10].dropColumns[0]"),
     ("spec.write.format", "orc", "spec.write.format: Unsupported value"),
     ("spec.write.format", "json", "compression for format json is one of gzip, none"),
     ("spec.write.mode", "upsert", "spec.write.mode: Unsupported value"),
     ("spec.write.path", REMOVED, "spec.write.path: Required value"),
     ("spec.write.compression", "brotli", "spec.write.compression: Unsupported value"),
-    ("spec.errors.maxRows", -1, "spec.errors.maxRows"),
     ("spec.retry.onCause.Oom", "fail", f"there is no such cause, only {', '.join(Cause)}"),
-    ("spec.errors.maxPercent", 101, "spec.errors.maxPercent"),
-    ("spec.cluster.image", "", "spec.cluster.image"),
     ("spec.cluster.imagePullPolicy", "Often", "spec.cluster.imagePullPolicy: Unsupported value"),
-    ("spec.cluster.env.0.name", "1A", "spec.cluster.env[0].name"),
-    ("spec.cluster.env.0.value", 1, "spec.cluster.env[0].value in body must be of type string"),
-    ("spec.cluster.volumes.0.mountPath", "data", "spec.cluster.volumes[0].mountPath"),
-    ("spec.cluster.tolerations.0.effect", "Never", "spec.cluster.tolerations[0].effect"),
-    ("spec.cluster.nodeSelector.pool", 1, "spec.cluster.nodeSelector.pool"),
-    ("spec.cluster.head.cpu", -1, "spec.cluster.head.cpu"),
-    ("spec.cluster.workers.max", 0, "spec.cluster.workers.max"),
     ("spec.read.options.include_paths", False, NEEDS_PATHS),
     ("spec.steps.1.replicas", {"min": 2}, "min is above max; either is 1 when absent"),
     ("spec.steps.1.resources", {"acceleratorType": "T4"}, NO_DEVICE),
@@ -220,8 +148,6 @@ INVALID = [
     ("spec.cluster.tolerations.0", {"value": "a"}, "without a key, operator must be Exists"),
     ("spec.cluster.tolerations.0.value", "a", "'value' is for operator Equal"),
     ("spec.cluster.tolerations.0.effect", "NoSchedule", NO_EXECUTE),
-    ("spec.cluster.serviceAccountName", "../x", "spec.cluster.serviceAccountName"),
-    ("spec.cluster.nodeSelector.pool", "a b", "spec.cluster.nodeSelector.pool"),
     *(
         (f"spec.{place}", "0s", "a length of time above zero, such as 90s or 1h30m")
         for place in ("deadlines.active", "ttl.rayJob", "retry.backoff.max")
@@ -229,8 +155,6 @@ INVALID = [
     ("metadata.name", "9lives", NAME),
     ("metadata.name", "with.dots", NAME),
     ("metadata.name", "a" * 41, NAME),
-    ("metadata.name", "Capital", "metadata.name"),
-    ("metadata.name", "ends-", "metadata.name"),
 ]
 
 

@@ -35,22 +35,15 @@ def lease(server: ApiServer, operator: OperatorProcess) -> dict[str, Any]:
     return found
 
 
-def test_standby_is_ready_and_does_no_work(
+def test_ready_standby_takes_over_from_a_leader_that_stops(
     server: ApiServer, replicas: tuple[OperatorProcess, OperatorProcess], job: Job
 ) -> None:
     leader, standby = replicas
-    job("job").status("Starting")
+    played = job("job")
+    played.status("Starting")
     assert [standby.answers(path) for path in ("/readyz", "/healthz")] == [200, 200]
     assert "created RayJob" in leader.output()
     assert "created RayJob" not in standby.output()
-
-
-def test_standby_takes_over_from_a_leader_that_stops(
-    server: ApiServer, replicas: tuple[OperatorProcess, OperatorProcess], job: Job
-) -> None:
-    leader, _ = replicas
-    played = job("job")
-    played.status("Starting")
     assert leader.stop() == 0
     assert "operator/" not in lease(server, leader)["spec"]["holderIdentity"]
     played.play_success()
@@ -69,19 +62,16 @@ def test_standby_takes_over_from_a_leader_that_is_killed(
     assert "is the leader" in standby.output()
 
 
-def test_leader_that_loses_its_lease_exits(
+def test_standby_ends_on_sigterm_and_a_leader_without_lease_exits(
     server: ApiServer, replicas: tuple[OperatorProcess, OperatorProcess]
 ) -> None:
-    leader, _ = replicas
+    leader, standby = replicas
+    assert standby.stop() == 0
     metadata = lease(server, leader)["metadata"]
     path = LEASES.format(metadata["namespace"], metadata["name"])
     server.patch(path, {"spec": {"holderIdentity": "system/other/pod"}})
     assert leader.wait(30) == 1
     assert "its holder is 'system/other/pod'" in leader.output()
-
-
-def test_standby_ends_on_sigterm(replicas: tuple[OperatorProcess, OperatorProcess]) -> None:
-    assert replicas[1].stop() == 0
 
 
 def test_second_release_of_the_cluster_waits_and_is_not_ready(

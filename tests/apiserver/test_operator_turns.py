@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from support.servers.api_server import Namespace
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
-def test_concurrency_limit_queues_jobs_by_priority(
-    new_operator: Any, namespace: Namespace, job: Any, restart: bool
+def test_concurrency_limit_queues_jobs_by_priority_despite_a_restart(
+    new_operator: Any, namespace: Namespace, job: Any
 ) -> None:
     jobs = [job("first"), job("second", priority=-1), job("third", priority=7)]
     operator = new_operator(
@@ -22,9 +19,8 @@ def test_concurrency_limit_queues_jobs_by_priority(
     third.status("Starting")
     jobs[0].status("Pending", "WaitingForTurn")
     jobs[1].status("Pending", "WaitingForTurn")
-    if restart:
-        operator.kill()
-        operator.start()
+    operator.kill()
+    operator.start()
     third.play_success()
     third.status("Succeeded")
     jobs[0].status("Starting")

@@ -37,16 +37,6 @@ def test_retryable_failure_creates_another_ray_job(
     assert status["failedAttempts"] == 1
 
 
-def test_running_ray_job_is_deleted_before_retry(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    """KubeRay reports some clusters as failed although their pods still run."""
-    begun(job, retry={**AT_ONCE, "onCause": {"DeadlineExceeded": "retry"}})
-    namespace.patch("BatchInference", "job", {"spec": {"deadlines": {"active": "1s"}}})
-    soon("the next attempt", lambda: namespace.find("RayJob", "job-2"))
-    assert namespace.find("RayJob", "job-1") is None
-
-
 def test_changed_deadline_reaches_the_ray_job(
     operator_of_all: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
@@ -81,17 +71,6 @@ def test_resume_after_suspension_creates_a_new_ray_job(
     status = played.status("Succeeded")
     assert [attempt["outcome"] for attempt in status["attempts"]] == ["Suspended", "Succeeded"]
     assert status["progress"]["rows"] == 410
-
-
-def test_job_created_suspended_has_no_ray_job(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
-) -> None:
-    waiting = job(suspend=True)
-    assert "attempts" not in waiting.status("Suspended")
-    assert namespace.list("RayJob") == []
-    waiting.suspend(False)
-    waiting.play_success()
-    waiting.status("Succeeded")
 
 
 def test_change_of_finished_job_is_observed(

@@ -49,15 +49,3 @@ def test_repeated_event_is_counted(
         "a count of three",
         lambda: events(server, namespace)["Unschedulable"].get("series", {}).get("count") == 3,
     )
-
-
-def test_long_message_is_cut_for_its_event(
-    operator_of_all: OperatorProcess, server: ApiServer, namespace: Namespace, job: Any
-) -> None:
-    """The API server limits the bytes of a message, not its characters."""
-    played = job()
-    played.play_cluster()
-    played.play_driver()
-    played.report("failed", reason="BadInput", message="ä" * 2000)
-    played.status("Failed", "BadInput")
-    soon("an Event", lambda: "Failed" in events(server, namespace))

@@ -20,7 +20,7 @@ def decide(played: PlayedJob, suspend: bool) -> None:
     played.namespace.patch("RayJob", played.ray_job["metadata"]["name"], {"spec": spec})
 
 
-def test_queued_job_waits_and_keeps_changes_of_kueue(
+def test_preempted_job_continues_in_the_same_attempt(
     operator_of_all: OperatorProcess, job: Any
 ) -> None:
     played = job(cluster=QUEUE)
@@ -30,23 +30,9 @@ def test_queued_job_waits_and_keeps_changes_of_kueue(
     played.play_cluster()
     played.play_driver()
     played.report("running", progress={"rows": 1, "total": 4, "percent": 25})
-    status = played.status("Running")
-    assert "admittedTime" in status["attempts"][0]
+    assert "admittedTime" in played.status("Running")["attempts"][0]
     head = played.ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]
-    assert head["template"]["spec"]["nodeSelector"] == {"flavor": "spot"}
-    assert played.ray_job["spec"]["suspend"] is False
-
-
-def test_preempted_job_continues_in_the_same_attempt(
-    operator_of_all: OperatorProcess, job: Any
-) -> None:
-    played = job(cluster=QUEUE)
-    played.status("Pending", "Queued")
-    decide(played, suspend=False)
-    played.play_cluster()
-    played.play_driver()
-    played.report("running", progress={"rows": 1, "total": 4, "percent": 25})
-    played.status("Running")
+    assert head["template"]["spec"]["nodeSelector"] == PLACE["nodeSelector"], "it is not undone"
     decide(played, suspend=True)
     played.report("failed", reason="Interrupted", message="SIGTERM")
     played.status("Pending", "Queued")

@@ -25,6 +25,7 @@ from support.operator.harness import Harness
 from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import in_virtual_time
+from support.tiers import examples
 
 HOUR = 3600
 OUT_OF_TIME = {"jobDeploymentStatus": "Failed", "jobStatus": "RUNNING",
@@ -181,7 +182,7 @@ ACTIONS = ("suspend", "admit", "gate", "ungate", "rows", "active", "pending", "t
     queue=st.sampled_from([None, "gpu"]),
     actions=st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 600)), max_size=15),
 )
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300), deadline=None)
 def test_operator_always_ends_an_attempt_before_kuberay(
     queue: str | None, actions: list[tuple[str, int]]
 ) -> None:

@@ -69,20 +69,6 @@ def test_job_without_watch_event_is_unknown(empty_cache: Cache) -> None:
     assert empty_cache.observe(KEY) is None
 
 
-def test_every_event_returns_the_key_of_its_job(empty_cache: Cache) -> None:
-    cache = empty_cache
-    for handle, body in (
-        (cache.set_job, job_body()),
-        (cache.delete_job, job_body()),
-        (cache.set_ray_job, ray_job_body()),
-        (cache.delete_ray_job, ray_job_body()),
-        (cache.pods.set_pod, pod_body(**STUCK)),
-        (cache.pods.set_pod, pod_body()),
-        (cache.pods.delete_pod, pod_body()),
-    ):
-        assert handle(body) == KEY, (handle, body)
-
-
 def test_observation_has_job_ray_jobs_and_pods_by_name(empty_cache: Cache) -> None:
     for name, status in (("job-1-worker-b", STUCK), ("job-1-worker-a", STUCK), ("job-1-head", {})):
         empty_cache.pods.set_pod(pod_body(name, **status))
@@ -202,6 +188,8 @@ def test_event_without_a_change_returns_no_key(empty_cache: Cache) -> None:
         (cache.pods.set_pod, pod_body(**STUCK), KEY),
         (cache.pods.set_pod, pod_body(**STUCK), None),
         (cache.pods.delete_pod, pod_body(**STUCK), KEY),
+        (cache.delete_ray_job, ray_job_body(**SUCCEEDED), KEY),
+        (cache.delete_job, job_body(), KEY),
     ):
         assert handle(body) == key, (handle, body)
 
@@ -425,11 +413,6 @@ def test_live_read_keeps_only_pods_that_exist(running: Cache, clock: ManualClock
     assert [pod.name for pod in kept] == ["existing", "seen-again"]
     assert observe(running).pods == kept
     assert running.pods.stale_pods(KEY) == {}, "no lookup is repeated for a while"
-
-
-def test_pod_may_be_observed_before_its_ray_job(cache: Cache) -> None:
-    cache.pods.set_pod(pod_body())
-    assert len(observe(cache).pods) == 1
 
 
 def test_spec_that_is_too_large_is_kept_as_a_stub_and_refused() -> None:

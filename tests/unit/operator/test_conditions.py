@@ -14,7 +14,6 @@ from batchinference_operator.status.conditions import (
     MAX_MESSAGE,
     Summary,
     build_conditions,
-    find_condition,
     is_condition_true,
     truncate_message,
 )
@@ -26,10 +25,6 @@ COMPLETE = Summary("Succeeded", "100 rows written", complete=True)
 FAILED = Summary("ErrorThreshold", "3 % of the rows failed", failed=True)
 SUSPENDED = Summary("Suspended", "suspend is set", suspended=True)
 NOON, LATER, LAST = "2026-03-01T12:00:00Z", "2026-03-01T13:00:00Z", "2026-03-01T14:00:00Z"
-
-
-def times(found: list[dict[str, Any]]) -> dict[str, str]:
-    return {condition["type"]: condition["lastTransitionTime"] for condition in found}
 
 
 @pytest.mark.parametrize(
@@ -75,18 +70,6 @@ def test_each_condition_has_a_reason_and_a_message_about_itself(
         expected = (summary.reason, summary.message) if of_job else other[condition["type"]]
         assert (condition["reason"], condition["message"]) == expected
         assert condition["observedGeneration"] == 7
-
-
-def test_transition_time_changes_only_with_the_status() -> None:
-    active = build_conditions(ACTIVE, [], 1, NOON)
-    starting = build_conditions(Summary("Starting", "another message"), active, 2, LATER)
-    assert set(times(starting).values()) == {NOON}
-    assert (find_condition({"conditions": starting}, "Ready") or {})["reason"] == "Starting"
-    complete = times(build_conditions(COMPLETE, active, 1, LATER))
-    assert complete == {"Ready": LATER, "Complete": LATER, "Failed": NOON, "Suspended": NOON}
-    failed = build_conditions(FAILED, active, 1, LATER)
-    again = times(build_conditions(ACTIVE, failed, 1, LAST))
-    assert (again["Reconciling"], again["Ready"]) == (LAST, NOON)
 
 
 @pytest.mark.parametrize("length", [0, 1, MAX_MESSAGE - 1, MAX_MESSAGE, MAX_MESSAGE + 1, 20_000])
@@ -176,10 +159,3 @@ def test_transition_times_follow_any_previous_status(
         old = before.get(condition["type"])
         same = old is not None and old["status"] == condition["status"]
         assert condition["lastTransitionTime"] == (old["lastTransitionTime"] if same else LAST)
-
-
-@given(summary=VERDICTS, previous=PREVIOUS)
-@settings(max_examples=examples(100), deadline=None)
-def test_same_verdict_changes_nothing(summary: Summary, previous: list[dict[str, Any]]) -> None:
-    once = build_conditions(summary, previous, 1, LATER)
-    assert build_conditions(summary, once, 1, LAST) == once

@@ -69,11 +69,6 @@ async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
         return await dashboard.poll(NAMESPACE, seen, TOKEN)
 
 
-async def test_report_is_read(serve: Serve) -> None:
-    server = await serve(answering(200, REPORT.serialized(), "text/plain"))
-    assert await poll(server) == Answer(reached=True, report=REPORT)
-
-
 @pytest.mark.parametrize(
     ("status", "told"),
     [
@@ -95,7 +90,8 @@ async def test_head_without_the_file_is_reached_without_report(serve: Serve) -> 
 async def test_report_is_read_from_the_head_service_with_the_token(serve: Serve) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     async with dashboard_at(server.port) as (dashboard, resolver):
-        await dashboard.poll(NAMESPACE, SEEN, TOKEN)
+        answer = await dashboard.poll(NAMESPACE, SEEN, TOKEN)
+    assert answer == Answer(reached=True, report=REPORT)
     assert resolver.names == [(f"job-1-head-svc.{NAMESPACE}.svc.cluster.local.", DASHBOARD_PORT)]
     (request,) = server.requests
     assert (request.method, request.path) == ("GET", "/api/v0/logs/file")

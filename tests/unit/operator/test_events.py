@@ -108,21 +108,6 @@ def test_final_failure_posts_one_event(job: RecordedJob) -> None:
     assert job.events[-1] == Event("Failed", "Finish", note, "Warning")
 
 
-@pytest.mark.parametrize(
-    ("deadline", "note"),
-    [
-        ("total", "attempt 1: DeadlineExceeded: the job has not ended within deadlines.total 1m"),
-        ("active", "deadlines.active"),
-        ("stall", "deadlines.stall"),
-    ],
-)
-def test_event_of_a_timeout_names_the_deadline(deadline: str, note: str) -> None:
-    job = RecordedJob(deadlines={deadline: "1m"}, retry={"maxAttempts": 1})
-    job.run()
-    job.reconcile(seconds=90)
-    assert note in job.last_note("Failed")
-
-
 def test_invalid_job_posts_one_event() -> None:
     job = RecordedJob(steps=[{"name": "odd"}])
     job.reconcile()

@@ -34,12 +34,6 @@ def running(found_report: Report | None) -> StatusUpdate:
     return StatusUpdate(Phase.RUNNING, ACTIVE, ray_job, found_report)
 
 
-def test_first_status_has_only_phase_generation_and_conditions() -> None:
-    status = built(StatusUpdate(Phase.PENDING, ACTIVE), generation=3)
-    assert set(status) == {"phase", "observedGeneration", "conditions"}
-    assert (status["phase"], status["observedGeneration"]) == ("Pending", 3)
-
-
 def test_status_is_valid_by_the_specification() -> None:
     found_report = report(JobState.SUCCEEDED, rows=10, total=20, counts=COUNTS)
     status = built(StatusUpdate(Phase.SUCCEEDED, DONE, running(found_report).ray_job, found_report))
@@ -58,11 +52,6 @@ def test_running_status_has_the_fields_of_ray_job_and_report() -> None:
     assert status["counts"] == {"read": 10, "written": 9, "failed": 1, "skipped": 0}
     assert status["output"] == "s3://out/result/"
     assert "completionTime" not in status
-
-
-def test_ray_job_without_cluster_gives_no_cluster_name() -> None:
-    update = StatusUpdate(Phase.STARTING, ACTIVE, RayJobView.of(ray_job_body(rayClusterName=None)))
-    assert "rayClusterName" not in built(update)
 
 
 def test_fields_of_a_deleted_ray_job_are_kept() -> None:

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
 
 from batchinference.rendering import Backstop
 from batchinference_operator.kube.api import PAGE, Conflict, Refused
 from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.http import request
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import NAMESPACE, owner, ray_job_body
-from support.servers.scripted_http import Answer, Serve, Server, answering
+from support.servers.scripted_http import Answer, Server, answering
 
 Connect = Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]
 JOBS = f"/apis/batchinference.dev/v1alpha1/namespaces/{NAMESPACE}/batchinferences"
@@ -336,10 +334,3 @@ async def test_error_that_is_no_status_object_is_passed_on(
     with pytest.raises(Refused) as refusal:
         await CALLS["create"](api)
     assert str(refusal.value) == f"502: {message}"
-
-
-async def test_request_returns_status_and_plain_data(serve: Serve) -> None:
-    server = await serve(answering(200, {"items": [1]}))
-    async with ApiClient(Configuration(host=server.url)) as client:
-        assert await request(client, "GET", "/anything?limit=1") == (200, {"items": [1]})
-    assert server.requests[0].query == {"limit": "1"}

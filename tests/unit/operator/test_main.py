@@ -1,386 +1,31 @@
-"""The operator runs as a process against a scripted API server over real HTTP."""
+"""The operator exits with a message if its files are missing or invalid."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
-import json
 import logging
-import os
-import signal
-import socket
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
-import yaml
-from aiohttp import web
-from kubernetes.aio.config import kube_config
-from prometheus_client.parser import text_string_to_metric_families
 
-from batchinference.rendering import NAME_LABEL
-from batchinference_operator.main import main, operate
-from batchinference_operator.preflight import NotReady
-from batchinference_operator.settings import OperatorSettings
-from support.operator.fake_cluster import apply_merge_patch
-from support.operator.objects import NAMESPACE, job_body, pod_body
-from support.servers.scripted_http import Request, Serve, Server
+from batchinference_operator.main import main
 
-KINDS = {
-    "/apis/batchinference.dev/v1alpha1": {"batchinferences": "BatchInference"},
-    "/apis/ray.io/v1": {"rayjobs": "RayJob"},
-    # kopf waits until discovery has returned the kinds that it may need
-    "/apis/apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
-    "/api/v1": {"pods": "Pod", "namespaces": "Namespace", "events": "Event"},
-}
 PREFIX = "BATCHINFERENCE_OPERATOR_"
 
 
-def _group(root: str) -> dict[str, Any]:
-    _, _, group, version = root.split("/")
-    versions = [{"groupVersion": f"{group}/{version}", "version": version}]
-    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
-
-
-def _discovery() -> dict[str, Any]:
-    """Return the discovery documents of an API server, by path."""
-    found: dict[str, Any] = {
-        "/version": {"major": "1", "minor": "35"},
-        "/api": {"versions": ["v1"]},
-        "/apis": {"groups": [_group(root) for root in KINDS if root != "/api/v1"]},
-    }
-    for root, kinds in KINDS.items():
-        found[root] = {"resources": [_resource(*each) for each in kinds.items()]}
-    return found
-
-
-def _resource(plural: str, kind: str) -> dict[str, Any]:
-    namespaced = plural not in {"namespaces", "customresourcedefinitions"}
-    names = {"name": plural, "singularName": kind.lower(), "kind": kind}
-    return {**names, "namespaced": namespaced, "verbs": ["list", "watch", "patch"]}
-
-
-@dataclass
-class ScriptedApiServer:
-    """An API server with one BatchInference. Its watches send no events on their own."""
-
-    missing: str = ""
-    """The plural of a kind that the server does not serve."""
-    pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
-    """The server answers the list of pods only after this event."""
-    pods_flood: asyncio.Event = field(default_factory=asyncio.Event)
-    """After this event, the watch of pods sends events endlessly."""
-    ray_jobs_fail: bool = False
-    unauthorized: bool = False
-    forbidden: str = ""
-    """A namespace in which the server answers every request with 403."""
-    watches_break: asyncio.Event = field(default_factory=asyncio.Event)
-    """After this event, the watch of RayJobs answers with an error that kopf cannot handle."""
-    created: dict[str, Any] = field(default_factory=dict)
-    """Created objects by path."""
-
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
-        plural = request.path.rsplit("/", 1)[-1]
-        discovery = _discovery()
-        if plural == self.missing or self._is_missing_lease(request):
-            return web.json_response({"kind": "Status", "code": 404}, status=404)
-        if self.forbidden and f"/namespaces/{self.forbidden}/" in request.path:
-            return web.json_response({"kind": "Status", "code": 403}, status=403)
-        if request.path in discovery:
-            return web.json_response(discovery[request.path])
-        if "watch" in request.query:
-            return await self._watch(request, plural)
-        if request.path in self.created:
-            return await self._stored(request)
-        if request.method == "GET":
-            if plural == "pods":
-                await self.pods_listed.wait()
-            items = [job_body()] if plural == "batchinferences" else []
-            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
-        if request.method == "POST":
-            return await self._create(request)
-        written = (await request.json()).get("status", {})
-        return web.json_response(job_body(resourceVersion="2", status=written))
-
-    def _is_missing_lease(self, request: web.Request) -> bool:
-        return "/leases/" in request.path and request.path not in self.created
-
-    async def _stored(self, request: web.Request) -> web.Response:
-        if request.method == "PUT":
-            self.created[request.path] = await request.json()
-        return web.json_response(self.created[request.path])
-
-    async def _create(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        metadata = {**body["metadata"], "uid": "uid", "resourceVersion": "2"}
-        created = {**body, "metadata": metadata}
-        self.created[f"{request.path}/{metadata['name']}"] = created
-        return web.json_response(created, status=201)
-
-    async def _watch(self, request: web.Request, plural: str) -> web.StreamResponse:
-        if self.unauthorized:
-            return web.json_response({"kind": "Status", "code": 401}, status=401)
-        if self.ray_jobs_fail and plural == "rayjobs":
-            raise ConnectionResetError
-        response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
-        with contextlib.suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(float(request.query["timeoutSeconds"])):
-                if plural == "rayjobs":
-                    await self.watches_break.wait()
-                    error = {"type": "ERROR", "object": {"kind": "Status", "code": 500}}
-                    await response.write(json.dumps(error).encode() + b"\n")
-                await self.pods_flood.wait()
-                for number in itertools.count(2) if plural == "pods" else ():
-                    await response.write(json.dumps(_pod_event(number)).encode() + b"\n")
-                await asyncio.Event().wait()
-        return response
-
-
-def _pod_event(number: int) -> dict[str, Any]:
-    """Return an event of one of many pods whose job was deleted."""
-    labels = {NAME_LABEL: "gone"}
-    metadata = {"uid": f"uid-{number}", "resourceVersion": str(number), "labels": labels}
-    body = apply_merge_patch(pod_body(f"job-1-{number}"), {"metadata": metadata})
-    return {"type": "ADDED", "object": body}
-
-
 @pytest.fixture
-def settings(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of the operator. `point_to` writes its kubeconfig."""
-    (tmp_path / "key").write_text("a key of at least thirty-two bytes")
-    (tmp_path / "defaults.yaml").write_text("image: registry/pipeline:1\n")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    return {
-        "HOME": str(tmp_path),
-        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        "KUBECONFIG": str(tmp_path / "kubeconfig"),
-        f"{PREFIX}TOKEN_KEY_FILE": str(tmp_path / "key"),
-        f"{PREFIX}DEFAULTS_FILE": str(tmp_path / "defaults.yaml"),
-        f"{PREFIX}NAMESPACES": NAMESPACE,
-        f"{PREFIX}HEALTH_PORT": str(port),
-    }
-
-
-def point_to(server: Server, environment: dict[str, str]) -> None:
-    kubeconfig = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    Path(environment["KUBECONFIG"]).write_text(yaml.safe_dump(kubeconfig))
-
-
-@asynccontextmanager
-async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the operator as a process. Kill it if it still runs at the end of the block."""
-    command = "from batchinference_operator.main import main; main()"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", command, env=environment, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            print((await process.communicate())[1].decode())
-
-
-async def wait_for_requests(
-    server: Server, wanted: Callable[[Request], bool], times: int = 1
-) -> None:
-    """Wait until the server has received `times` wanted requests."""
-    async with asyncio.timeout(30):
-        while sum(map(wanted, server.requests)) < times:  # noqa: ASYNC110 - it is another process
-            await asyncio.sleep(0.02)
-
-
-async def get_endpoint(environment: dict[str, str], path: str) -> tuple[int, str]:
-    """Return the status code and the text of one of the operator's endpoints."""
-    url = f"http://127.0.0.1:{environment[PREFIX + 'HEALTH_PORT']}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url) as answer:
-        return answer.status, await answer.text()
-
-
-async def wait_for_status(environment: dict[str, str], path: str, status: int) -> str:
-    """Wait until an endpoint has this status code, and return its text."""
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                found, text = await get_endpoint(environment, path)
-                if found == status:
-                    return text
-            await asyncio.sleep(0.05)
-
-
-async def is_unhealthy(environment: dict[str, str]) -> bool:
-    """Return whether /healthz fails."""
-    with contextlib.suppress(aiohttp.ClientConnectionError):
-        return (await get_endpoint(environment, "/healthz"))[0] == 503
-    return False
-
-
-def samples(text: str) -> dict[tuple[str, frozenset[str]], float]:
-    """Return the samples of a scrape by name and label values."""
-    return {
-        (sample.name, frozenset(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
-async def test_operator_from_start_to_sigterm(serve: Serve, settings: dict[str, str]) -> None:
-    api = ScriptedApiServer()
-    server = await serve(api)
-    point_to(server, settings)
-    async with operator(settings) as process:
-        await check_readiness(settings, api)
-        await wait_for_requests(server, lambda request: "watch" in request.query, times=3)
-        await wait_for_requests(server, lambda request: request.path.endswith("/events"))
-        await wait_for_requests(server, lambda request: request.path.endswith("/job/status"))
-        check_metrics((await get_endpoint(settings, "/metrics"))[1])
-        api.pods_flood.set()
-        process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 0
-    check_selectors(server)
-    created = [request.body["kind"] for request in server.requests if request.method == "POST"]
-    assert created == ["Lease", "ConfigMap", "RayJob", "Secret", "Event"]
-    (lease,) = (body for path, body in api.created.items() if "/leases/" in path)
-    assert lease["spec"]["holderIdentity"] == "", "it is released"
-    assert [line for line in log.decode().splitlines() if json.loads(line)["level"] != "info"] == []
-
-
-async def check_readiness(environment: dict[str, str], api: ScriptedApiServer) -> None:
-    """Check that the operator is ready after all initial lists, and healthy before that."""
-    text = await wait_for_status(environment, "/readyz", 503)
-    while text.count("\n") > 1 or "leader" in text:
-        text = await wait_for_status(environment, "/readyz", 503)
-    assert text.rstrip().endswith(f"/api/v1/namespaces/{NAMESPACE}/pods")
-    assert (await get_endpoint(environment, "/healthz"))[0] == 200
-    api.pods_listed.set()
-    await wait_for_status(environment, "/readyz", 200)
-
-
-def check_selectors(server: Server) -> None:
-    """Check that the operator watches only its own objects."""
-    selectors = {
-        request.path.rsplit("/", 1)[-1]: request.query.get("labelSelector")
-        for request in server.requests
-        if "watch" in request.query
-    }
-    assert selectors == {"batchinferences": None, "rayjobs": NAME_LABEL, "pods": NAME_LABEL}
-
-
-def check_metrics(text: str) -> None:
-    found = samples(text)
-
-    def value(name: str, *labels: str) -> float | None:
-        return found.get((f"batchinference_{name}", frozenset(labels)))
-
-    assert value("api_requests_total", "create", "rayjobs", "201") == 1
-    assert value("api_requests_total", "patch", "batchinferences/status", "200") == 1
-    assert value("api_requests_total", "watch", "pods", "200") == 1, "kopf's requests count too"
-    assert value("status_writes_total", "written") == 1
-    assert value("jobs", "Starting") == 1
-    assert value("queue_depth") == 0
-    assert (value("reconcile_seconds_count") or 0) >= 1
-    assert found["process_resident_memory_bytes", frozenset()] > 0
-
-
-async def test_health_follows_watches_and_refused_credentials_end_it(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    api = ScriptedApiServer()
-    api.pods_listed.set()
-    settings[f"{PREFIX}WATCH_SECONDS"] = "1"
-    server = await serve(api)
-    point_to(server, settings)
-    async with operator(settings) as process:
-        await wait_for_status(settings, "/readyz", 200)
-        api.ray_jobs_fail = True
-        assert "/rayjobs" in await wait_for_status(settings, "/healthz", 503)
-        assert "/pods" not in (await get_endpoint(settings, "/healthz"))[1]
-        api.ray_jobs_fail = False
-        await wait_for_status(settings, "/healthz", 200)
-        api.unauthorized = True
-        before = len(server.requests)
-        async with asyncio.timeout(60):
-            while process.returncode is None and not await is_unhealthy(settings):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)  # it is another process
-        assert process.returncode in (None, 1), "kopf decides whether it ends by itself"
-    watches = [request for request in server.requests[before:] if "watch" in request.query]
-    assert len(watches) < 20, "the same credentials are not tried again and again"
-
-
-async def test_lost_namespace_does_not_stop_the_others(
-    serve: Serve, settings: dict[str, str]
-) -> None:
-    settings[f"{PREFIX}NAMESPACES"] = f"gone,{NAMESPACE}"
-    api = ScriptedApiServer(forbidden="gone")
-    api.pods_listed.set()
-    server = await serve(api)
-    point_to(server, settings)
-    async with operator(settings) as process:
-        await wait_for_status(settings, "/readyz", 200)
-        await wait_for_requests(server, lambda request: request.path.endswith("/job/status"))
-        found = samples((await get_endpoint(settings, "/metrics"))[1])
-        assert found["batchinference_namespaces_unwatched", frozenset()] == 1
-        process.send_signal(signal.SIGTERM)
-        _, log = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode == 0
-    lines = [json.loads(line) for line in log.decode().splitlines()]
-    problems = [line["message"] for line in lines if line["level"] != "info"]
-    assert len(problems) >= 2
-    assert [one for one in problems if "gone" not in one] == []
-
-
-async def test_operator_ends_when_kopf_fails(serve: Serve, settings: dict[str, str]) -> None:
-    api = ScriptedApiServer()
-    api.pods_listed.set()
-    point_to(await serve(api), settings)
-    async with operator(settings) as process:
-        await wait_for_status(settings, "/readyz", 200)
-        api.watches_break.set()
-        _, log = await asyncio.wait_for(process.communicate(), 30)
-    assert process.returncode != 0
-    assert "Error in the watch-stream" in log.decode()
-
-
-@pytest.fixture
-def environment(
-    settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[dict[str, str]]:
-    """Set the environment of this process, and restore its root logger afterwards."""
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    # the client reads KUBECONFIG only once, when it is imported
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", settings["KUBECONFIG"])
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+    """Set the variables of valid files, and restore the root logger afterwards."""
+    files = {"TOKEN_KEY_FILE": tmp_path / "key", "DEFAULTS_FILE": tmp_path / "defaults.yaml"}
+    files["TOKEN_KEY_FILE"].write_text("a key of at least thirty-two bytes")
+    files["DEFAULTS_FILE"].write_text("image: registry/pipeline:1\n")
+    for name, path in files.items():
+        monkeypatch.setenv(PREFIX + name, str(path))
     logger = logging.getLogger()
     handlers, level = logger.handlers[:], logger.level
-    yield settings
+    yield files
     logger.handlers[:] = handlers
     logger.setLevel(level)
-
-
-@pytest.mark.parametrize("namespaces", [NAMESPACE, ""], ids=["one-namespace", "everywhere"])
-async def test_operator_does_not_start_without_kuberay(
-    serve: Serve, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, namespaces: str
-) -> None:
-    point_to(await serve(ScriptedApiServer(missing="rayjobs")), environment)
-    monkeypatch.setenv(f"{PREFIX}NAMESPACES", namespaces)
-    with pytest.raises(NotReady, match=r"(?s)rayjobs\.ray\.io.*install KubeRay"):
-        await operate(OperatorSettings())
 
 
 @pytest.mark.parametrize(
@@ -391,19 +36,17 @@ async def test_operator_does_not_start_without_kuberay(
     ],
 )
 def test_operator_with_bad_files_exits_and_names_the_problem(
-    environment: dict[str, str],
+    files: dict[str, Path],
     capsys: pytest.CaptureFixture[str],
     variable: str,
     content: str | None,
     expected: list[str],
 ) -> None:
-    path = Path(environment[PREFIX + variable])
+    path = files[variable]
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 1
     log = capsys.readouterr().err
-    if content is None:
-        expected = [*expected, str(path)]
     assert [each for each in expected if each not in log] == []
     assert "Traceback" not in log

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.spec import SpecError, parse
+from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import Concurrency, entry_of
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import render_objects
@@ -31,7 +31,6 @@ from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
-from support.documents.minimal import model_step
 from support.operator.objects import (
     CONFIG,
     FAILED,
@@ -253,13 +252,6 @@ def test_token_depends_only_on_job_attempt_and_key() -> None:
     assert len({token} | others) == 3
 
 
-def test_token_is_in_no_object_but_the_secret() -> None:
-    token = CONFIG.token(job(), "job-1")
-    first, second = Observed(job()), Observed(planned_job(), {"job-1": view(**INITIALIZING)})
-    made = [*act(first).create, *act(second).create]
-    assert [body["kind"] for body in made if token in repr(body)] == ["Secret"]
-
-
 def test_requeue_delay_of_a_starting_ray_job() -> None:
     seen = observe_started(view(**INITIALIZING))
     actions = act(seen)
@@ -273,28 +265,6 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
     assert act(with_pod).requeue_after == IDLE_SECONDS
     without_cluster = observe_started(view(**{**INITIALIZING, "rayClusterName": ""}))
     assert act(replace(without_cluster, ray_job_synced=True)).requeue_after == WATCHED_SECONDS
-
-
-@pytest.mark.parametrize(
-    ("report_seen", "expected"),
-    [
-        (None, "Starting"),
-        (report(JobState.PREPARING), "Starting"),
-        (report(JobState.RUNNING, rows=3), "Running"),
-        (report(JobState.FINALIZING, rows=3), "Finalizing"),
-    ],
-    ids=["no-report-yet", "preparing", "running", "finalizing"],
-)
-def test_state_of_the_driver_is_the_phase(report_seen: Report | None, expected: str) -> None:
-    actions = act(observe_started(view(**RUNNING), report=report_seen, driver_reached=True))
-    assert phase(actions) == expected
-    assert actions.requeue_after == IDLE_SECONDS, "an answer of the driver comes before"
-
-
-def test_unreachable_driver_is_reported_and_job_continues() -> None:
-    running = observe_started(view(**RUNNING), report=report(rows=3), driver_reached=True)
-    actions = act(observe_next(running, view(**RUNNING)))
-    assert (phase(actions), reason(actions)) == ("Running", "DriverSilent")
 
 
 def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:
@@ -314,24 +284,6 @@ def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:
     assert reasons == ["Starting", "Starting", "DriverSilent"]
 
 
-@pytest.mark.parametrize(
-    ("status", "events", "cause", "expected"),
-    [
-        (waiting("ImagePullBackOff", "no such image"), {}, "ImagePull", "no such image"),
-        (waiting("ContainerCreating"), {"job-1-worker": "secret not found"}, "ContainerConfig",
-         "secret not found"),
-    ],
-    ids=["status", "event"],
-)  # fmt: skip
-def test_pod_problem_is_in_the_status(
-    status: dict[str, Any], events: dict[str, str], cause: str, expected: str
-) -> None:
-    pod = PodView.of(pod_body("job-1-worker", **status))
-    actions = act(observe_started(view(**INITIALIZING), pods=(pod,), messages=events))
-    assert (phase(actions), reason(actions)) == ("Pending", cause)
-    assert message(actions) == f"pod job-1-worker: {expected}"
-
-
 @pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
 @pytest.mark.parametrize("ray_job", [RUNNING, SUCCEEDED], ids=["still-running", "ended"])
 def test_final_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> None:
@@ -340,14 +292,6 @@ def test_final_report_ends_the_job(state: JobState, ray_job: dict[str, Any]) -> 
     assert actions.status is not None
     assert replace(job(), status=actions.status).finished
     assert actions.status["completionTime"] == "2026-03-01T12:09:00Z"
-    assert actions.requeue_after == 0
-
-
-def test_ray_job_refused_by_kuberay_fails_the_job() -> None:
-    refused_one = view(jobDeploymentStatus="ValidationFailed", message="spec is invalid")
-    actions = act(observe_started(refused_one))
-    assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")
-    assert message(actions) == "spec is invalid"
     assert actions.requeue_after == 0
 
 
@@ -462,13 +406,6 @@ def test_only_a_started_driver_is_polled(observed: Observed, wanted: bool) -> No
     assert polls_driver(observed) is wanted
 
 
-def test_refusal_by_the_api_server_is_in_the_status() -> None:
-    status = status_after_create_error(job(), CreateError("403: exceeded quota: pods"), NOW)
-    assert status["phase"] == "Pending"
-    shown = status["conditions"][0]
-    assert (shown["reason"], shown["message"]) == ("Refused", "403: exceeded quota: pods")
-
-
 @pytest.mark.parametrize(
     ("controller", "runs"),
     [(None, True), ("batchinference.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)],
@@ -482,20 +419,6 @@ def test_a_job_of_another_controller_is_ignored(controller: str | None, runs: bo
     assert (entry.waiting, entry.running) == (runs, False)
     finished = replace(waiting.with_status(ended("Complete")), generation=2)
     assert (reconcile(Observed(finished), CONFIG, NOW) == Actions()) is not runs
-
-
-def test_job_view_has_the_fields_of_the_api_object() -> None:
-    seen = job({"phase": "Pending"}, generation=4, resourceVersion="77")
-    assert (seen.namespace, seen.name, seen.uid) == (NAMESPACE, "job", UID)
-    assert (seen.generation, seen.resource_version) == (4, "77")
-    assert not seen.deleting
-    assert parse(seen.document).metadata.namespace == NAMESPACE
-
-
-def test_model_step_is_rendered() -> None:
-    body = job_body()
-    body["spec"]["steps"] = [model_step()]
-    assert len(act(Observed(JobView.of(body))).create) == 2
 
 
 def test_names_depend_only_on_job_and_attempt() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,26 +136,11 @@ def test_token_differs_by_namespace_name_uid_and_attempt() -> None:
     jobs = [JOB, replace(JOB, namespace="b"), replace(JOB, name="b"), replace(JOB, uid="b")]
     tokens = {settings.token(job, name) for job in jobs for name in ("job-1", "job-2")}
     assert len(tokens) == 8
-
-
-def test_missing_key_file_is_named(tmp_path: Path) -> None:
-    settings = OperatorSettings(token_key_file=tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        settings.for_reconcile()
-
-
-def test_defaults_have_the_fields_of_spec_cluster(tmp_path: Path) -> None:
-    text = """
-image: registry/pipeline:1
-requests: {cpu: 0.5, memory: 1Gi}
-nodeSelector: {pool: gpu}
-env: [{name: A, value: b}]
-"""
-    defaults = settings_with_defaults(tmp_path, text).for_reconcile().defaults
-    assert defaults.image == "registry/pipeline:1"
-    assert defaults.requests is not None
-    assert defaults.requests.cpu == 0.5
-    assert defaults.node_selector == {"pool": "gpu"}
+    about = (
+        f"batchinference.dev/ray-cluster-token/v1\n{JOB.namespace}\n{JOB.name}\n{JOB.uid}\njob-1"
+    )
+    known = hmac.new(KEY, about.encode(), "sha256").hexdigest()
+    assert settings.token(JOB, "job-1") == known, "another version of the operator has the same"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "braces", "comment"])

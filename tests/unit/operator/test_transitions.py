@@ -28,7 +28,6 @@ from support.operator.reconcile_loop import ReconcileLoop
 from support.tiers import examples
 
 Life = Callable[[ReconcileLoop], None]
-PAIRS = [(before, after) for before, following in TRANSITIONS.items() for after in following]
 WITHOUT_ATTEMPT = {Phase.PLANNING, Phase.SUSPENDED}
 """Phases that follow Pending only before the first attempt."""
 
@@ -162,18 +161,16 @@ AFTER: dict[Phase, Life] = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), PAIRS, ids=lambda phase: phase or "new")
-def test_each_transition_of_the_diagram_happens(
-    loop: ReconcileLoop, before: Phase | None, after: Phase
-) -> None:
-    lead = (
-        blocked_by_name if before == Phase.PENDING and after in WITHOUT_ATTEMPT else BEFORE[before]
-    )
-    lead(loop)
-    assert (loop.phases[-1] if loop.phases else None) == before
-    seen = len(loop.phases)
-    AFTER[after](loop)
-    assert loop.phases[seen:] == [after]
+@pytest.mark.parametrize("before", TRANSITIONS, ids=lambda phase: phase or "new")
+def test_each_transition_of_the_diagram_happens(before: Phase | None) -> None:
+    for after in TRANSITIONS[before]:
+        loop = ReconcileLoop()
+        blocked = before == Phase.PENDING and after in WITHOUT_ATTEMPT
+        (blocked_by_name if blocked else BEFORE[before])(loop)
+        assert (loop.phases[-1] if loop.phases else None) == before
+        seen = len(loop.phases)
+        AFTER[after](loop)
+        assert loop.phases[seen:] == [after]
 
 
 EVENTS = st.lists(

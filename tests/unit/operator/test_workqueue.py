@@ -45,17 +45,6 @@ async def test_keys_are_handed_out_once_and_in_order(queue: WorkQueue[str]) -> N
 
 
 @in_virtual_time
-async def test_key_added_during_work_is_handed_out_afterwards(queue: WorkQueue[str]) -> None:
-    queue.add("a")
-    key = await queue.get()
-    queue.add(key)
-    queue.add(key)
-    assert len(queue) == 0
-    queue.done(key)
-    assert await drain(queue) == [(0, "a")]
-
-
-@in_virtual_time
 async def test_waiting_worker_is_woken_by_the_next_key(queue: WorkQueue[str]) -> None:
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(3600)
@@ -75,45 +64,6 @@ async def test_cancelled_worker_loses_no_key(queue: WorkQueue[str]) -> None:
         await first
 
 
-@pytest.mark.parametrize(
-    ("delays", "expected"),
-    [((30,), 30), ((30, 2), 2), ((2, 30), 2), ((5, 5), 5), ((30, 10, 20), 10)],
-)
-@in_virtual_time
-async def test_shortest_delay_wins(
-    queue: WorkQueue[str], delays: tuple[float, ...], expected: float
-) -> None:
-    for delay in delays:
-        queue.add_after("a", delay)
-    assert await drain(queue) == [(expected, "a")]
-
-
-@in_virtual_time
-async def test_add_cancels_the_delayed_add(queue: WorkQueue[str]) -> None:
-    queue.add_after("a", 30)
-    await asyncio.sleep(1)
-    queue.add("a")
-    assert await drain(queue) == [(1, "a")]
-
-
-@in_virtual_time
-async def test_delayed_add_of_a_queued_key_is_ignored(queue: WorkQueue[str]) -> None:
-    queue.add("a")
-    queue.add_after("a", 30)
-    assert await drain(queue) == [(0, "a")]
-
-
-@in_virtual_time
-async def test_delay_that_ends_during_work_applies_afterwards(queue: WorkQueue[str]) -> None:
-    queue.add("a")
-    key = await queue.get()
-    queue.add_after(key, 10)
-    await asyncio.sleep(20)
-    assert len(queue) == 0
-    queue.done(key)
-    assert await drain(queue) == [(20, "a")]
-
-
 @in_virtual_time
 async def test_backoff_doubles_per_key_until_forgiven(queue: WorkQueue[str]) -> None:
     delays = [queue.add_rate_limited("a") for _ in range(2000)]
@@ -123,18 +73,6 @@ async def test_backoff_doubles_per_key_until_forgiven(queue: WorkQueue[str]) -> 
     assert queue.add_rate_limited("b") == FIRST_RETRY_SECONDS
     queue.forget("a")
     assert queue.add_rate_limited("a") == FIRST_RETRY_SECONDS
-
-
-@in_virtual_time
-async def test_failed_key_is_handed_out_after_its_backoff(queue: WorkQueue[str]) -> None:
-    times = []
-    queue.add("a")
-    for _ in range(4):
-        key = await queue.get()
-        times.append(clock())
-        queue.add_rate_limited(key)
-        queue.done(key)
-    assert times == [0, 0.5, 1.5, 3.5]
 
 
 @in_virtual_time

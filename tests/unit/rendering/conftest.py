@@ -31,9 +31,3 @@ def job_name(request: pytest.FixtureRequest) -> str:
 def rendered(job_name: str) -> Rendered:
     """Return the objects of each job."""
     return render(parse_one((HERE / "jobs" / f"{job_name}.yaml").read_text()))
-
-
-@pytest.fixture
-def golden(job_name: str) -> Path:
-    """Return the golden file of the job."""
-    return HERE / "golden" / f"{job_name}.yaml"

@@ -131,9 +131,3 @@ def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limi
         assert both is not None or (one is None and other is None)
         assert all(both <= limit for limit in (one, other) if limit is not None)
     assert lowest(platform, own) == found
-
-
-@pytest.mark.parametrize("replicas", range(1, 9))
-def test_job_is_refused_exactly_above_the_limit(replicas: int) -> None:
-    step = model_step("embed", replicas={"max": replicas}, resources={"gpu": 1})
-    assert bool(problems([step], limits={"gpu": 4})) == (replicas > 4)

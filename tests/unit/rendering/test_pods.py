@@ -123,11 +123,6 @@ def test_gpu_pods_request_and_tolerate_gpus() -> None:
         assert GPU not in repr(container(pod))
 
 
-def test_requests_equal_limits_by_default() -> None:
-    for one in with_cluster(model_step()).containers:
-        assert one["resources"]["requests"] == one["resources"]["limits"]
-
-
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [

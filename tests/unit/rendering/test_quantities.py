@@ -69,16 +69,6 @@ def test_cpu_quantity_is_refused(quantity: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "limit", "chosen"),
-    [(None, "8Gi", "8Gi"), ("1024Mi", "1Gi", "1024Mi"), ("1G", "1Gi", "1G"), ("1Gi", "1G", "1G")],
-)
-def test_memory_request_is_compared_across_units(
-    wanted: str | None, limit: str, chosen: str
-) -> None:
-    assert smaller_memory(wanted, limit) == chosen
-
-
-@pytest.mark.parametrize(
     ("cpus", "quantity"),
     [(1.0, "1"), (16.0, "16"), (0.5, "500m"), (2.25, "2250m"), (0.1, "100m"), (0.0001, "1m")],
 )

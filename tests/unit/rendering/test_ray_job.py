@@ -129,19 +129,6 @@ def test_owner_references(rendered: Rendered) -> None:
         assert "ownerReferences" not in one["metadata"]
 
 
-def test_objects_have_the_namespace_of_the_job_and_the_operator_labels(rendered: Rendered) -> None:
-    labels = {
-        "app.kubernetes.io/managed-by": "batchinference-operator",
-        "batchinference.dev/name": rendered.job.metadata.name,
-    }
-    for one in rendered.objects:
-        assert one["metadata"].get("namespace") == rendered.job.metadata.namespace
-    for one in (*rendered.objects, *rendered.pods):
-        assert labels.items() <= one["metadata"]["labels"].items()
-    for one in (rendered.ray_job, *rendered.pods):
-        assert one["metadata"]["labels"][ATTEMPT_LABEL] == "1"
-
-
 def test_object_names_of_the_longest_job_name_are_valid() -> None:
     assert len(LONGEST) == 40
     made = render(job(LONGEST), attempt=999_999)
@@ -185,13 +172,6 @@ def test_the_head_has_the_digests_of_its_files(rendered: Rendered, name: str) ->
     with pytest.raises(SpecError, match="its ConfigMap was replaced"):
         check_mounted_file(path, file + "#", env)
     check_mounted_file(f"own/{name}", file + "#", env)
-
-
-def test_object_names_contain_the_uid_of_the_job() -> None:
-    made = render(job("j"))
-    for one in (made.config_map, made.secret):
-        assert UID[:8] in one["metadata"]["name"]
-    assert made.config_map["metadata"]["name"] != made.secret["metadata"]["name"]
 
 
 def test_job_without_an_image_is_not_rendered() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import nan
 from typing import Any
 
 import pytest
@@ -38,19 +37,12 @@ def test_error_policy_tolerates_errors_only_with_a_limit(
     [
         ({"maxRows": -1}, "maxRows: Input should be greater than or equal to 0, got -1"),
         ({"maxRows": 1.0}, "maxRows: Input should be a valid integer, got 1.0"),
-        ({"maxRows": True}, "maxRows: Input should be a valid integer, got true"),
-        ({"maxRows": "1"}, "maxRows: Input should be a valid integer, got '1'"),
         (
             {"maxRows": 10**15 + 1},
             "maxRows: Input should be less than or equal to 1000000000000000, got 1000000000000001",
         ),
-        ({"maxPercent": -0.1}, "maxPercent: Input should be greater than or equal to 0, got -0.1"),
-        ({"maxPercent": 101}, "maxPercent: Input should be less than or equal to 100, got 101"),
-        ({"maxPercent": nan}, "maxPercent: Input should be less than or equal to 100, got nan"),
-        ({"maxPercent": "1%"}, "maxPercent: Input should be a valid number, got '1%'"),
         ({"path": ""}, "path: String should have at least 1 character, got ''"),
         ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),
-        ({"limit": 1}, "limit: unknown field; there are maxRows, maxPercent, path, values, retry"),
     ],
     ids=short,
 )

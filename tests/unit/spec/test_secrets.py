@@ -20,14 +20,14 @@ from support.tiers import examples
 SECRET = "hunter2-hunter2"
 SECRET_DATE = dt.date(1999, 9, 9)
 ENV = "spec.cluster.env"
-PARTS = {
-    "env": "spec.cluster.env",
-    "value": "spec.cluster.env.0.value",
-    "profile": "spec.cluster.profiles.XPU.env",
-    "constructorArgs": "spec.steps.3.python.constructorArgs",
-    "callArgs": "spec.steps.3.python.callArgs",
-    "factoryArgs": "spec.steps.2.model.factoryArgs",
-}
+PARTS = [
+    "spec.cluster.env",
+    "spec.cluster.env.0.value",
+    "spec.cluster.profiles.XPU.env",
+    "spec.steps.3.python.constructorArgs",
+    "spec.steps.3.python.callArgs",
+    "spec.steps.2.model.factoryArgs",
+]
 """The paths of secrets in the document that uses every field."""
 INVALID: dict[str, Any] = {
     "text": SECRET,
@@ -49,13 +49,13 @@ INVALID: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("place", PARTS.values(), ids=PARTS.keys())
 @pytest.mark.parametrize("value", INVALID.values(), ids=INVALID.keys())
-def test_secret_in_an_invalid_value_is_not_shown(place: str, value: Any) -> None:
-    try:
-        parse(with_value(place, value))
-    except SpecError as error:
-        _assert_hidden(str(error))
+def test_secret_in_an_invalid_value_is_not_shown(value: Any) -> None:
+    for place in PARTS:
+        try:
+            parse(with_value(place, value))
+        except SpecError as error:
+            _assert_hidden(str(error))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_secret_in_invalid_yaml_is_not_shown(text: str) -> None:
 
 
 @given(
-    st.sampled_from(list(PARTS.values())),
+    st.sampled_from(PARTS),
     st.recursive(
         st.just(SECRET) | st.just(SECRET.encode()) | st.just(SECRET_DATE),
         lambda below: st.lists(below, max_size=3) | st.dictionaries(st.text(), below, max_size=3),

@@ -51,7 +51,6 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
         ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs into the query, in the words of"),
         ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
         ("huggingface", {"limit": 0}, "Input should be greater than or equal to 1, got 0"),
-        ("lance", {"version": 0}, "Input should be greater than or equal to 1, got 0"),
         ("lance", {"include_paths": True}, "unknown option 'include_paths' for lance"),
     ],
     ids=short,

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -59,6 +60,7 @@ SPECS = st.fixed_dictionaries(
                     "onCause": {"BadInput": "retry", "NodeLost": "fail"},
                 },
                 {"maxAttempts": 5, "onCause": {"RayJobDeleted": "retry"}},
+                {"maxAttempts": 5, "outOfMemory": {"maxMemory": "7Gi"}},
             ]
         ),
         "deadlines": st.sampled_from(
@@ -302,6 +304,10 @@ class JobModel(RuleBasedStateMachine):
         numbers = [attempt["number"] for attempt in attempts]
         assert numbers == list(range(1, len(numbers) + 1))
         assert all("outcome" in attempt for attempt in attempts[:-1])
+        policy = self.job and self.job["spec"].get("retry", {}).get("outOfMemory")
+        for before, after in pairwise(attempts):
+            if policy and "outOfMemory" in before and "startTime" in after:
+                assert after["memory"].keys() >= before["outOfMemory"].keys()
         failed = sum(attempt.get("outcome") == "Failed" for attempt in attempts)
         assert status.get("failedAttempts", 0) == failed
         assert not ended(status) or not attempts or "outcome" in attempts[-1]

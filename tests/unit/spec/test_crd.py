@@ -181,6 +181,7 @@ def test_schema_defaults() -> None:
         "spec.retry.maxAttempts": 3,
         "spec.retry.backoff.initial": "10s",
         "spec.retry.backoff.max": "10m",
+        "spec.retry.outOfMemory.memoryFactor": 1.5,
         "spec.ttl.cluster": "0s",
     }
 

@@ -3,6 +3,7 @@
 from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.defaults import effective
 from batchinference.rendering.kueue import QUEUE_LABEL
+from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     GENERATION,
@@ -31,4 +32,5 @@ __all__ = [
     "attempt_objects",
     "effective",
     "token_secret",
+    "with_memory",
 ]

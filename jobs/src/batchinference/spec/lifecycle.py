@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import SpecModel
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrNone
+from batchinference.spec.quantities import Memory
 
 DRAIN_SECONDS = 15
 """What a driver that is asked to stop takes to commit what is under way."""
@@ -27,6 +28,17 @@ class Backoff(SpecModel):
     """At most."""
 
 
+class OutOfMemory(SpecModel):
+    """More memory for the next attempt, after an attempt failed as `OutOfMemory`. The group of pods
+    that ran out of memory gets it: the head or a worker group. If the group is unknown, all worker
+    groups get it."""
+
+    memory_factor: Annotated[float, Field(gt=1, le=10)] = 1.5
+    """The memory of the next attempt as a multiple of what the pods of the group had."""
+    max_memory: Memory
+    """The largest memory of a pod that follows from this."""
+
+
 class Retry(SpecModel):
     """Attempts at a job. Each is a new RayJob on a new cluster. Suspending a job ends an attempt
     too, but counts for none. What is changed here holds from the next failure on."""
@@ -37,6 +49,10 @@ class Retry(SpecModel):
     """The wait between two."""
     on_cause: Annotated[dict[CauseName, Literal["retry", "fail"]], Field(max_length=32)] = {}
     """What follows from a cause, where that is to be other than usual: `OutOfMemory: fail`."""
+
+    out_of_memory: OutOfMemory | None = None
+    """Whether attempts that follow `OutOfMemory` request more memory. Without it, they request what
+    the job says."""
 
     @field_validator("on_cause")
     @classmethod

@@ -21,8 +21,12 @@ cluster, up to `retry.maxAttempts`. `retry.onCause` overrides this for single ca
 retry:
   maxAttempts: 5
   backoff: {initial: 30s, max: 10m}
-  onCause: {OutOfMemory: fail, Application: retry}
+  onCause: {Incomplete: fail, Application: retry}
+  outOfMemory: {memoryFactor: 1.5, maxMemory: 64Gi}
 ```
+
+With `retry.outOfMemory`, an attempt after `OutOfMemory` requests more memory
+([cluster.md](cluster.md#attempts-deadlines-and-cleanup)).
 
 | cause | retried | meaning |
 | --- | --- | --- |

@@ -25,6 +25,9 @@ Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}), Aft
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 
+MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Field(max_length=64)]
+
+
 class Condition(SpecModel):
     """A condition as Kubernetes defines it."""
 
@@ -95,6 +98,10 @@ class Attempt(SpecModel):
     """Why it failed."""
     message: Annotated[str, Field(max_length=1024)] | None = None
     """Why it failed, in the words of what failed."""
+    out_of_memory: MemoryOfGroups | None = None
+    """The groups of pods that ran out of memory, with the memory that a pod of each had."""
+    memory: MemoryOfGroups | None = None
+    """The memory of groups that ran out of it in earlier attempts, by `retry.outOfMemory`."""
     rows: Rows | None = None
     """Rows that it finished."""
     rows_before: Rows | None = None

@@ -12,6 +12,7 @@ from batchinference.rendering import (
     attempt_objects,
     effective,
     token_secret,
+    with_memory,
 )
 from batchinference.spec import SpecError, parse
 from batchinference.spec.causes import Cause
@@ -20,6 +21,7 @@ from batchinference.spec.problems import Problem
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, fail_job
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
 from batchinference_operator.reconcile.owned import last_names
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import add_attempt
@@ -59,6 +61,8 @@ def render_objects(job: JobView, names: Names, config: Config) -> tuple[Object, 
         )
         raise SpecError([Problem("metadata.namespace", message)])
     complete = effective(parse(job.document), config.defaults)
+    memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
+    complete = with_memory(complete, memory)
     return attempt_objects(complete, names, Owner(job.name, job.uid), job.generation)
 
 

@@ -34,6 +34,10 @@ from batchinference_operator.reconcile.driver_report import (
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kueue import track_admission
 from batchinference_operator.reconcile.lost_pods import unrecoverable_cause
+from batchinference_operator.reconcile.out_of_memory import (
+    memory_of_next_attempt,
+    record_out_of_memory,
+)
 from batchinference_operator.reconcile.owned import attempt_ray_job, last_names
 from batchinference_operator.reconcile.pending import (
     CREATE_RETRY_SECONDS,
@@ -69,7 +73,8 @@ def sync_attempt(observed: Observed, policies: Policies, config: Config, now: da
     if ray_job is None or ray_job.owner_uid != job.uid:
         return _without_ray_job(job, ray_job, policies, config, now)
     if "startTime" not in attempt:
-        job = job.with_status(record_ray_job(job.status, ray_job))
+        raised = memory_of_next_attempt(job.status, policies.retry.out_of_memory)
+        job = job.with_status(record_ray_job(job.status, ray_job, raised))
         observed = replace(observed, job=job)
     actions = _derive_status(observed, ray_job, policies, now)
     if "startTime" in attempt and not _secret_missing(observed):
@@ -133,11 +138,14 @@ def _derive_status(
     update = StatusUpdate(phase, summary, ray_job, report)
     if summary.complete:
         return complete_job(job, update, now)
-    if summary.failed:
-        cause, message = failure_cause(ray_job, report, observed.disruptions)
-        return fail_attempt(job, policies, cause, message, now, update)
-    if (unrecoverable := unrecoverable_cause(observed, ray_job, now)) is not None:
-        return fail_attempt(job, policies, *unrecoverable, now, update)
+    failure = (
+        failure_cause(ray_job, report, observed.disruptions)
+        if summary.failed
+        else unrecoverable_cause(observed, ray_job, now)
+    )
+    if failure is not None:
+        job = record_out_of_memory(job, observed, ray_job, failure[0])
+        return fail_attempt(job, policies, *failure, now, update)
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
     return _enforce_deadlines(observed, policies, update, requeue_after(observed, ray_job), now)
@@ -190,7 +198,7 @@ def _enforce_deadlines(
     limits = list(attempt_deadlines(job, policies, now, _why_no_row(update), awaits_rows=awaits))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:
-        return _fail_expired(job, policies, passed[0], update, now)
+        return _fail_expired(observed, policies, passed[0], update, now)
     limits += job_deadlines(job, policies, now, current_gpus(observed))
     interval = min([interval, *(limit.remaining for limit in limits)])
     change = _backstop_change(job, policies, update.ray_job)
@@ -215,14 +223,16 @@ def _why_no_row(update: StatusUpdate) -> str:
 
 
 def _fail_expired(
-    job: JobView, policies: Policies, passed: Deadline, update: StatusUpdate, now: datetime
+    observed: Observed, policies: Policies, passed: Deadline, update: StatusUpdate, now: datetime
 ) -> Actions:
     """Return the actions that end an attempt after a deadline.
 
     If the phase is Pending and its reason is a known cause, this is the cause of the failure.
     """
     problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
-    return fail_attempt(job, policies, problem or passed.cause, passed.message, now, update)
+    cause = problem or passed.cause
+    job = record_out_of_memory(observed.job, observed, update.ray_job, cause)
+    return fail_attempt(job, policies, cause, passed.message, now, update)
 
 
 def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:

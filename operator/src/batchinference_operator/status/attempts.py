@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from batchinference.rendering import Names
@@ -66,10 +67,17 @@ def remove_attempt(status: Status) -> Status:
 _LAST_ATTEMPT_FIELDS = ("attempt", "attempts", "rayJobName")
 
 
-def record_ray_job(status: Status, ray_job: RayJobView) -> Status:
-    """Return the status with the start time of the running attempt and the generation it runs."""
-    generation = {} if ray_job.generation is None else {"generation": ray_job.generation}
-    return _update_last(status, {"startTime": ray_job.created_at, **generation})
+def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
+    """Return the status with the start time of the running attempt, and what it runs.
+
+    `raised` are the groups of pods that ran out of memory in earlier attempts.
+    """
+    found: Attempt = {"startTime": ray_job.created_at}
+    if ray_job.generation is not None:
+        found["generation"] = ray_job.generation
+    if memory := {group: size for group, size in ray_job.memory if group in raised}:
+        found["memory"] = memory
+    return update_last(status, found)
 
 
 def update_rows(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:
@@ -84,11 +92,11 @@ def update_rows(status: Status, rows: int, now: str, *, ended: bool = False) -> 
     before = last.get("rowsBefore")
     if before is None:
         before = _rows_before(status, last, rows, ended=ended)
-        status = status if last["number"] == 1 else _update_last(status, {"rowsBefore": before})
+        status = status if last["number"] == 1 else update_last(status, {"rowsBefore": before})
     own = max(0, rows - before)
     if own == last.get("rows", 0):
         return status
-    return {**_update_last(status, {"rows": own}), "progressTime": now}
+    return {**update_last(status, {"rows": own}), "progressTime": now}
 
 
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
@@ -109,7 +117,7 @@ def reset_rows(status: Status, now: str) -> Status:
     last = last_attempt(status)
     if last is None or not last.get("rows", 0):
         return status
-    return {**_update_last(status, {"rows": 0}), "progressTime": now}
+    return {**update_last(status, {"rows": 0}), "progressTime": now}
 
 
 def mark_queued(status: Status, now: str) -> Status:
@@ -131,7 +139,8 @@ def mark_admitted(status: Status, now: str) -> Status:
     return {**status, "attempts": [*before, {**left, "admittedTime": now}]}
 
 
-def _update_last(status: Status, changes: Attempt) -> Status:
+def update_last(status: Status, changes: Attempt) -> Status:
+    """Return the status with changes of the last attempt."""
     *before, last = status["attempts"]
     return {**status, "attempts": [*before, {**last, **changes}]}
 
@@ -148,7 +157,7 @@ def end_attempt(
         ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_ATTEMPT_MESSAGE]}
     count = failed_attempts(status) + (outcome == "Failed")
     left = {key: value for key, value in status.items() if key != "gpus"}
-    return {**_update_last(left, ended), "failedAttempts": count}
+    return {**update_last(left, ended), "failedAttempts": count}
 
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:

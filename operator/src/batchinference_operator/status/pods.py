@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import NAME_LABEL
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
@@ -22,12 +23,14 @@ class PodProblem:
 
 @dataclass(frozen=True)
 class Disruption:
-    """The disruption of a pod that ran. `at` is in seconds since 1970; None if it is unknown."""
+    """The disruption of a pod that ran. `at` is in seconds since 1970; None if it is unknown.
+    `group` is the worker group of the pod or the name for heads."""
 
     cause: Cause
     message: str
     of_head: bool
     at: float | None = None
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,10 @@ def disruption_of(pod: Object) -> Disruption | None:
     if found is None:
         return None
     cause, reason, at = found
-    message = f"pod {pod['metadata']['name']}: {reason}"
-    return Disruption(cause, message, _is_head(pod["metadata"]), at)
+    metadata = pod["metadata"]
+    message, is_head = f"pod {metadata['name']}: {reason}", _is_head(metadata)
+    group = HEAD_GROUP if is_head else metadata["labels"].get(GROUP_LABEL, "")
+    return Disruption(cause, message, is_head, at, group)
 
 
 def _is_head(metadata: Object) -> bool:

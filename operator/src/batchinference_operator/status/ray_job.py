@@ -6,10 +6,14 @@ The operator keeps thousands of them, so it keeps only fields that a decision re
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.spec.base import MEMORY
 from batchinference.spec.report import last_word_in
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import truncate_message
@@ -55,6 +59,17 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
     gpus = [gpus_of(metadata.get("labels") or {}) for metadata in templates]
     counts = [int(group.get("maxReplicas", 0)) for group in groups]
     return max(gpus, default=0), sum(map(operator.mul, gpus, counts))
+
+
+def _memory(spec: Object) -> Iterator[tuple[str, str]]:
+    """Yield the name of each group of pods and the memory limit of its Ray container."""
+    cluster = spec.get("rayClusterSpec") or {}
+    head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
+    for group in (head, *(cluster.get("workerGroupSpecs") or [])):
+        containers = ((group.get("template") or {}).get("spec") or {}).get("containers") or [{}]
+        limits = (containers[0].get("resources") or {}).get("limits") or {}
+        if re.fullmatch(MEMORY, str(limits.get("memory", ""))):
+            yield group["groupName"], str(limits["memory"])
 
 
 def gpus_of(labels: dict[str, str]) -> int:
@@ -114,6 +129,8 @@ class RayJobView:
     """The deadlines after which KubeRay ends it."""
     generation: int | None
     """The generation of the BatchInference that it was created from; None if it is unknown."""
+    memory: tuple[tuple[str, str], ...]
+    """The memory of a pod of each group, the head included, by the group's name."""
     max_gpus: int | None
     """GPUs of the maximum number of workers; None if its spec has no worker groups."""
     max_gpus_per_pod: int
@@ -151,6 +168,7 @@ class RayJobView:
             suspend=bool(body.get("spec", {}).get("suspend"))
             or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
             generation=_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
+            memory=tuple(_memory(body.get("spec") or {})),
             max_gpus=most,
             max_gpus_per_pod=gpus,
             pod_creation_error=truncate_message(_replica_failure(cluster)),

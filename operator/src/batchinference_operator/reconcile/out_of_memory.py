@@ -1,0 +1,43 @@
+"""Lets the next attempt request more memory for groups of pods that ran out of it."""
+
+from __future__ import annotations
+
+from batchinference.plan.groups import HEAD_GROUP
+from batchinference.rendering.quantities import memory_quantity
+from batchinference.spec.causes import Cause
+from batchinference.spec.lifecycle import OutOfMemory
+from batchinference.spec.quantities import memory_bytes
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import update_last
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.ray_job import RayJobView
+
+
+def record_out_of_memory(
+    job: JobView, observed: Observed, ray_job: RayJobView | None, cause: Cause
+) -> JobView:
+    """Return the job with the groups that ran out of memory, if this is the cause of the failure.
+
+    If no pod was killed, for instance because Ray ended a worker process before, the group is
+    unknown. All worker groups count then.
+    """
+    if cause != Cause.OUT_OF_MEMORY or ray_job is None or not ray_job.memory:
+        return job
+    memory = dict(ray_job.memory)
+    killed = {one.group for one in observed.disruptions if one.cause == Cause.OUT_OF_MEMORY}
+    groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}
+    found = {group: memory[group] for group in sorted(groups)}
+    return job.with_status(update_last(job.status, {"outOfMemory": found}))
+
+
+def memory_of_next_attempt(status: Status, policy: OutOfMemory | None) -> dict[str, str]:
+    """Return the memory of each group that ran out of it in an earlier attempt."""
+    if policy is None:
+        return {}
+    largest, found = memory_bytes(policy.max_memory), dict[str, float]()
+    for attempt in status.get("attempts", []):
+        for group, memory in attempt.get("outOfMemory", {}).items():
+            wanted = min(memory_bytes(memory) * policy.memory_factor, largest)
+            found[group] = max(wanted, found.get(group, 0))
+    return {group: memory_quantity(size) for group, size in found.items()}

@@ -154,6 +154,16 @@ def test_loss_has_the_time_in_the_pod_status() -> None:
     assert [each and each.at for each in found] == [NOON, NOON, NOON]
 
 
+def test_loss_has_the_group_of_the_pod() -> None:
+    """KubeRay gives the head pod a group label as well."""
+    for name, label, group in (("job-1-worker", "cpu", "cpu"), ("job-1-head", "headgroup", "head")):
+        body = pod_body(name, phase="Failed", reason="Evicted")
+        body["metadata"]["labels"]["ray.io/group"] = label
+        loss = PodView.of(body).disruption
+        assert loss is not None
+        assert loss.group == group
+
+
 OUT_OF_MEMORY = "The node was low on resource: memory. Threshold quantity: 100Mi"
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from batchinference.spec.phases import AT_WORK
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.job_status import Status, without
 
 WRITE_SECONDS = 5.0
 """The minimum time between two writes that change only figures."""
@@ -32,11 +30,7 @@ def _urgent_part(status: Status, condition_fields: set[str]) -> Status:
 
     `condition_fields` are the fields of a condition that can wait.
     """
-    left = _without(status, _FIGURES)
+    left = without(status, *_FIGURES)
     for name, figures in (("attempts", _OF_ATTEMPT), ("conditions", condition_fields)):
-        left[name] = [_without(one, figures) for one in status.get(name, [])]
+        left[name] = [without(one, *figures) for one in status.get(name, [])]
     return left
-
-
-def _without(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name not in names}

@@ -12,7 +12,7 @@ from datetime import datetime
 from batchinference.spec.status import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.pods import PodView, unix_seconds
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -23,7 +23,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
 
     The usage since the last reconcile is added to that of the job and to that of the attempt.
     """
-    status = {key: value for key, value in observed.job.status.items() if key != "gpus"}
+    status = without(observed.job.status, "gpus")
     if gpus_now := current_gpus(observed):
         status["gpus"] = gpus_now
     until = unix_seconds(

@@ -8,7 +8,7 @@ from typing import Any
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.text import in_one_line
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_ATTEMPTS = 20
@@ -43,7 +43,7 @@ def add_attempt(status: Status, names: Names) -> Status:
     """Return the status with a new attempt. It starts when its RayJob is observed."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
-    left = {key: value for key, value in status.items() if key not in _OF_ATTEMPT}
+    left = without(status, *_OF_ATTEMPT)
     return {**left, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
 
 
@@ -57,14 +57,11 @@ def remove_attempt(status: Status) -> Status:
     The next attempt gets the same number.
     """
     *before, last = status["attempts"]
-    left = {key: value for key, value in status.items() if key not in _LAST_ATTEMPT_FIELDS}
+    left = without(status, "attempt", "attempts", "rayJobName")
     if not before:
         return left
     name = before[-1]["rayJobName"]
     return {**left, "attempt": last["number"] - 1, "attempts": before, "rayJobName": name}
-
-
-_LAST_ATTEMPT_FIELDS = ("attempt", "attempts", "rayJobName")
 
 
 def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
@@ -125,9 +122,8 @@ def mark_queued(status: Status, now: str) -> Status:
     *before, last = status["attempts"]
     if "queuedTime" in last:
         return status
-    left = {key: value for key, value in last.items() if key not in ("admittedTime", "rows")}
-    started_anew = {key: value for key, value in status.items() if key != "progressTime"}
-    return {**started_anew, "attempts": [*before, {**left, "queuedTime": now}]}
+    queued = {**without(last, "admittedTime", "rows"), "queuedTime": now}
+    return {**without(status, "progressTime"), "attempts": [*before, queued]}
 
 
 def mark_admitted(status: Status, now: str) -> Status:
@@ -135,8 +131,8 @@ def mark_admitted(status: Status, now: str) -> Status:
     *before, last = status["attempts"]
     if "queuedTime" not in last:
         return status
-    left = {key: value for key, value in last.items() if key != "queuedTime"}
-    return {**status, "attempts": [*before, {**left, "admittedTime": now}]}
+    admitted = {**without(last, "queuedTime"), "admittedTime": now}
+    return {**status, "attempts": [*before, admitted]}
 
 
 def update_last(status: Status, changes: Attempt) -> Status:
@@ -156,8 +152,7 @@ def end_attempt(
     if cause is not None:
         ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_ATTEMPT_MESSAGE]}
     count = failed_attempts(status) + (outcome == "Failed")
-    left = {key: value for key, value in status.items() if key != "gpus"}
-    return {**update_last(left, ended), "failedAttempts": count}
+    return {**update_last(without(status, "gpus"), ended), "failedAttempts": count}
 
 
 def newly_ended(before: Status, after: Status) -> list[Attempt]:

@@ -40,7 +40,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     if report is not None:
         status |= _report_fields(report, previous)
     if "progress" in status and update.phase not in AT_WORK:
-        status["progress"] = _at_rest(status["progress"])
+        status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
         status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:
@@ -77,9 +77,9 @@ def with_observed_generation(status: Status, generation: int) -> Status | None:
     return {**status, "observedGeneration": generation, "conditions": conditions}
 
 
-def _at_rest(progress: Status) -> Status:
-    """Return the progress of a job that processes no rows, without `eta`, which is unknown."""
-    return {key: value for key, value in progress.items() if key != "eta"}
+def without(status: Status, *names: str) -> Status:
+    """Return a status, or a part of one, without these fields."""
+    return {name: value for name, value in status.items() if name not in names}
 
 
 def _report_fields(report: Report, previous: Status) -> Status:
@@ -106,12 +106,9 @@ def without_newer_fields(patch: Status) -> Status:
     These are fields with enum values that it may not know. The reasons of conditions, which are not
     enums, still contain the same information.
     """
-    left = {key: value for key, value in patch.items() if key != "phase"}
+    left = without(patch, "phase")
     if "attempts" in left:
-        left["attempts"] = [
-            {key: value for key, value in attempt.items() if key not in ("cause", "rowsBefore")}
-            for attempt in left["attempts"]
-        ]
+        left["attempts"] = [without(one, "cause", "rowsBefore") for one in left["attempts"]]
     return left
 
 

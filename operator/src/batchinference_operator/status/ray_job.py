@@ -68,8 +68,9 @@ def _memory(spec: Object) -> Iterator[tuple[str, str]]:
     for group in (head, *(cluster.get("workerGroupSpecs") or [])):
         containers = ((group.get("template") or {}).get("spec") or {}).get("containers") or [{}]
         limits = (containers[0].get("resources") or {}).get("limits") or {}
-        if re.fullmatch(MEMORY, str(limits.get("memory", ""))):
-            yield group["groupName"], str(limits["memory"])
+        memory = str(limits.get("memory", ""))
+        if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may change it
+            yield group["groupName"], memory
 
 
 def gpus_of(labels: dict[str, str]) -> int:
@@ -83,6 +84,7 @@ def _number(text: str | None) -> int | None:
 
 
 MAX_DIGITS = 6
+MAX_MEMORY = 16
 
 
 def _time(status: Object, field: str) -> str:

@@ -29,10 +29,11 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
+from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.write import WriteParquet
+from batchinference.spec.write import WriteRows
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
@@ -101,14 +102,18 @@ class Executor:
         errors = self._spec.errors
         return ErrorHandling(errors.tolerant, self._prepared.attempt.layout.input, errors.values)
 
-    def rewrite_files(self, end: Snapshot, write: WriteParquet) -> Snapshot:
+    def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Unify the schemas of the files of a finished output, and merge the small files that this
         run has written, unless the spec says how rows are divided. Return the new snapshot."""
+        write = self._spec.write
+        form = part_format_of(write)
+        if form is None or not isinstance(write, WriteRows):
+            return end
         divided = write.rows_per_file is not None or write.partition_by
         earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
         names = {file.name for entry in end.entries for file in entry.data}
         mergeable = set() if divided else names - earlier
-        work, entries = rewrites(self._prepared.attempt, end.entries, write.compression, mergeable)
+        work, entries = rewrites(self._prepared.attempt, end.entries, form, mergeable)
         if fit_in_driver(work):
             rewritten = [rewrite() for rewrite in work]
         else:

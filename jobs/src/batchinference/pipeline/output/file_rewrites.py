@@ -1,11 +1,11 @@
-"""Rewrites the Parquet files of a finished output: one schema for all, and no small files.
+"""Rewrites the files of a finished output: one schema for all, and no small files.
 
-A task knows only the types of its own rows. A column that has no value in any of these rows gets
-the type null. A column that none of these rows has is missing. A column of whole numbers becomes an
-integer column, even if other tasks have fractions in it. Readers that use the schema of the first
-file then fail or drop the column. A small job also commits after a few rows, so that it shows
-progress. Such files are therefore written again before the output counts as complete. The new files
-have new names. The old files are deleted after a snapshot names the new ones
+A task knows only the columns and types of its own rows. A column that has no value in any of these
+rows gets the type null. A column that none of these rows has is missing. A column of whole numbers
+becomes an integer column, even if other tasks have fractions in it. Readers that use the schema of
+the first file then fail or drop the column. A small job also commits after a few rows, so that it
+shows progress. Such files are therefore written again before the output counts as complete. The new
+files have new names. The old files are deleted after a snapshot names the new ones
 (`Attempt.put_unified`).
 """
 
@@ -16,16 +16,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import renamed_part
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, total
+from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, total
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.output.part_formats import ParquetParts, PartFormat
 from batchinference.pipeline.schema import unify_field
-from batchinference.pipeline.storage.arrow_files import parquet_schema, read_table
+from batchinference.pipeline.storage.arrow_files import parquet_schema
 from batchinference.pipeline.storage.location import Location
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
@@ -36,14 +37,62 @@ take in a file, so that the bytes of the files do not limit the memory."""
 
 
 @dataclass(frozen=True)
+class OutputSchema:
+    """The columns of all files of an output, in their order. `types` has a type for each column
+    that some files lack, or that has different types in different files."""
+
+    names: tuple[str, ...]
+    types: pa.Schema
+    typed: bool
+
+    @classmethod
+    def of(cls, place: Location, entries: list[ManifestEntry], form: PartFormat) -> OutputSchema:
+        """Return the schema that can hold the rows of all entries. The order of the columns is that
+        of the first file that has them, in the order of the input."""
+        ordered = sorted(entries, key=lambda entry: entry.row_ranges)
+        names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
+        if form.typed:
+            return cls(names, _types(place, entries), typed=True)
+        absent = {name for entry in entries for name in names if name not in dict(entry.columns)}
+        texts = pa.schema([(name, pa.string()) for name in names if name in absent])
+        return cls(names, texts, typed=False)
+
+    def columns(self, entry: ManifestEntry) -> list[tuple[str, str]]:
+        """Return the columns of an entry after its files were given this schema."""
+        types = {field.name: str(field.type) for field in self.types}
+        return self._ordered(dict(entry.columns) | types)
+
+    def fits(self, entry: ManifestEntry) -> bool:
+        """Return whether the files of an entry have this schema already."""
+        return self.distinct(self.columns(entry)) == self.distinct(entry.columns)
+
+    def distinct(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
+        """Return what must be equal in files with the same columns: names, and types if any."""
+        return tuple(columns if self.typed else [name for name, _ in columns])
+
+    def cast(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a file with this schema. A value that does not fit the type of its
+        column, such as an integer with more digits than a float, keeps the type of the column."""
+        arrays = {name: table.column(name) for name in table.column_names}
+        for field in self.types:
+            arrays.setdefault(field.name, pa.nulls(table.num_rows, field.type))
+            with suppress(pa.ArrowInvalid):
+                arrays[field.name] = arrays[field.name].cast(field.type)
+        return pa.table(dict(self._ordered(arrays)))
+
+    def _ordered(self, found: dict[str, Any]) -> list[tuple[str, Any]]:
+        return [(name, found[name]) for name in self.names if name in found]
+
+
+@dataclass(frozen=True)
 class RewriteTask:
-    """Writes the files of manifest entries again, so that their columns have these types. The files
-    of several entries are merged."""
+    """Writes the files of manifest entries again with this schema. The files of several entries are
+    merged."""
 
     attempt: Attempt
     entries: list[ManifestEntry]
-    types: pa.Schema
-    compression: str
+    schema: OutputSchema
+    form: PartFormat
 
     @property
     def size(self) -> int:
@@ -57,9 +106,10 @@ class RewriteTask:
         """Write the new files and return the entries that name them.
 
         Raises BadOutput, and leaves no files, if this task is late."""
-        names = [name for name, _ in _columns(self.entries[0], self.types)]
+        data = self.attempt.layout.data
         tables = [
-            [self._typed(file.name).select(names) for file in entry.data] for entry in self.entries
+            [self.schema.cast(self.form.read((data / file.name).read())) for file in entry.data]
+            for entry in self.entries
         ]
         first, *others = (table.schema for each in tables for table in each)
         if len(self.entries) > 1 and all(map(first.equals, others)):
@@ -68,46 +118,47 @@ class RewriteTask:
 
     def _rewritten(self, entry: ManifestEntry, tables: list[pa.Table]) -> ManifestEntry:
         pairs = zip(entry.data, tables, strict=True)
-        data = [self._put(self.attempt.layout.data, old.name, table) for old, table in pairs]
-        return replace(entry, data=data, columns=_columns(entry, self.types))
+        data = [self._put(old.name, table) for old, table in pairs]
+        return replace(entry, data=data, columns=self.schema.columns(entry))
 
     def _merged(self, table: pa.Table) -> ManifestEntry:
-        layout, first = self.attempt.layout, self.entries[0]
-        errors = [one.errors.name for one in self.entries if one.errors]
-        records = [_read(layout.errors / name) for name in errors]
+        first = self.entries[0]
         return ManifestEntry(
             total(entry.counts for entry in self.entries),
             [each for entry in self.entries for each in entry.row_ranges],
             [],
-            [self._put(layout.data, first.data[0].name, table)],
-            _columns(first, self.types),
-            self._put(layout.errors, errors[0], pa.concat_tables(records)) if errors else None,
+            [self._put(first.data[0].name, table)],
+            self.schema.columns(first),
+            merged_errors(self.attempt, self.entries),
         )
 
-    def _typed(self, name: str) -> pa.Table:
-        table = _read(self.attempt.layout.data / name)
-        for field in self.types:
-            if field.name in table.column_names:
-                index = table.column_names.index(field.name)
-                with suppress(pa.ArrowInvalid):  # an integer has more digits than a float can hold
-                    column = table.column(index).cast(field.type)
-                    table = table.set_column(index, field.name, column)
-            else:
-                table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
-        return table
-
-    def _put(self, place: Location, old: str, table: pa.Table) -> DataFile:
-        ((_, content),) = ParquetWriter(self.compression).files(table)
-        self.attempt.check_rewrite()
+    def _put(self, old: str, table: pa.Table) -> DataFile:
         name = renamed_part(old, uuid.uuid4().hex[:8])
-        file = place.inside(name)
-        file.write(content)
-        try:
-            self.attempt.check_rewrite()
-        except BadOutput:
-            file.delete()
-            raise
-        return DataFile.of(name, content)
+        return put_rewritten(self.attempt, self.attempt.layout.data, name, self.form.write(table))
+
+
+def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
+    """Write a new file. Raises BadOutput, and leaves no file, if the task is late."""
+    attempt.check_rewrite()
+    file = place.inside(name)
+    file.write(content)
+    try:
+        attempt.check_rewrite()
+    except BadOutput:
+        file.delete()
+        raise
+    return DataFile.of(name, content)
+
+
+def merged_errors(attempt: Attempt, entries: list[ManifestEntry]) -> DataFile | None:
+    """Write the error records of entries to one file and return it; None if there are none."""
+    place = attempt.layout.errors
+    names = [entry.errors.name for entry in entries if entry.errors]
+    if not names:
+        return None
+    form = ParquetParts("snappy")
+    content = form.write(pa.concat_tables([form.read((place / name).read()) for name in names]))
+    return put_rewritten(attempt, place, renamed_part(names[0], uuid.uuid4().hex[:8]), content)
 
 
 def fit_in_driver(tasks: list[RewriteTask]) -> bool:
@@ -119,29 +170,24 @@ def fit_in_driver(tasks: list[RewriteTask]) -> bool:
 def rewrites(
     attempt: Attempt,
     entries: list[ManifestEntry],
-    compression: str,
+    form: PartFormat,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
     """Return the required rewrites, and the other entries. Columns without a common type are not
     changed. Entries are merged if all their files are small and in `mergeable`."""
     written = [entry for entry in entries if entry.data]
-    uneven = _uneven([dict(entry.columns) for entry in written])
-    types = _types(attempt.layout.data, written, uneven)
+    schema = OutputSchema.of(attempt.layout.data, written, form)
     tasks, others = [], [entry for entry in entries if not entry.data]
-    for group in _groups(written, types, mergeable):
-        there = [dict(entry.columns) for entry in group]
-        fields = [
-            field for field in types if any(t.get(field.name) != str(field.type) for t in there)
-        ]
-        if fields or len(group) > 1:
-            tasks.append(RewriteTask(attempt, group, pa.schema(fields), compression))
+    for group in _groups(written, schema, mergeable):
+        if len(group) > 1 or not all(schema.fits(entry) for entry in group):
+            tasks.append(RewriteTask(attempt, group, schema, form))
         else:
             others += group
     return tasks, others
 
 
 def _groups(
-    entries: list[ManifestEntry], types: pa.Schema, mergeable: Collection[str]
+    entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
 ) -> Iterator[list[ManifestEntry]]:
     """Yield the entries whose files become one file. They are in the order of the input and have
     the same columns."""
@@ -151,7 +197,7 @@ def _groups(
         apart = entry.shares or entry.counts.failed >= entry.counts.read
         merges = not apart and all(file.name in mergeable for file in entry.data)
         if merges and _size(entry) <= SMALL_BYTES and _rows(entry) < MERGED_ROWS:
-            small[frozenset(_columns(entry, types))].append(entry)
+            small[schema.distinct(schema.columns(entry))].append(entry)
         else:
             yield [entry]
     for alike in small.values():
@@ -173,20 +219,16 @@ def _rows(entry: ManifestEntry) -> int:
     return entry.counts.written
 
 
-def _columns(entry: ManifestEntry, types: pa.Schema) -> list[tuple[str, str]]:
-    """Return the columns of an entry after its files were given these types."""
-    return list((dict(entry.columns) | {field.name: str(field.type) for field in types}).items())
-
-
 def _uneven(files: list[dict[str, str]]) -> set[str]:
     """Return the columns that some files lack, or that have different types in different files."""
     names = {name for file in files for name in file}
     return {name for name in names if len({file.get(name) for file in files}) > 1}
 
 
-def _types(place: Location, entries: list[ManifestEntry], uneven: set[str]) -> pa.Schema:
+def _types(place: Location, entries: list[ManifestEntry]) -> pa.Schema:
     """Return a type for each uneven column that can hold all of its values. Reads one file for
     each type of a column. Columns without a common type are omitted."""
+    uneven = _uneven([dict(entry.columns) for entry in entries])
     kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
     for entry in entries:
         new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
@@ -197,7 +239,3 @@ def _types(place: Location, entries: list[ManifestEntry], uneven: set[str]) -> p
                 kinds[name][there[name]] = schema.field(name)
     common = (unify_field(list(fields.values())) for fields in kinds.values())
     return pa.schema([field for field in common if field is not None])
-
-
-def _read(file: Location) -> pa.Table:
-    return read_table(pa.BufferReader(file.read())).replace_schema_metadata()

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, ColumnName
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
 _LEFT_OUT = ("_", ".")
@@ -56,8 +56,8 @@ class WriteCsv(WriteRows, WriteDirectories):
     """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
-    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
-    """The character between two fields."""
+    delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
+    """The character between two fields: a tab or a punctuation mark that no number or date has."""
 
 
 class WriteNumpy(WriteRows, WriteDirectories):

@@ -12,8 +12,9 @@ files have new names. The old files are deleted after a snapshot names the new o
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,9 +86,8 @@ class OutputSchema:
 
 
 @dataclass(frozen=True)
-class RewriteTask:
-    """Writes the files of manifest entries again with this schema. The files of several entries are
-    merged."""
+class Rewrite(ABC):
+    """Writes the files of manifest entries again with this schema."""
 
     attempt: Attempt
     entries: list[ManifestEntry]
@@ -96,21 +96,28 @@ class RewriteTask:
 
     @property
     def size(self) -> int:
-        return sum(map(_size, self.entries))
+        return sum(map(size_of, self.entries))
 
     @property
     def rows(self) -> int:
-        return sum(map(_rows, self.entries))
+        return sum(map(rows_of, self.entries))
 
+    @abstractmethod
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files and return the entries that name them.
 
         Raises BadOutput, and leaves no files, if this task is late."""
-        data = self.attempt.layout.data
-        tables = [
-            [self.schema.cast(self.form.read((data / file.name).read())) for file in entry.data]
-            for entry in self.entries
-        ]
+
+    def _table(self, file: DataFile) -> pa.Table:
+        return self.schema.cast(self.form.read((self.attempt.layout.data / file.name).read()))
+
+
+@dataclass(frozen=True)
+class RewriteTask(Rewrite):
+    """Merges the files of entries that have the same columns, and writes others each for itself."""
+
+    def __call__(self) -> list[ManifestEntry]:
+        tables = [list(map(self._table, entry.data)) for entry in self.entries]
         first, *others = (table.schema for each in tables for table in each)
         if len(self.entries) > 1 and all(map(first.equals, others)):
             return [self._merged(pa.concat_tables([one for each in tables for one in each]))]
@@ -161,7 +168,7 @@ def merged_errors(attempt: Attempt, entries: list[ManifestEntry]) -> DataFile | 
     return put_rewritten(attempt, place, renamed_part(names[0], uuid.uuid4().hex[:8]), content)
 
 
-def fit_in_driver(tasks: list[RewriteTask]) -> bool:
+def fit_in_driver(tasks: Sequence[Rewrite]) -> bool:
     """Return whether the files of these tasks are small enough to be read in the driver."""
     size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
     return size <= MERGED_BYTES and rows <= MERGED_ROWS
@@ -193,10 +200,9 @@ def _groups(
     the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # a row of which a part has failed must stay apart, because a retry removes its whole entry
-        apart = entry.shares or entry.counts.failed >= entry.counts.read
+        apart = entry.shares or may_fail_in_part(entry)
         merges = not apart and all(file.name in mergeable for file in entry.data)
-        if merges and _size(entry) <= SMALL_BYTES and _rows(entry) < MERGED_ROWS:
+        if merges and size_of(entry) <= SMALL_BYTES and rows_of(entry) < MERGED_ROWS:
             small[schema.distinct(schema.columns(entry))].append(entry)
         else:
             yield [entry]
@@ -204,18 +210,24 @@ def _groups(
         group: list[ManifestEntry] = []
         for entry in sorted(alike, key=lambda entry: entry.row_ranges):
             larger = [*group, entry]
-            if sum(map(_size, larger)) > MERGED_BYTES or sum(map(_rows, larger)) > MERGED_ROWS:
+            if sum(map(size_of, larger)) > MERGED_BYTES or sum(map(rows_of, larger)) > MERGED_ROWS:
                 yield group
                 larger = [entry]
             group = larger
         yield group
 
 
-def _size(entry: ManifestEntry) -> int:
+def may_fail_in_part(entry: ManifestEntry) -> bool:
+    """Return whether an entry may hold rows of which only a part has failed. It must stay apart,
+    because a retry of its failed rows removes the whole entry."""
+    return bool(entry.errors) and entry.counts.failed >= entry.counts.read
+
+
+def size_of(entry: ManifestEntry) -> int:
     return sum(file.bytes for file in entry.data)
 
 
-def _rows(entry: ManifestEntry) -> int:
+def rows_of(entry: ManifestEntry) -> int:
     return entry.counts.written
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,7 +106,7 @@ class CsvParts:
         return _packed(text, self.gzip)
 
 
-def _texts(columns: dict[str, Iterable[str]]) -> pa.Table:
+def _texts(columns: Mapping[str, Iterable[str]]) -> pa.Table:
     return pa.table({name: pa.array(texts, pa.string()) for name, texts in columns.items()})
 
 

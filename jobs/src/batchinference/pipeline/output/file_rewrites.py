@@ -25,7 +25,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import renamed_part
 from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, total
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.part_formats import ParquetParts, PartFormat
+from batchinference.pipeline.output.part_formats import TEXT, ParquetParts, PartFormat
 from batchinference.pipeline.schema import unify_field
 from batchinference.pipeline.storage.arrow_files import parquet_schema
 from batchinference.pipeline.storage.location import Location
@@ -55,7 +55,7 @@ class OutputSchema:
         if form.typed:
             return cls(names, _types(place, entries), typed=True)
         absent = {name for entry in entries for name in names if name not in dict(entry.columns)}
-        texts = pa.schema([(name, pa.string()) for name in names if name in absent])
+        texts = pa.schema([(name, TEXT) for name in names if name in absent])
         return cls(names, texts, typed=False)
 
     def columns(self, entry: ManifestEntry) -> list[tuple[str, str]]:

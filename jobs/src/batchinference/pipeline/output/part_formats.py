@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.commit.manifest import Content
-from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteParquet
+
+TEXT = pa.large_string()
+"""The type of the columns of a format without types."""
+ROWS = 10_000
+"""Rows that are Python objects at a time, which take much more memory than the file."""
+_JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 class PartFormat(Protocol):
@@ -65,18 +72,22 @@ class JsonParts:
     typed = False
 
     def read(self, content: bytes) -> pa.Table:
-        rows = [json.loads(line) for line in _unpacked(content, self.gzip).split(b"\n")[:-1]]
-        columns = {name: [to_json(row[name]) for row in rows] for name in rows[0]}
-        return _texts(columns)
+        lines = io.BytesIO(_unpacked(content, self.gzip))
+        return pa.concat_tables(map(_json_texts, iter(lambda: list(islice(lines, ROWS)), [])))
 
     def write(self, table: pa.Table) -> Content:
         names = [json.dumps(name, ensure_ascii=False) for name in table.column_names]
-        columns = [column.to_pylist() for column in table.columns]
         lines = (
             ", ".join(f"{name}: {value or 'null'}" for name, value in zip(names, row, strict=True))
-            for row in zip(*columns, strict=True)
+            for row in _rows(table)
         )
         return _packed("".join(f"{{{line}}}\n" for line in lines), self.gzip)
+
+
+def _json_texts(lines: list[bytes]) -> pa.Table:
+    rows = [json.loads(line) for line in lines]
+    texts = {name: [_JSON.encode(row[name]) for row in rows] for name in rows[0]}
+    return pa.table({name: pa.array(column, TEXT) for name, column in texts.items()})
 
 
 @dataclass(frozen=True)
@@ -88,26 +99,33 @@ class CsvParts:
     typed = False
 
     def read(self, content: bytes) -> pa.Table:
-        mark = re.escape(self.delimiter)
-        field = re.compile(rf'("[^"]*(?:""[^"]*)*"|[^{mark}\n]*)({mark}|\n)')
-        found = field.findall(_unpacked(content, self.gzip).decode())
-        width = next(number for number, (_, end) in enumerate(found, 1) if end == "\n")
-        fields = [text for text, _ in found]
-        return _texts(
-            {name[1:-1].replace('""', '"'): fields[number + width :: width]
-             for number, name in enumerate(fields[:width])}
-        )  # fmt: skip
+        content = _unpacked(content, self.gzip)
+        marks = np.frombuffer(content, np.uint8)
+        quoted = np.logical_xor.accumulate(marks == ord('"'))
+        ends = np.flatnonzero(((marks == ord(self.delimiter)) | (marks == ord("\n"))) & ~quoted)
+        width = int(np.argmax(marks[ends] == ord("\n"))) + 1
+        # texts that alternate: a field, and the character that ends it
+        bounds = np.column_stack([np.append(0, ends[:-1] + 1), ends]).ravel()
+        offsets = pa.py_buffer(np.append(bounds, len(content)))
+        texts = pa.LargeStringArray.from_buffers(len(bounds), offsets, pa.py_buffer(content))
+        fields = texts.take(pa.array(np.arange(0, len(texts), 2)))
+        names = [name[1:-1].replace('""', '"') for name in fields[:width].to_pylist()]
+        places = np.arange(width, len(fields)).reshape(-1, width)
+        columns = [fields.take(pa.array(column)) for column in places.T]
+        return pa.table(columns, names)
 
     def write(self, table: pa.Table) -> Content:
-        names = ['"' + name.replace('"', '""') + '"' for name in table.column_names]
-        columns = [column.to_pylist() for column in table.columns]
-        rows = [names, *zip(*columns, strict=True)]
-        text = "".join(self.delimiter.join(field or "" for field in row) + "\n" for row in rows)
-        return _packed(text, self.gzip)
+        header = tuple('"' + name.replace('"', '""') + '"' for name in table.column_names)
+        lines = (
+            self.delimiter.join(field or "" for field in row)
+            for row in chain([header], _rows(table))
+        )
+        return _packed("".join(f"{line}\n" for line in lines), self.gzip)
 
 
-def _texts(columns: Mapping[str, Iterable[str]]) -> pa.Table:
-    return pa.table({name: pa.array(texts, pa.string()) for name, texts in columns.items()})
+def _rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
+    for batch in table.to_batches(max_chunksize=ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _unpacked(content: bytes, packed: bool) -> bytes:

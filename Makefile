@@ -224,6 +224,14 @@ $(VENV)/.daft: $(VENV)/.test
 throughput: $(VENV)/.daft ## Measure rows a second against what users would write instead, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
+.PHONY: ablation
+ablation: $(VENV)/.test ## Measure what row ids, error handling, commits, progress and bucketing cost, on this machine
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/ablation.py
+
+.PHONY: scaling
+scaling: $(VENV)/.test $(CHART)/charts ## Measure a job on 1, 2 and 4 workers, on the cluster of KUBECONFIG
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/scaling.py
+
 .PHONY: many-files
 many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files against hand-written Ray Data
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/many_files.py

@@ -26,7 +26,7 @@ from support.outputs.verify_command import verified
 
 PHOTOGRAPHS = ["astronaut", "chelsea", "coffee"]
 WRITES = {job["write"]["format"]: job["write"] for job in jobs("docs/outputs.md")}
-FORMATS = ["parquet", "numpy", "webdataset", "images", "lance", "delta", "iceberg", "sql"]
+FORMATS = ["parquet", "csv", "numpy", "webdataset", "images", "lance", "delta", "iceberg", "sql"]
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +76,12 @@ def parquet(place: Path) -> list[str]:
     found = pads.dataset(place / "out/parquet", partitioning="hive").to_table()
     assert set(found.column("class").to_pylist()) == {"pets"}
     return names(found.to_pylist())
+
+
+def csv_(place: Path) -> list[str]:
+    found = pads.dataset(place / "out/ordered", format="csv").to_table()
+    assert found.column("row").to_pylist() == [0, 10**12, 2 * 10**12]
+    return list(found.column("name").to_pylist())
 
 
 def numpy(place: Path) -> list[str]:
@@ -133,6 +139,7 @@ def names(rows: list[dict[str, Any]]) -> list[str]:
 
 
 READ = {
-    **{"parquet": parquet, "numpy": numpy, "webdataset": webdataset, "images": images},
+    **{"parquet": parquet, "csv": csv_, "numpy": numpy, "webdataset": webdataset},
+    **{"images": images},
     **{"lance": lance_, "delta": delta, "iceberg": iceberg, "sql": sql},
 }

@@ -57,6 +57,12 @@ def test_class_is_constructed_once() -> None:
     assert user_code.Scaler.made == before + 1
 
 
+def test_constructor_gets_the_device() -> None:
+    arguments = {"factor": 2, "column": "{device}"}
+    step = PythonStep(callable="user_code:Scaler", constructorArgs=arguments)
+    assert python_transform("own", step, "cuda:0")._function.column == "cuda:0"
+
+
 def test_untouched_columns_keep_their_types() -> None:
     table = pa.table(
         {

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from PIL import Image
 
 from batchinference.spec.report import REPORT_FILE, JobState, Report
 from support.jobs.command import Command, wait_until
@@ -107,7 +108,7 @@ class TestSuccess:
         kept = report_in(directory / "reports" / "here")
         beside = (directory / "out" / "_batchinference" / "report.json").read_bytes()
         assert kept == Report.parse(beside)
-        assert kept.state == JobState.SUCCEEDED
+        assert (kept.state, kept.retries) == (JobState.SUCCEEDED, 1)
 
     def test_no_secret_is_printed_or_stored(
         self, done: subprocess.CompletedProcess[str], directory: Path
@@ -142,6 +143,34 @@ class TestSuccess:
         assert again.exit_code == 0
         assert "the output was complete already" in again.stderr
         assert report_in(directory / "reports" / "here") == before
+
+
+def test_preview_shows_the_first_rows_and_leaves_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        Image.new("RGB", (197, 221)).save(tmp_path / "in" / f"{name}.png")
+    read = {"format": "images", "options": {"include_paths": True}}
+    write = {"format": "images", "column": "image", "path": "out"}
+    job = job_document("pets", "in", "out", read=read)
+    job["spec"]["write"] = write
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    monkeypatch.chdir(tmp_path)
+    done = invoke_without_ray("run", "job.yaml", "--preview", "2")
+    assert done.exit_code == 0
+    shown = done.stderr.partition("row 0:")[2]
+    assert shown.count("image: 221x197x3 uint8") == 2
+    assert "output  none (--preview)" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "job.yaml"]
+    for arguments, message in (
+        (["--address", "auto"], "--preview runs on this machine only"),
+        ([], "read.format sql has no limit"),
+    ):
+        job["spec"]["read"] = {"format": "sql", "query": "SELECT 1", "url": "sqlite://"}
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        refused = invoke_without_ray("run", "job.yaml", "--preview", "2", *arguments)
+        assert (refused.exit_code, message in refused.stderr) == (2, True)
 
 
 def test_failed_job_ends_with_1_and_its_reason(

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.data import Dataset
+from ray.data import DataContext, Dataset
 
+from batchinference.pipeline.execution.control import ExecutionControl
+from batchinference.pipeline.execution.staged import StagedExecution
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import files as input_files
-from support.documents.minimal import Document
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import CPU_GROUP, plan_for_cluster
+from batchinference.plan.groups import GROUP_LABEL
+from support.documents.minimal import Document, model_step
+from support.documents.parsed import spec_of
 from support.jobs.on_ray import job_document, run_job, write_lines
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -55,7 +63,7 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
-        {},
+        {"rowNumber": "row", "order": "input"},
         ["ReadRows->MapBatches(filter)", "MapBatches(pool)", "MapBatches(after)", "Write"],
     ),
 }
@@ -73,12 +81,44 @@ def test_tasks_are_fused_but_pools_and_writing_are_not(
     run = run_job(_job(tmp_path, files, steps, write))
     assert run.counts == (60, 60, 0, 0)
     assert operators(written[0]) == expected
+    options = DataContext.get_current().execution_options
+    assert options.preserve_order == ("order" in write)
 
 
 def test_job_without_pools_needs_no_operators(tmp_path: Path, written: list[Dataset]) -> None:
     run = run_job(_job(tmp_path, 1, [FILTER, FUNCTION, CLASS], {}))
     assert run.counts == (60, 60, 0, 0)
     assert written == []
+
+
+def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading, decoding and writing are for the CPU workers of a cluster."""
+    places: dict[str, Document] = {}
+
+    def write(self: Dataset, sink: object, ray_remote_args: Document, **_: object) -> None:
+        places["Write"] = ray_remote_args["label_selector"]
+        operator = self._logical_plan.dag
+        while operator is not None:
+            places[operator.name] = operator.ray_remote_args["label_selector"]
+            operator = next(iter(operator.input_dependencies), None)
+
+    monkeypatch.setattr(Dataset, "write_datasink", write)
+    decode = {"name": "decode", "decode": {"column": "image", "format": "image"}}
+    step = model_step("see", resources={"custom": {"NPU": 1}})
+    read = {"format": "parquet", "paths": ["s3://in/"]}
+    plan = plan_for_cluster(spec_of(read=read, steps=[decode, step, AFTER]))
+    control, sink = ExecutionControl(), SimpleNamespace(run_id="run")
+    errors = ErrorHandling(tolerant=False, input=Location("/in"))
+    StagedExecution(plan, [lambda: iter(())], 1, True, errors, sink, control).run()
+    on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
+    assert places == {
+        "ReadRows": on_cpus,
+        "MapBatches(decode)": on_cpus,
+        "MapBatches(see)": on_device,
+        "MapBatches(after)": on_cpus,
+        "Write": on_cpus,
+    }
+    assert DataContext.get_current().execution_options.label_selector == on_cpus
 
 
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(

@@ -1,7 +1,8 @@
-"""Finished Parquet files are rewritten under new names: one schema for all, and no small files."""
+"""Finished files are rewritten under new names: one schema for all, and no small files."""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,12 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import file_rewrites
 from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
+from batchinference.pipeline.output.part_formats import ParquetParts, part_format_of
+from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
+from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.batches import failed, good
@@ -31,10 +35,13 @@ from support.outputs.made import (
     begin_attempt,
     close_attempt,
     commit_rows,
+    committing,
     last_attempt,
     layout_of,
 )
 from support.outputs.rows import Row
+
+PARQUET = ParquetParts("snappy")
 
 
 def names(output: Path) -> set[str]:
@@ -54,7 +61,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 def rewriting(attempt: Attempt) -> tuple[Snapshot, RewriteTask]:
     end = close_attempt(attempt)
-    ((task,), _) = rewrites(attempt, end.entries, "snappy")
+    ((task,), _) = rewrites(attempt, end.entries, PARQUET)
     return end, task
 
 
@@ -86,7 +93,7 @@ class TestMerging:
             commit_rows(attempt, batch, task)
         end = close_attempt(attempt)
         mergeable = {file.name for entry in end.entries[earlier:] for file in entry.data}
-        tasks, others = rewrites(attempt, end.entries, "snappy", mergeable)
+        tasks, others = rewrites(attempt, end.entries, PARQUET, mergeable)
         entries = [*others, *(entry for task in tasks for entry in task())]
         attempt.put_unified(end.only(entries))
         attempt.remove_orphans(entries)
@@ -177,7 +184,7 @@ def test_all_files_have_the_same_columns(
         commit_rows(attempt, good(0, row, each), task=row)
     end = close_attempt(attempt)
     mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
-    tasks, others = rewrites(attempt, end.entries, "snappy", mergeable)
+    tasks, others = rewrites(attempt, end.entries, PARQUET, mergeable)
     entries = [*others, *(entry for task in tasks for entry in task())]
     files = [Path(attempt.layout.output.path, one.name) for entry in entries for one in entry.data]
     assert len(files) == (1 if merges else len(tables))
@@ -190,12 +197,49 @@ def test_all_files_have_the_same_columns(
     assert query.fetchall() == [(sum(value.is_valid for value in values),)]
 
 
+TEXTS = {
+    "csv": (
+        '"a","b","c"\n1,"x,\n""y""",\n,"",\n',
+        '"a","b","c"\n2.5,,"[1.5]"\n,,\n',
+    ),
+    "json": (
+        '{"a": 1, "b": "x,\\n\\"y\\"", "c": null}\n{"a": null, "b": "", "c": null}\n',
+        '{"a": 2.5, "b": null, "c": [1.5]}\n{"a": null, "b": null, "c": null}\n',
+    ),
+}
+
+
+@pytest.mark.parametrize("merges", [False, True], ids=["each file", "merged"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize("name", TEXTS)
+def test_all_text_files_have_the_same_columns_in_one_order(
+    tmp_path: Path, name: str, compression: str, merges: bool
+) -> None:
+    attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
+    write = write_of(name, compression=compression)
+    committer = committing(attempt, writer_for(write))
+    other = pa.table({"c": [[1.5], None], "a": [2.5, None]})
+    committer.put(good(0, 2, other), 0)
+    committer.put(good(0, 0, pa.table({"a": [1, None], "b": ['x,\n"y"', ""]})), 1)
+    end, form = close_attempt(attempt), part_format_of(write)
+    mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
+    tasks, others = rewrites(attempt, end.entries, form, mergeable)
+    entries = [*others, *(entry for task in tasks for entry in task())]
+    assert rewrites(attempt, entries, form) == ([], entries)
+    entries.sort(key=lambda entry: entry.row_ranges)
+    files = [(attempt.layout.data / one.name).read() for entry in entries for one in entry.data]
+    texts = [(gzip.decompress(file) if compression == "gzip" else file).decode() for file in files]
+    first, second = TEXTS[name]
+    whole = first + (second.split("\n", 1)[1] if name == "csv" else second)
+    assert texts == ([whole] if merges else [first, second])
+
+
 def test_files_with_the_same_columns_are_not_rewritten(tmp_path: Path) -> None:
     attempt = begin_attempt(layout_of(tmp_path / "out"), write_lines(tmp_path / "in", {"a": ["x"]}))
     for row in range(3):
         commit_rows(attempt, good(0, row, [row]), task=row)
     entries = close_attempt(attempt).entries
-    assert rewrites(attempt, entries, "snappy") == ([], entries)
+    assert rewrites(attempt, entries, PARQUET) == ([], entries)
 
 
 def take_over(attempt: Attempt, end: Snapshot) -> None:

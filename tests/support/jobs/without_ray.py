@@ -151,7 +151,7 @@ def run_task_again(given: Document, task: int) -> None:
     read = open_input(spec.read)
     sizing = Sizing(3, 3, 1)
     prepared: Any = SimpleNamespace(
-        input=read, attempt=Attempt(layout, lease), missing=None, sizing=sizing
+        input=read, attempt=Attempt(layout, lease), missing=None, sizing=sizing, first_file=0
     )
     with _small_commits():
         InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -236,5 +237,6 @@ def test_display_survives_a_replaced_stderr(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_nested_numbers_are_shown_by_their_shape() -> None:
-    assert short([[[1, 2, 3]] * 4] * 5) == "5 x 4 x 3 values"
+    assert short([[[1, 2, 3]] * 4] * 5) == "5x4x3 values"
+    assert short(np.zeros((221, 197, 3), np.uint8)) == "221x197x3 uint8"
     assert short([["a"], ["b"]]) == "[['a'], ['b']]"

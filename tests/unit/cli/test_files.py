@@ -32,6 +32,14 @@ def with_source(source: str, directory: Path = HERE) -> str | None:
     return source_of(absolute(directory, steps=[step]))
 
 
+def test_path_in_constructor_arguments_is_made_absolute() -> None:
+    arguments = {"source": "./models/a", "name": "org/model", "size": 2}
+    step = python_step()
+    step["python"]["constructorArgs"] = arguments
+    (made,) = absolute(steps=[step]).spec.steps
+    assert made.python.constructor_args == {**arguments, "source": "/jobs/mine/models/a"}
+
+
 PATHS = [
     ("data", "/jobs/mine/data"),
     ("./data/*.txt", "/jobs/mine/data/*.txt"),

@@ -182,10 +182,12 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
                                            "here are image, path"),
         ("json", {"columns": ["path"], "partitionBy": ["path"]},
          "partitionBy: every column becomes a directory: nothing is left to write"),
+        ("csv", {"rowNumber": "path"},
+         "rowNumber: there is a column 'path' already. Choose another name"),
     ],
-    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left"],
+    ids=["columns", "partitionBy", "keyColumn", "column", "nameColumn", "nothing left", "number"],
 )  # fmt: skip
-def test_write_column_that_is_missing_is_refused(
+def test_write_column_that_is_missing_or_taken_is_refused(
     format_: str, fields: dict[str, Any], problem: str
 ) -> None:
     assert write_problems(format_, **fields) == [f"spec.write.{problem}"]

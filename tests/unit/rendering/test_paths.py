@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError
-from support.documents.minimal import Document, model_step
+from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import job, nearest_step, spec_of
 from support.documents.runtimes import full_model
 from support.operator.rendered import render
@@ -59,6 +59,12 @@ def test_object_store_addresses_are_accepted() -> None:
 SQL = {"format": "sql", "query": "SELECT 1"}
 
 
+def own_code(model: str) -> Document:
+    step = python_step()
+    step["python"]["constructorArgs"] = {"model": model}
+    return {"steps": [step]}
+
+
 def nearest(path: str) -> Document:
     return {"steps": [nearest_step(path)]}
 
@@ -77,6 +83,7 @@ def nearest(path: str) -> Document:
             (transformers(path), "steps[0].model.source", path)
             for path in ("./model", "../model", "~/model", ".", "file://model")
         ),
+        (own_code("../m"), "steps[0].python.constructorArgs.model", "../m"),
         *((nearest(path), "steps[0].nearest.path", path) for path in ("out", "./out", "~/out")),
     ],
 )
@@ -102,6 +109,7 @@ def test_relative_path_is_refused(spec: Document, field: str, path: str) -> None
         transformers("model"),
         transformers("/models/clip"),
         transformers("file:///models/clip"),
+        own_code("org/model"),
         nearest("/data/out"),
         nearest("s3://bucket/out"),
         torch(factory="own:build"),

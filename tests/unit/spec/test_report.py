@@ -82,6 +82,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "seconds": {"running": 4.5},
         "batchSizes": {},
         "steps": {},
+        "retries": 0,
         "notes": [],
         "version": "0.1.0",
     }

@@ -46,6 +46,7 @@ def test_write_mode_is_accepted(mode: str) -> None:
         ("json", {"path": "ftp://out"},
          "path: the scheme 'ftp://' is not supported: use a path or "),
         ("json", {"paths": ["out"]}, "paths: unknown field; did you mean 'path'?"),
+        ("csv", {"delimiter": "1"}, "delimiter: String should match pattern"),
     ],
     ids=short,
 )  # fmt: skip
@@ -62,6 +63,20 @@ def test_partition_column_that_readers_skip_is_refused(format_: str, column: str
         f"'{column[0]}', as those of column '{column}' would: rename it first, with a step "
         "renameColumns"
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"order": "input"}, "order: 'input' needs a column of row numbers: set rowNumber to its "
+                             "name"),
+        ({"rowNumber": "n", "columns": ["n"]},
+         "rowNumber: it adds column 'n', which columns names: choose another name"),
+    ],
+    ids=["no column", "taken"],
+)  # fmt: skip
+def test_order_without_a_column_of_its_own_is_refused(fields: dict[str, Any], message: str) -> None:
+    assert refused(writing("csv", **fields)) == f"spec.write: {message}"
 
 
 @pytest.mark.parametrize(("format_", "column"), [("delta", "_day"), ("parquet", "day_")])

@@ -132,6 +132,12 @@ def _summary(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         lines.append(("rows", shown))
     if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
         lines.append(("speed", speed))
+    if report.steps:
+        steps = report.steps.items()
+        times = [f"{in_one_line(name)} {one.rows_per_second:.1f} rows/s" for name, one in steps]
+        lines.append(("steps", ", ".join(times) + " in each process"))
+    if report.retries:
+        lines.append(("retries", f"{report.retries} after a process had died"))
     if report.seconds:
         spent = ", ".join(f"{state} {value:.1f} s" for state, value in report.seconds.items())
         lines.append(("time", spent))
@@ -166,8 +172,10 @@ def _shape(value: Any) -> list[int]:
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
     """Return a value as one line of about `width` characters."""
+    if hasattr(value, "dtype"):
+        return f"{'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, list) and len(shape := _shape(value)) > 1:
-        return f"{' x '.join(map(str, shape))} values"
+        return f"{'x'.join(map(str, shape))} values"
     if isinstance(value, list):
         items = (f"{item:.4f}" if isinstance(item, float) else str(item) for item in value[:4])
         head = ", ".join(in_one_line(item)[:20] for item in items)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from batchinference.spec import BatchInference, Problem, SpecError
-from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
 
@@ -44,6 +44,13 @@ def _with_absolute_places(step: Step, directory: Path) -> Step:
     if step.nearest is not None:
         path = _absolute(step.nearest.path, directory)
         return step.model_copy(update={"nearest": step.nearest.model_copy(update={"path": path})})
+    if step.python is not None:
+        arguments = {
+            name: _absolute(value, directory) if is_relative_path(value) else value
+            for name, value in step.python.constructor_args.items()
+        }
+        python = step.python.model_copy(update={"constructor_args": arguments})
+        return step.model_copy(update={"python": python})
     source = step.model.source_or_none if step.model else None
     if step.model is None or source is None or not _is_path(step.model, source, directory):
         return step

@@ -49,7 +49,7 @@ def common(
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     file: File,
     address: Annotated[
         str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
@@ -58,6 +58,9 @@ def run(
         Path | None, typer.Option(help="Keep the job's report in this directory while it runs.")
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
+    preview: Annotated[
+        int, typer.Option(min=0, help="Run over the first rows, show them, and leave no output.")
+    ] = 0,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over, and replace the output of earlier runs.")
     ] = False,
@@ -70,7 +73,9 @@ def run(
     """
     from batchinference.cli.run import RunOptions, run_file
 
-    options = RunOptions(address, report_directory, sample, verbose, restart=restart)
+    options = RunOptions(
+        address, report_directory, sample, verbose, restart=restart, preview=preview
+    )
     raise typer.Exit(run_file(file, options))
 
 

@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from batchinference.cli import exits
 from batchinference.cli.check import complain
 from batchinference.cli.files import directory_of, read_text, with_absolute_paths
+from batchinference.cli.preview import preview_of
 from batchinference.cli.printing import echo
 from batchinference.plan import (
     Plan,
@@ -42,17 +44,14 @@ class RunOptions:
     verbose: bool = False
     retry_errors: bool = False
     restart: bool = False
+    preview: int = 0
 
 
 def run_file(file: str, options: RunOptions) -> int:
     """Run the job in a file and return the exit code."""
     directory = directory_of(file)
-    if (options.address or "").startswith("ray://"):
-        echo(
-            f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "
-            "of the cluster with --address auto, or give the HOST:PORT of the cluster's GCS",
-            err=True,
-        )
+    if problem := _conflict(options):
+        echo(problem, err=True)
         return exits.BAD_INPUT
     if problems := shadowing([str(directory)]):
         echo("\n".join(f"{file}: {problem}" for problem in problems), err=True)
@@ -73,7 +72,9 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.errors import JobFailure
 
     try:
-        report = _run(_as_requested(job, options), plan, directory, options)
+        with TemporaryDirectory(prefix="batchinference-") as temporary:
+            job = _as_requested(job, options, temporary)
+            report = _run(job, plan, directory, options)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failed(failure.reason, failure.message, options)
@@ -97,7 +98,21 @@ def _failed(reason: str | None, message: str | None, options: RunOptions) -> int
     return exit_code(reason)
 
 
-def _as_requested(job: BatchInference, options: RunOptions) -> BatchInference:
+def _conflict(options: RunOptions) -> str | None:
+    """Return why a job cannot run with these options; None if it can."""
+    if (options.address or "").startswith("ray://"):
+        return (
+            f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "
+            "of the cluster with --address auto, or give the HOST:PORT of the cluster's GCS"
+        )
+    if options.preview and options.address is not None:
+        return "--preview runs on this machine only. Remove --address"
+    return None
+
+
+def _as_requested(job: BatchInference, options: RunOptions, temporary: str) -> BatchInference:
+    if options.preview:
+        return preview_of(job, options.preview, temporary)
     if options.restart:
         return _restarted(job)
     return _with_retry(job) if options.retry_errors else job
@@ -194,9 +209,11 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
                 files.kept = ended == exits.JOB_FAILED
             if files.kept:
                 display.say(f"Ray's logs of this run: {files.logs}")
+    if options.preview:
+        report = report.model_copy(update={"output": "none (--preview)"})
     display.summarize(report, resumes=not job.spec.why_not_retried)
-    if report.state == JobState.SUCCEEDED and options.sample:
-        display.show_sample(job, options.sample)
+    if report.state == JobState.SUCCEEDED and (rows := options.preview or options.sample):
+        display.show_sample(job, rows)
     return report
 
 

@@ -27,7 +27,7 @@ from batchinference.pipeline.report.progress import Meter
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.write import WriteParquet, WriteTable
+from batchinference.spec.write import WriteTable
 
 MAX_ATTEMPTS = 4
 """Maximum number of attempts of a run. If rows are still missing afterwards, the job fails."""
@@ -127,11 +127,10 @@ class JobRun:
         self._publish(self._reports.build())
         example = partial(bad_row, attempt.layout, snapshot.entries)
         check_errors(self.job.spec.errors, counts, RowCount(rows, estimated=False), example)
-        if isinstance(write, WriteParquet):
-            unified = executor.rewrite_files(snapshot, write)
-            if unified.entries != snapshot.entries:
-                attempt.put_unified(unified)
-            snapshot = unified
+        unified = executor.rewrite_files(snapshot)
+        if unified.entries != snapshot.entries:
+            attempt.put_unified(unified)
+        snapshot = unified
         attempt.remove_orphans(snapshot.entries)
         if isinstance(write, WriteTable) and run.table is not None:
             attempt.commit(write, run.table, snapshot, self._reports.build())

@@ -56,7 +56,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
-from batchinference.spec.write import Write
+from batchinference.spec.write import Write, WriteOrdered
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,10 @@ def prepare(
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)
-    return AttemptRun(source, count, sizing, attempt, start, missing, table)
+        numbered = isinstance(spec.write, WriteOrdered) and spec.write.row_number
+        earlier = [_parts(one.read()) for one in target.earlier] if numbered else []
+    first_file = sum(map(len, earlier))
+    return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 
 
 def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[OutputState, Action]:

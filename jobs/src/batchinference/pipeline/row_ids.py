@@ -13,6 +13,8 @@ MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
 READ_STEP = "read"
 """The step name in the error record of a row that could not be decoded."""
+NUMBERS_PER_FILE = 10**12
+"""What the numbers of rows in consecutive files differ by (`write.rowNumber`)."""
 RowRange = tuple[int, int | None]
 """First row and row after the last; the latter is None if the end of the file is unknown."""
 MissingRows = dict[int, list[RowRange]]
@@ -26,6 +28,14 @@ def pack(file: int, row: int) -> int:
 def unpack(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the file numbers and row numbers of ids (int64)."""
     return ids >> ROW_BITS, ids & ROW_MASK
+
+
+def numbers_of(ids: np.ndarray, first_file: int) -> np.ndarray:
+    """Return ids as numbers that people can read, in the same order (int64). `first_file` is the
+    number of the first file of the input."""
+    files, rows = unpack(ids)
+    numbers: np.ndarray = (files + first_file) * NUMBERS_PER_FILE + rows
+    return numbers
 
 
 def consecutive(file: int, first: int, count: int) -> np.ndarray:

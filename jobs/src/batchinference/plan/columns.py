@@ -15,7 +15,7 @@ from batchinference.spec.read import (
 )
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step
-from batchinference.spec.write import Write
+from batchinference.spec.write import Write, WriteOrdered
 
 _FORMAT_COLUMNS = {
     "images": ["image"],
@@ -74,6 +74,9 @@ def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
             _not_there(f"it names column '{column}'", column, columns or []) for column in missing
         ]
         problems += [Problem(f"spec.write.{field}", message) for message in messages]
+    if isinstance(write, WriteOrdered) and write.row_number in (columns or ()):
+        message = f"there is a column '{write.row_number}' already. Choose another name"
+        problems.append(Problem("spec.write.rowNumber", message))
     chosen = write.columns_needed or columns
     by = set(write.column_fields.get("partitionBy", ()))
     if chosen and by.issuperset(chosen):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from posixpath import normpath
 
-from batchinference.spec.addresses import is_local, local_path
+from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.cluster import Volume
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.problems import Problem
+from batchinference.spec.steps import Step
 
 _WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
@@ -24,11 +25,8 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
         if is_local(place) and not _absolute(place):
             problems.append(_relative(f"spec.read.{field}", place))
     for index, step in enumerate(spec.steps):
-        source = step.model.source_or_none if step.model else None
-        if step.model and source and _is_relative_source(step.model, source):
-            problems.append(_relative(f"spec.steps[{index}].model.source", source))
-        if step.nearest and is_local(step.nearest.path) and not _absolute(step.nearest.path):
-            problems.append(_relative(f"spec.steps[{index}].nearest.path", step.nearest.path))
+        relative = _relative_places(step).items()
+        problems += [_relative(f"spec.steps[{index}].{field}", place) for field, place in relative]
     outputs: list[tuple[str, str | None]] = [
         *((f"spec.write.{field}", place) for field, place in spec.write.places.items()),
         ("spec.errors.path", spec.errors.path),
@@ -38,6 +36,20 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
             message = f"'{output}' is not on a mounted volume, so it would be lost: {_WAY_OUT}"
             problems.append(Problem(field, message))
     return problems
+
+
+def _relative_places(step: Step) -> dict[str, str]:
+    """Return the relative paths in a step, by field."""
+    places: dict[str, str] = {}
+    if step.python is not None:
+        arguments = step.python.constructor_args.items()
+        places |= {f"python.constructorArgs.{k}": v for k, v in arguments if is_relative_path(v)}
+    source = step.model.source_or_none if step.model else None
+    if step.model and source and _is_relative_source(step.model, source):
+        places["model.source"] = source
+    if step.nearest and is_local(step.nearest.path) and not _absolute(step.nearest.path):
+        places["nearest.path"] = step.nearest.path
+    return places
 
 
 def _relative(field: str, path: str) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 SCHEMES = ("file", "s3", "gs", "az")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -22,3 +23,8 @@ def is_local(uri: str) -> bool:
 def local_path(uri: str) -> str:
     """Return the path of a local URI, without its scheme."""
     return _SCHEME.sub("", uri)
+
+
+def is_relative_path(value: Any) -> bool:
+    """Return whether a value is a text that can only be a relative path."""
+    return isinstance(value, str) and value.startswith(("./", "../"))

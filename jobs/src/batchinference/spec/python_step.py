@@ -10,6 +10,9 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, SpecModel
 
+DEVICE = "{device}"
+"""The value of a constructor argument that stands for the device of the replica."""
+
 
 class PredictBatch(SpecModel):
     """The column for a method `predict_batch`, and the one for what it returns."""
@@ -33,7 +36,9 @@ class PythonStep(SpecModel):
     """For a class that has a method `predict_batch` of a list of values and cannot be called
     itself."""
     constructor_args: Arguments = {}
-    """Keyword arguments of the class."""
+    """Keyword arguments of the class. The text `{device}` becomes the torch name of the replica's
+    device, such as cpu or cuda:0. A text that begins with ./ or ../ is a path relative to the job's
+    file."""
     constructor_refs: Annotated[
         dict[Annotated[str, Field(max_length=128)], ModulePath], Field(max_length=32)
     ] = {}

@@ -114,6 +114,8 @@ class Report(SpecModel):
     smallest of their replicas."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt."""
+    retries: int = 0
+    """How many tasks of this attempt ran again because their process died, with a node or alone."""
     memory: Memory | None = None
     """What the job has taken of memory."""
     notes: list[str] = []

@@ -34,6 +34,13 @@ class OutputTarget:
         others = () if self.layout in self.complete else self.others
         return [one.input for one in others if one.input.exists()]
 
+    @property
+    def earlier(self) -> list[Location]:
+        """The input snapshots of the outputs to which this one is an addition."""
+        number = self.layout.addition_number
+        before = [one for one in self.others if one.addition_number < number]
+        return [one.input for one in before if one.input.exists()]
+
 
 def plan_outputs(spec: BatchInferenceSpec) -> Iterator[OutputTarget]:
     """Yield the outputs that a run of a job writes, one after the other. Each one is determined

@@ -35,6 +35,9 @@ PUT_THREADS = 8
 class RowFiles(Protocol):
     """Encodes rows as files of the output's format."""
 
+    def rows(self, batch: RowBatch) -> pa.Table:
+        """Return the rows of the data files of a batch."""
+
     def data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
         """Yield the files of a table: the directory below the output (empty for the output itself),
         the end of the name, and the content."""
@@ -63,12 +66,13 @@ class Committer:
         (self.attempt.place / manifest.new_name()).write(manifest.serialized())
 
     def _entry(self, group: RowBatch, task: int) -> ManifestEntry:
+        table = self.files.rows(group)
         return ManifestEntry(
             counts_of_group(group),
             row_ranges_of(group),
             shares_of(group),
-            self._put_data(group.table, task) if len(group.ids) else [],
-            self.files.columns(group.table),
+            self._put_data(table, task) if len(group.ids) else [],
+            self.files.columns(table),
             self._put_errors(group.errors, task) if group.errors.num_rows else None,
         )
 

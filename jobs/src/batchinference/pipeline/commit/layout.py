@@ -126,6 +126,12 @@ class Layout:
             self, key=key, state=state, errors=state / "errors" if inside else self.errors
         )
 
+    @property
+    def addition_number(self) -> int:
+        """The number of the addition with this layout; 0 if it is no addition."""
+        found = re.fullmatch(rf"{_APPENDED}[0-9a-f]{{8}}-(\d+)", base_name(self.state.path))
+        return int(found[1]) if found else 0
+
     def additions(self) -> list[Layout]:
         """Return the layouts of the additions that have begun."""
         begun = f"{_APPENDED}{self.key[:8]}-"

@@ -37,6 +37,8 @@ class AttemptRun:
     start: Snapshot
     missing: MissingRows | None = None
     table: Table | None = None
+    first_file: int = 0
+    """The number of the first input file, for the numbers of rows."""
 
     @property
     def is_repeatable(self) -> bool:

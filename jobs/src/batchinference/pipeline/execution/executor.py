@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,11 +29,13 @@ from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import Sizing
-from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
+from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
+from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
+from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.write import WriteParquet
+from batchinference.spec.write import WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
@@ -78,7 +81,7 @@ class Executor:
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write
         writer = writer_for(write)  # type: ignore[arg-type] # writing to a table is never fused
-        committer = committer_for(write, prepared.attempt, writer)
+        committer = committer_for(write, prepared.attempt, writer, prepared.first_file)
         steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
@@ -90,10 +93,12 @@ class Executor:
 
     def _staged(self, tasks: list[ReadRows], blocks: int) -> StagedExecution:
         prepared = self._prepared
-        sink = sink_for(self._spec.write, prepared.attempt, prepared.sizing.rows_per_file)
+        write, rows = self._spec.write, prepared.sizing.rows_per_file
+        sink = sink_for(write, prepared.attempt, rows, prepared.first_file)
         repeatable = prepared.input.repeatable
+        ordered = isinstance(write, WriteOrdered) and write.order == "input"
         return StagedExecution(
-            self._plan, tasks, blocks, repeatable, self._errors, sink, self._control
+            self._plan, tasks, blocks, repeatable, self._errors, sink, self._control, ordered
         )
 
     @property
@@ -101,14 +106,24 @@ class Executor:
         errors = self._spec.errors
         return ErrorHandling(errors.tolerant, self._prepared.attempt.layout.input, errors.values)
 
-    def rewrite_files(self, end: Snapshot, write: WriteParquet) -> Snapshot:
-        """Unify the schemas of the files of a finished output, and merge the small files that this
-        run has written, unless the spec says how rows are divided. Return the new snapshot."""
-        divided = write.rows_per_file is not None or write.partition_by
-        earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
-        names = {file.name for entry in end.entries for file in entry.data}
-        mergeable = set() if divided else names - earlier
-        work, entries = rewrites(self._prepared.attempt, end.entries, write.compression, mergeable)
+    def rewrite_files(self, end: Snapshot) -> Snapshot:
+        """Unify the schemas of the files of a finished output, and put its rows in order if the
+        spec says so. Otherwise, merge the small files that this run has written, unless the spec
+        says how rows are divided. Return the new snapshot."""
+        write, attempt = self._spec.write, self._prepared.attempt
+        form = part_format_of(write)
+        if form is None or not isinstance(write, WriteOrdered):
+            return end
+        divided = write.rows_per_file is not None or bool(write.partition_by)
+        work: Sequence[Rewrite]
+        if write.order == "input" and write.row_number:
+            rows = RowOrder(write.row_number, write.rows_per_file, merges=not divided)
+            work, entries = ordered_rewrites(attempt, end.entries, form, rows)
+        else:
+            earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
+            names = {file.name for entry in end.entries for file in entry.data}
+            mergeable = set() if divided else names - earlier
+            work, entries = rewrites(attempt, end.entries, form, mergeable)
         if fit_in_driver(work):
             rewritten = [rewrite() for rewrite in work]
         else:
@@ -130,7 +145,7 @@ class Executor:
         return self._control.stage
 
 
-def _run(rewrite: RewriteTask) -> list[ManifestEntry]:
+def _run(rewrite: Rewrite) -> list[ManifestEntry]:
     return rewrite()
 
 

@@ -25,6 +25,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.memory import peak_memory
+from batchinference.pipeline.execution.retries import retry_notes
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat.cluster import (
@@ -166,7 +167,7 @@ class ChunkCommits:
             return
         chunk, committer = merged(self._batches), self._task.committer
         notes = peak_memory(committer.attempt.lease.run).notes("write")
-        chunk = replace(chunk, notes=(*chunk.notes, *notes))
+        chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes("write")))
         self._under_way = self._pool.submit(_put, committer, chunk, self._task.number, self._number)
         self._number += 1
         self._start_chunk()

@@ -6,26 +6,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Content
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
+from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_ids import numbers_of
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
 
-def committer_for(write: Write, attempt: Attempt, writer: Writer) -> Committer:
-    """Return what commits the rows of an attempt with this writer."""
-    return Committer(attempt, OutputFiles(writer, FileLayout.of(write), attempt.layout.input))
+def committer_for(write: Write, attempt: Attempt, writer: Writer, first_file: int = 0) -> Committer:
+    """Return what commits the rows of an attempt with this writer. `first_file` is the number of
+    the first input file, for the numbers of rows."""
+    layout = FileLayout.of(write)
+    return Committer(attempt, OutputFiles(writer, layout, attempt.layout.input, first_file))
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,21 @@ class OutputFiles:
     writer: Writer
     layout: FileLayout
     input: Location
+    first_file: int = 0
+
+    def rows(self, batch: RowBatch) -> pa.Table:
+        """Return the rows of a batch, with their numbers and in the order of the input if the
+        layout has row numbers."""
+        name, table = self.layout.row_number, batch.table
+        if name is None or not len(batch.ids):
+            return table
+        if name in table.column_names:
+            raise JobFailure(
+                f"write.rowNumber: there is a column '{name}' already. Choose another name"
+            )
+        order = np.argsort(batch.ids, kind="stable")
+        numbers = pa.array(numbers_of(batch.ids[order], self.first_file))
+        return table.take(pa.array(order)).add_column(0, name, numbers)
 
     def data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
         for directory, rows in self.layout.split(table):

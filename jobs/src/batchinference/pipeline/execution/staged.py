@@ -32,6 +32,7 @@ from batchinference.pipeline.execution.resources import (
     read_retries,
     selector,
 )
+from batchinference.pipeline.execution.retries import retry_notes
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import ReadRows
@@ -65,6 +66,8 @@ class StagedExecution:
     errors: ErrorHandling
     sink: CommitSink
     control: ExecutionControl
+    ordered: bool = False
+    """Whether blocks stay in the order of the input, so that files hold consecutive rows."""
 
     def run(self) -> None:
         """Run the operators until all rows are committed."""
@@ -72,6 +75,7 @@ class StagedExecution:
         # for tasks without their own selector, such as those that split blocks
         options = DataContext.get_current().execution_options
         options.label_selector = selector(self.plan, CPU_GROUP)
+        options.preserve_order = self.ordered
         dataset = self._read()
         for stage in self.plan.stages:
             dataset = _add(dataset, stage, self.plan, self.errors)
@@ -123,7 +127,8 @@ class BlockReader:
     def __call__(self) -> Iterator[pa.Table]:
         for batch in resized(self.read(), lambda: READ_ROWS, READ_BYTES):
             yield encode(batch)
-        if notes := peak_memory(self.run_id).notes(READ_STEP):
+        notes = (*peak_memory(self.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
+        if notes:
             yield encode(RowBatch(notes=notes))
 
 
@@ -151,21 +156,22 @@ class CommitSink(Datasink[None]):
         if tables:
             self._committer.attempt.check_lease()
             batch = decode(concat(tables))
-            notes = (*batch.notes, *peak_memory(self.run_id).notes("write"))
+            notes = (*batch.notes, *peak_memory(self.run_id).notes("write"), *retry_notes("write"))
             task: int = ctx.task_idx  # type: ignore[attr-defined]
             self._committer.put(replace(batch, notes=notes), task)
 
 
-def sink_for(write: Write, attempt: Attempt, rows_per_file: int) -> CommitSink:
+def sink_for(write: Write, attempt: Attempt, rows_per_file: int, first_file: int = 0) -> CommitSink:
     """Return the datasink of an output.
 
-    `rows_per_file` is the minimum number of rows of a write task, unless files must have more."""
+    `rows_per_file` is the minimum number of rows of a write task, unless files must have more.
+    `first_file` is the number of the first input file."""
     layout = FileLayout.of(write)
     rows = max(rows_per_file, layout.rows_per_file or 0)
     if isinstance(write, WriteTable):
         table = table_for(write)  # write tasks need the table that `on_write_start` has prepared
         return TableSink(committer_for(write, attempt, table), rows, table, layout.columns)
-    return CommitSink(committer_for(write, attempt, writer_for(write)), rows)
+    return CommitSink(committer_for(write, attempt, writer_for(write), first_file), rows)
 
 
 class TableSink(CommitSink):
@@ -283,4 +289,5 @@ class BlockStage:
 
     def __call__(self, block: pa.Table) -> pa.Table:
         batch = self._runner(decode(block))
-        return encode(replace(batch, notes=(*batch.notes, *self._memory.notes(self._name))))
+        notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
+        return encode(replace(batch, notes=notes))

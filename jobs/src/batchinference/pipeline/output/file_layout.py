@@ -35,22 +35,32 @@ _UNSAFE = re.compile(
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The columns to write, the partition columns, and the maximum number of rows per file."""
+    """The columns to write, the partition columns, the maximum number of rows per file, and the
+    column of row numbers."""
 
     columns: tuple[str, ...] | None = None
     partition_by: tuple[str, ...] = ()
     rows_per_file: int | None = None
+    row_number: str | None = None
 
     @classmethod
     def of(cls, write: Write) -> FileLayout:
-        from batchinference.spec.write import WritePartitioned, WriteSized, WriteTable
+        from batchinference.spec.write import (
+            WriteOrdered,
+            WritePartitioned,
+            WriteSized,
+            WriteTable,
+        )
 
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
         most = write.rows_per_file if isinstance(write, WriteSized) else None
         if isinstance(write, WriteTable):  # a table partitions its rows itself
             needed, by = [*needed, *by] if needed else None, []
-        return cls(tuple(needed) if needed else None, tuple(by), most)
+        number = write.row_number if isinstance(write, WriteOrdered) else None
+        if needed and number:
+            needed = [number, *needed]
+        return cls(tuple(needed) if needed else None, tuple(by), most, number)
 
     def written(self, columns: list[str]) -> list[str]:
         """Return the columns of a table that are written to the files."""

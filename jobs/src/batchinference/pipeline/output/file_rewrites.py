@@ -1,31 +1,33 @@
-"""Rewrites the Parquet files of a finished output: one schema for all, and no small files.
+"""Rewrites the files of a finished output: one schema for all, and no small files.
 
-A task knows only the types of its own rows. A column that has no value in any of these rows gets
-the type null. A column that none of these rows has is missing. A column of whole numbers becomes an
-integer column, even if other tasks have fractions in it. Readers that use the schema of the first
-file then fail or drop the column. A small job also commits after a few rows, so that it shows
-progress. Such files are therefore written again before the output counts as complete. The new files
-have new names. The old files are deleted after a snapshot names the new ones
+A task knows only the columns and types of its own rows. A column that has no value in any of these
+rows gets the type null. A column that none of these rows has is missing. A column of whole numbers
+becomes an integer column, even if other tasks have fractions in it. Readers that use the schema of
+the first file then fail or drop the column. A small job also commits after a few rows, so that it
+shows progress. Such files are therefore written again before the output counts as complete. The new
+files have new names. The old files are deleted after a snapshot names the new ones
 (`Attempt.put_unified`).
 """
 
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import renamed_part
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, total
+from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, total
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.output.part_formats import TEXT, ParquetParts, PartFormat
 from batchinference.pipeline.schema import unify_field
-from batchinference.pipeline.storage.arrow_files import parquet_schema, read_table
+from batchinference.pipeline.storage.arrow_files import parquet_schema
 from batchinference.pipeline.storage.location import Location
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
@@ -36,31 +38,86 @@ take in a file, so that the bytes of the files do not limit the memory."""
 
 
 @dataclass(frozen=True)
-class RewriteTask:
-    """Writes the files of manifest entries again, so that their columns have these types. The files
-    of several entries are merged."""
+class OutputSchema:
+    """The columns of all files of an output, in their order. `types` has a type for each column
+    that some files lack, or that has different types in different files."""
+
+    names: tuple[str, ...]
+    types: pa.Schema
+    typed: bool
+
+    @classmethod
+    def of(cls, place: Location, entries: list[ManifestEntry], form: PartFormat) -> OutputSchema:
+        """Return the schema that can hold the rows of all entries. The order of the columns is that
+        of the first file that has them, in the order of the input."""
+        ordered = sorted(entries, key=lambda entry: entry.row_ranges)
+        names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
+        if form.typed:
+            return cls(names, _types(place, entries), typed=True)
+        absent = {name for entry in entries for name in names if name not in dict(entry.columns)}
+        texts = pa.schema([(name, TEXT) for name in names if name in absent])
+        return cls(names, texts, typed=False)
+
+    def columns(self, entry: ManifestEntry) -> list[tuple[str, str]]:
+        """Return the columns of an entry after its files were given this schema."""
+        types = {field.name: str(field.type) for field in self.types}
+        return self._ordered(dict(entry.columns) | types)
+
+    def fits(self, entry: ManifestEntry) -> bool:
+        """Return whether the files of an entry have this schema already."""
+        return self.distinct(self.columns(entry)) == self.distinct(entry.columns)
+
+    def distinct(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
+        """Return what must be equal in files with the same columns: names, and types if any."""
+        return tuple(columns if self.typed else [name for name, _ in columns])
+
+    def cast(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a file with this schema. A value that does not fit the type of its
+        column, such as an integer with more digits than a float, keeps the type of the column."""
+        arrays = {name: table.column(name) for name in table.column_names}
+        for field in self.types:
+            arrays.setdefault(field.name, pa.nulls(table.num_rows, field.type))
+            with suppress(pa.ArrowInvalid):
+                arrays[field.name] = arrays[field.name].cast(field.type)
+        return pa.table(dict(self._ordered(arrays)))
+
+    def _ordered(self, found: dict[str, Any]) -> list[tuple[str, Any]]:
+        return [(name, found[name]) for name in self.names if name in found]
+
+
+@dataclass(frozen=True)
+class Rewrite(ABC):
+    """Writes the files of manifest entries again with this schema."""
 
     attempt: Attempt
     entries: list[ManifestEntry]
-    types: pa.Schema
-    compression: str
+    schema: OutputSchema
+    form: PartFormat
 
     @property
     def size(self) -> int:
-        return sum(map(_size, self.entries))
+        return sum(map(size_of, self.entries))
 
     @property
     def rows(self) -> int:
-        return sum(map(_rows, self.entries))
+        return sum(map(rows_of, self.entries))
 
+    @abstractmethod
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files and return the entries that name them.
 
         Raises BadOutput, and leaves no files, if this task is late."""
-        names = [name for name, _ in _columns(self.entries[0], self.types)]
-        tables = [
-            [self._typed(file.name).select(names) for file in entry.data] for entry in self.entries
-        ]
+
+    def _table(self, file: DataFile) -> pa.Table:
+        return self.schema.cast(self.form.read((self.attempt.layout.data / file.name).read()))
+
+
+@dataclass(frozen=True)
+class RewriteTask(Rewrite):
+    """Merges the files of entries that have the same columns, and writes others each for itself."""
+
+    def __call__(self) -> list[ManifestEntry]:
+        tables = [list(map(self._table, entry.data)) for entry in self.entries]
         first, *others = (table.schema for each in tables for table in each)
         if len(self.entries) > 1 and all(map(first.equals, others)):
             return [self._merged(pa.concat_tables([one for each in tables for one in each]))]
@@ -68,49 +125,50 @@ class RewriteTask:
 
     def _rewritten(self, entry: ManifestEntry, tables: list[pa.Table]) -> ManifestEntry:
         pairs = zip(entry.data, tables, strict=True)
-        data = [self._put(self.attempt.layout.data, old.name, table) for old, table in pairs]
-        return replace(entry, data=data, columns=_columns(entry, self.types))
+        data = [self._put(old.name, table) for old, table in pairs]
+        return replace(entry, data=data, columns=self.schema.columns(entry))
 
     def _merged(self, table: pa.Table) -> ManifestEntry:
-        layout, first = self.attempt.layout, self.entries[0]
-        errors = [one.errors.name for one in self.entries if one.errors]
-        records = [_read(layout.errors / name) for name in errors]
+        first = self.entries[0]
         return ManifestEntry(
             total(entry.counts for entry in self.entries),
             [each for entry in self.entries for each in entry.row_ranges],
             [],
-            [self._put(layout.data, first.data[0].name, table)],
-            _columns(first, self.types),
-            self._put(layout.errors, errors[0], pa.concat_tables(records)) if errors else None,
+            [self._put(first.data[0].name, table)],
+            self.schema.columns(first),
+            merged_errors(self.attempt, self.entries),
         )
 
-    def _typed(self, name: str) -> pa.Table:
-        table = _read(self.attempt.layout.data / name)
-        for field in self.types:
-            if field.name in table.column_names:
-                index = table.column_names.index(field.name)
-                with suppress(pa.ArrowInvalid):  # an integer has more digits than a float can hold
-                    column = table.column(index).cast(field.type)
-                    table = table.set_column(index, field.name, column)
-            else:
-                table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
-        return table
-
-    def _put(self, place: Location, old: str, table: pa.Table) -> DataFile:
-        ((_, content),) = ParquetWriter(self.compression).files(table)
-        self.attempt.check_rewrite()
+    def _put(self, old: str, table: pa.Table) -> DataFile:
         name = renamed_part(old, uuid.uuid4().hex[:8])
-        file = place.inside(name)
-        file.write(content)
-        try:
-            self.attempt.check_rewrite()
-        except BadOutput:
-            file.delete()
-            raise
-        return DataFile.of(name, content)
+        return put_rewritten(self.attempt, self.attempt.layout.data, name, self.form.write(table))
 
 
-def fit_in_driver(tasks: list[RewriteTask]) -> bool:
+def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
+    """Write a new file. Raises BadOutput, and leaves no file, if the task is late."""
+    attempt.check_rewrite()
+    file = place.inside(name)
+    file.write(content)
+    try:
+        attempt.check_rewrite()
+    except BadOutput:
+        file.delete()
+        raise
+    return DataFile.of(name, content)
+
+
+def merged_errors(attempt: Attempt, entries: list[ManifestEntry]) -> DataFile | None:
+    """Write the error records of entries to one file and return it; None if there are none."""
+    place = attempt.layout.errors
+    names = [entry.errors.name for entry in entries if entry.errors]
+    if not names:
+        return None
+    form = ParquetParts("snappy")
+    content = form.write(pa.concat_tables([form.read((place / name).read()) for name in names]))
+    return put_rewritten(attempt, place, renamed_part(names[0], uuid.uuid4().hex[:8]), content)
+
+
+def fit_in_driver(tasks: Sequence[Rewrite]) -> bool:
     """Return whether the files of these tasks are small enough to be read in the driver."""
     size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
     return size <= MERGED_BYTES and rows <= MERGED_ROWS
@@ -119,63 +177,58 @@ def fit_in_driver(tasks: list[RewriteTask]) -> bool:
 def rewrites(
     attempt: Attempt,
     entries: list[ManifestEntry],
-    compression: str,
+    form: PartFormat,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
     """Return the required rewrites, and the other entries. Columns without a common type are not
     changed. Entries are merged if all their files are small and in `mergeable`."""
     written = [entry for entry in entries if entry.data]
-    uneven = _uneven([dict(entry.columns) for entry in written])
-    types = _types(attempt.layout.data, written, uneven)
+    schema = OutputSchema.of(attempt.layout.data, written, form)
     tasks, others = [], [entry for entry in entries if not entry.data]
-    for group in _groups(written, types, mergeable):
-        there = [dict(entry.columns) for entry in group]
-        fields = [
-            field for field in types if any(t.get(field.name) != str(field.type) for t in there)
-        ]
-        if fields or len(group) > 1:
-            tasks.append(RewriteTask(attempt, group, pa.schema(fields), compression))
+    for group in _groups(written, schema, mergeable):
+        if len(group) > 1 or not all(schema.fits(entry) for entry in group):
+            tasks.append(RewriteTask(attempt, group, schema, form))
         else:
             others += group
     return tasks, others
 
 
 def _groups(
-    entries: list[ManifestEntry], types: pa.Schema, mergeable: Collection[str]
+    entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
 ) -> Iterator[list[ManifestEntry]]:
     """Yield the entries whose files become one file. They are in the order of the input and have
     the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # a row of which a part has failed must stay apart, because a retry removes its whole entry
-        apart = entry.shares or entry.counts.failed >= entry.counts.read
+        apart = entry.shares or may_fail_in_part(entry)
         merges = not apart and all(file.name in mergeable for file in entry.data)
-        if merges and _size(entry) <= SMALL_BYTES and _rows(entry) < MERGED_ROWS:
-            small[frozenset(_columns(entry, types))].append(entry)
+        if merges and size_of(entry) <= SMALL_BYTES and rows_of(entry) < MERGED_ROWS:
+            small[schema.distinct(schema.columns(entry))].append(entry)
         else:
             yield [entry]
     for alike in small.values():
         group: list[ManifestEntry] = []
         for entry in sorted(alike, key=lambda entry: entry.row_ranges):
             larger = [*group, entry]
-            if sum(map(_size, larger)) > MERGED_BYTES or sum(map(_rows, larger)) > MERGED_ROWS:
+            if sum(map(size_of, larger)) > MERGED_BYTES or sum(map(rows_of, larger)) > MERGED_ROWS:
                 yield group
                 larger = [entry]
             group = larger
         yield group
 
 
-def _size(entry: ManifestEntry) -> int:
+def may_fail_in_part(entry: ManifestEntry) -> bool:
+    """Return whether an entry may hold rows of which only a part has failed. It must stay apart,
+    because a retry of its failed rows removes the whole entry."""
+    return bool(entry.errors) and entry.counts.failed >= entry.counts.read
+
+
+def size_of(entry: ManifestEntry) -> int:
     return sum(file.bytes for file in entry.data)
 
 
-def _rows(entry: ManifestEntry) -> int:
+def rows_of(entry: ManifestEntry) -> int:
     return entry.counts.written
-
-
-def _columns(entry: ManifestEntry, types: pa.Schema) -> list[tuple[str, str]]:
-    """Return the columns of an entry after its files were given these types."""
-    return list((dict(entry.columns) | {field.name: str(field.type) for field in types}).items())
 
 
 def _uneven(files: list[dict[str, str]]) -> set[str]:
@@ -184,9 +237,10 @@ def _uneven(files: list[dict[str, str]]) -> set[str]:
     return {name for name in names if len({file.get(name) for file in files}) > 1}
 
 
-def _types(place: Location, entries: list[ManifestEntry], uneven: set[str]) -> pa.Schema:
+def _types(place: Location, entries: list[ManifestEntry]) -> pa.Schema:
     """Return a type for each uneven column that can hold all of its values. Reads one file for
     each type of a column. Columns without a common type are omitted."""
+    uneven = _uneven([dict(entry.columns) for entry in entries])
     kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in sorted(uneven)}
     for entry in entries:
         new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
@@ -197,7 +251,3 @@ def _types(place: Location, entries: list[ManifestEntry], uneven: set[str]) -> p
                 kinds[name][there[name]] = schema.field(name)
     common = (unify_field(list(fields.values())) for fields in kinds.values())
     return pa.schema([field for field in common if field is not None])
-
-
-def _read(file: Location) -> pa.Table:
-    return read_table(pa.BufferReader(file.read())).replace_schema_metadata()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.media.images import open_image
@@ -45,7 +46,10 @@ def first_rows(write: Write, count: int) -> list[Row]:
 def _rows(part: Location, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
         with part.filesystem.open_input_file(part.path) as source:
-            yield from read_table(source).to_pylist()
+            table = read_table(source)
+        columns = [_with_arrays(column) for column in table.columns]
+        names = table.column_names
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         return
     content = part.read()
     if part.path.endswith(".gz"):
@@ -64,6 +68,25 @@ def _rows(part: Location, write: Write) -> Iterator[Row]:
             yield {"file": part.uri, "image": size}
         case _:
             yield from map(json.loads, content.split(b"\n")[:-1])
+
+
+def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column, in which nested lists of numbers are NumPy arrays."""
+    values: list[Any] = column.to_pylist()
+    kind, depth = column.type, 0
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if depth < 2 or not number:
+        return values
+    return [None if value is None else _array(value, kind.to_pandas_dtype()) for value in values]
+
+
+def _array(value: Any, kind: Any) -> Any:
+    try:
+        return np.array(value, dtype=kind)
+    except (ValueError, TypeError):  # of lists with different lengths, or with null
+        return value
 
 
 def _rows_of_arrays(content: bytes) -> Iterator[Row]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ray import get_runtime_context
 from ray._private import auto_init_hook
 from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available,
@@ -24,6 +25,7 @@ __all__ = [
     "get_state_from_address",
     "has_flag",
     "maybe_enable_token_auth_if_token_available",
+    "number_of_this_task",
     "retries_of_this_task",
     "set_flag",
     "without_monitors",
@@ -49,9 +51,16 @@ def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
 
 
 def retries_of_this_task() -> int:
-    """Return how often the running task was retried because its process died."""
+    """Return how often the running task was retried because its process died; 0 outside of Ray."""
+    if not global_worker.connected:
+        return 0
     core_worker = global_worker.core_worker  # type: ignore[attr-defined]
     return int(core_worker.get_current_task_attempt_number())
+
+
+def number_of_this_task() -> int:
+    """Return a number of the running task, which its retries share."""
+    return int(str(get_runtime_context().get_task_id())[:12], 16)
 
 
 def set_flag(name: str) -> None:

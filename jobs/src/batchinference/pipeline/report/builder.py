@@ -103,6 +103,7 @@ class ReportBuilder:
             seconds=dict(self._seconds),
             batchSizes=self.notes.batch_sizes if self.notes else {},
             steps=self.notes.steps if self.notes else {},
+            retries=self.notes.retries if self.notes else 0,
             memory=self._memory(self.notes) if self.notes else None,
             notes=self.notes.notes if self.notes else [],
             version=__version__,
@@ -183,6 +184,8 @@ class RunNotes:
     """Notes as text for people."""
     steps: dict[str, StepTimes] = field(default_factory=dict)
     """The measured time of each step."""
+    retries: int = 0
+    """Tasks that ran again because their process died."""
 
 
 def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
@@ -190,10 +193,12 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     words: dict[str, None] = {}
-    peak = 0
+    peak, retries = 0, dict[float, int]()
     for step, text in notes:
         note = json.loads(text)
         peak = max(peak, note.get("peak_bytes", 0))
+        if "retries" in note:
+            retries[note["task"]] = max(retries.get(note["task"], 0), int(note["retries"]))
         if "cpu_seconds" in note:
             times[step].append(note)
         if "batch_size" in note:
@@ -201,7 +206,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             words[_in_words(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     steps = {step: _times(found) for step, found in times.items()}
-    return RunNotes(smallest, peak, list(words)[:SHOWN_NOTES], steps)
+    return RunNotes(smallest, peak, list(words)[:SHOWN_NOTES], steps, sum(retries.values()))
 
 
 def _times(notes: list[dict[str, float]]) -> StepTimes:
@@ -224,9 +229,9 @@ def _in_words(step: str, note: dict[str, float]) -> str:
 
 
 def merge_reports(before: Sequence[Report], report: Report) -> Report:
-    """Return the last report, with the counts and the progress of all reports added up as far as
-    the run has come. Notes are combined, and `errors` is the first one that is set. All other
-    fields are those of the last report."""
+    """Return the last report, with the counts, the retries and the progress of all reports added up
+    as far as the run has come. Notes are combined, and `errors` is the first one that is set. All
+    other fields are those of the last report."""
     if not before:
         return report
     reports = [*before, report]
@@ -235,6 +240,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "counts": _sum(each.counts for each in reports),
             "progress": _progress([each.progress for each in reports if each.progress]),
             "errors": next((each.errors for each in reports if each.errors), None),
+            "retries": sum(each.retries for each in reports),
             "notes": list(dict.fromkeys(note for each in reports for note in each.notes)),
         }
     )

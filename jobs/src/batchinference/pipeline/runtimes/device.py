@@ -38,6 +38,11 @@ class Device:
         devices visible to it, so the first index is always 0."""
         return self.kind if self.kind == "cpu" else f"{self.kind}:0"
 
+    @property
+    def assigned_name(self) -> str:
+        """The same, but `cpu` if GPUs are simulated: for code that does not use `torch_device`."""
+        return "cpu" if os.environ.get(SIMULATED) else self.name
+
 
 def device_of(
     *,

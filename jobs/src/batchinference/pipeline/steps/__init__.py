@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from batchinference.spec.steps import Step
 
 _LOADERS = {
-    "python": ("user_code", "python_transform"),
     "filter": ("rows", "Filter"),
     "add_columns": ("columns", "AddColumns"),
     "decode": ("decode", "DecodeColumn"),
@@ -33,6 +32,10 @@ def load_step(step: Step, device: Device) -> Transform:
         from batchinference.pipeline.steps.model import ModelTransform  # imports torch
 
         return ModelTransform(step, device)
+    if step.python is not None:
+        from batchinference.pipeline.steps.user_code import python_transform
+
+        return python_transform(step.name, step.python, device.assigned_name)
     module, name = _LOADERS[step.kind]
     load = getattr(importlib.import_module(f"{__name__}.{module}"), name)
     return cast(Transform, load(step.name, getattr(step, step.kind)))

@@ -21,6 +21,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.imports import load_callable
 from batchinference.pipeline.steps.base import Transform, TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
+from batchinference.spec.python_step import DEVICE
 
 if TYPE_CHECKING:
     from batchinference.spec.python_step import PredictBatch, PythonStep
@@ -197,10 +198,10 @@ def _plain(results: Any) -> Any:
     return results
 
 
-def python_transform(name: str, step: PythonStep) -> Transform:
-    """Return a step that runs the user's code. Raises ModelLoad if the code cannot be loaded or
-    constructed."""
-    target = _construct(name, step)
+def python_transform(name: str, step: PythonStep, device: str = "cpu") -> Transform:
+    """Return a step that runs the user's code. `device` is the torch name of the replica's device.
+    Raises ModelLoad if the code cannot be loaded or constructed."""
+    target = _construct(name, step, device)
     if step.predict_batch is not None:
         method = getattr(target, "predict_batch", None)
         if not callable(method):
@@ -213,7 +214,7 @@ def python_transform(name: str, step: PythonStep) -> Transform:
     return kind(name, function, step.call_args)
 
 
-def _construct(name: str, step: PythonStep) -> Any:
+def _construct(name: str, step: PythonStep, device: str) -> Any:
     target = load_callable(step.callable)
     if not inspect.isclass(target):
         if step.constructor_args or step.constructor_refs:
@@ -223,7 +224,11 @@ def _construct(name: str, step: PythonStep) -> Any:
         return target
     objects = {key: load_callable(path) for key, path in step.constructor_refs.items()}
     try:
-        return target(**step.constructor_args, **objects)
+        arguments = {
+            key: device if value == DEVICE else value
+            for key, value in step.constructor_args.items()
+        }
+        return target(**arguments, **objects)
     except Exception as error:
         raise ModelLoad(
             f"step '{name}': '{step.callable}' cannot be constructed: "

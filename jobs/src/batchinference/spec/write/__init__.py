@@ -18,6 +18,7 @@ from batchinference.spec.write.files import (
     WriteImages,
     WriteJson,
     WriteNumpy,
+    WriteOrdered,
     WriteParquet,
     WriteWebdataset,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "WriteLance",
     "WriteModel",
     "WriteNumpy",
+    "WriteOrdered",
     "WriteParquet",
     "WritePartitioned",
     "WriteRows",

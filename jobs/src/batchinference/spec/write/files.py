@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, ColumnName
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
 _LEFT_OUT = ("_", ".")
@@ -31,7 +31,36 @@ class WriteDirectories(WritePartitioned):
         return self
 
 
-class WriteParquet(WriteRows, WriteDirectories):
+class WriteOrdered(WriteRows, WriteDirectories):
+    """Files whose rows can be put in the order of the input."""
+
+    row_number: ColumnName | None = None
+    """A new first column with the number of the input row that each row was made from: the number
+    of the row in its file, from 0, plus 1000000000000 times the number of the file."""
+    order: Literal["input"] | None = None
+    """`input` puts the rows in the order of the input, within files and by the names of files. It
+    needs `rowNumber`, and writes the whole output once more at the end of the job."""
+
+    @model_validator(mode="after")
+    def _can_be_ordered(self) -> Self:
+        if self.order and not self.row_number:
+            raise PydanticCustomError(
+                "order",
+                "order: 'input' needs a column of row numbers: set rowNumber to its name",
+                {},
+            )
+        for field, columns in self.column_fields.items():
+            if self.row_number in columns:
+                raise PydanticCustomError(
+                    "row_number",
+                    "rowNumber: it adds column '{column}', which {field} names: choose another "
+                    "name",
+                    {"column": self.row_number, "field": field},
+                )
+        return self
+
+
+class WriteParquet(WriteOrdered):
     """Parquet files; tensors are written as plain lists."""
 
     format: Literal["parquet"]
@@ -40,7 +69,7 @@ class WriteParquet(WriteRows, WriteDirectories):
     """Compression of the files."""
 
 
-class WriteJson(WriteRows, WriteDirectories):
+class WriteJson(WriteOrdered):
     """JSON Lines files."""
 
     format: Literal["json"]
@@ -49,15 +78,15 @@ class WriteJson(WriteRows, WriteDirectories):
     """Compression of the files."""
 
 
-class WriteCsv(WriteRows, WriteDirectories):
+class WriteCsv(WriteOrdered):
     """Files of separated values with a header line. Lists and tensors become JSON."""
 
     format: Literal["csv"]
     """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
-    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
-    """The character between two fields."""
+    delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
+    """The character between two fields: a tab or a punctuation mark that no number or date has."""
 
 
 class WriteNumpy(WriteRows, WriteDirectories):

@@ -1,0 +1,202 @@
+"""Puts the rows of a finished output in the order of the input (`write.order: input`).
+
+Each file is sorted when it is committed, and has a column with the number of each row. At the end
+of the job, entries whose rows are interleaved are merged, and all files get names that sort like
+their rows. The numbers stay in the files, so that rows that are retried later find their place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import row_ids
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Range, total
+from batchinference.pipeline.commit.row_coverage import RowSet
+from batchinference.pipeline.output import file_rewrites
+from batchinference.pipeline.output.file_rewrites import (
+    OutputSchema,
+    Rewrite,
+    may_fail_in_part,
+    merged_errors,
+    put_rewritten,
+    rows_of,
+    size_of,
+)
+from batchinference.pipeline.output.part_formats import PartFormat
+from batchinference.pipeline.storage.location import base_name
+
+FILE_BYTES = 64 << 20
+"""The maximum memory of the rows of a file that is merged from others, without a limit of rows."""
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """The column of row numbers, the maximum number of rows of a file, and whether small files are
+    merged."""
+
+    column: str
+    rows_per_file: int | None = None
+    merges: bool = True
+
+
+def ordered_rewrites(
+    attempt: Attempt, entries: list[ManifestEntry], form: PartFormat, order: RowOrder
+) -> tuple[list[OrderTask], list[ManifestEntry]]:
+    """Return the required rewrites, and the other entries. There are no rewrites if the files are
+    in order already."""
+    written = [entry for entry in entries if entry.data]
+    schema = OutputSchema.of(attempt.layout.data, written, form)
+    # an entry without data may hold the filtered part of a row
+    kept = [entry for entry in entries if not entry.data and not entry.shares]
+    moved = [entry for entry in entries if entry.data or entry.shares]
+    groups = sorted(_groups(moved, order), key=_first)
+    names = [base_name(file.name) for group in groups for entry in group for file in entry.data]
+    merges = any(len(group) > 1 for group in groups)
+    if not merges and all(map(schema.fits, written)) and names == sorted(names):
+        return [], entries
+    tasks = [
+        OrderTask(attempt, group, schema, form, order, number)
+        for number, group in enumerate(groups)
+    ]
+    return tasks, kept
+
+
+@dataclass(frozen=True)
+class OrderTask(Rewrite):
+    """Writes the rows of entries to new files, in the order of the input. `number` is the place of
+    these files among all files."""
+
+    order: RowOrder
+    number: int
+
+    def __call__(self) -> list[ManifestEntry]:
+        layout, counter = self.attempt.layout, itertools.count()
+        prefix = layout.part_name(self.attempt.number, self.number, uuid.uuid4().hex[:8])
+        data = []
+        for old, table in self._tables():
+            base = base_name(old.name)
+            directory, ending = old.name.removesuffix(base), base.partition(".")[2]
+            name = f"{directory}{prefix}-{next(counter):06d}.{ending}"
+            data.append(put_rewritten(self.attempt, layout.data, name, self.form.write(table)))
+        first = next((entry for entry in self.entries if entry.data), self.entries[0])
+        columns = self.schema.columns(first)
+        if len(self.entries) == 1:
+            return [replace(first, data=data, columns=columns)]
+        held = RowSet.of(self.entries)
+        counts = replace(total(entry.counts for entry in self.entries), read=held.rows)
+        errors = merged_errors(self.attempt, self.entries)
+        return [ManifestEntry(counts, _ranges(held), [], data, columns, errors)]
+
+    def _tables(self) -> Iterator[tuple[DataFile, pa.Table]]:
+        """Yield the rows of each new file, with a file that it replaces. Files are not merged if
+        no type can hold all values of a column."""
+        read = lru_cache(maxsize=1)(self._table)
+        groups: dict[tuple[str, pa.Schema], list[SortedFile]] = defaultdict(list)
+        for entry in self.entries:
+            for file in entry.data:
+                table = read(file)
+                numbers = table.column(self.order.column).cast(pa.int64()).to_numpy()
+                directory = file.name.removesuffix(base_name(file.name))
+                groups[directory, table.schema].append(SortedFile(file, numbers, table.nbytes))
+        for files in groups.values():
+            if len(files) == 1:
+                yield files[0].file, read(files[0].file)
+                continue
+            for chosen in _chunks(files, self.order.rows_per_file):
+                tables = [read(file.file).take(rows) for file, rows, _ in chosen]
+                places = np.concatenate([place for _, _, place in chosen])
+                yield files[0].file, pa.concat_tables(tables).take(pa.array(np.argsort(places)))
+
+
+@dataclass(frozen=True)
+class SortedFile:
+    """A file, the number of each row (int64), and the bytes of its rows in memory."""
+
+    file: DataFile
+    numbers: np.ndarray
+    nbytes: int
+
+
+def _chunks(
+    files: list[SortedFile], rows_per_file: int | None
+) -> Iterator[list[tuple[SortedFile, np.ndarray, np.ndarray]]]:
+    """Yield, for each new file, the files with rows for it: the indexes of these rows, and their
+    places in the order of all rows."""
+    numbers = np.concatenate([file.numbers for file in files])
+    owners = np.repeat(np.arange(len(files)), [len(file.numbers) for file in files])
+    indexes = np.concatenate([np.arange(len(file.numbers)) for file in files])
+    order = np.argsort(numbers, kind="stable")
+    fitting = max(1, len(order) * FILE_BYTES // max(1, sum(file.nbytes for file in files)))
+    size = rows_per_file or fitting
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        places = [np.flatnonzero(owners[part] == owner) for owner in range(len(files))]
+        yield [
+            (file, indexes[part[place]], place)
+            for file, place in zip(files, places, strict=True)
+            if len(place)
+        ]
+
+
+def _groups(entries: list[ManifestEntry], order: RowOrder) -> Iterator[list[ManifestEntry]]:
+    """Yield the entries that are written together. Their rows are interleaved, or their files are
+    small. Entries that must stay apart are yielded each for itself."""
+    failed = any(entry.shares and entry.errors for entry in entries)
+    others: list[ManifestEntry] = []
+    for entry in entries:
+        if may_fail_in_part(entry) or (entry.shares and failed):
+            yield [entry]
+        else:
+            others.append(entry)
+    group: list[ManifestEntry] = []
+    for cluster in _interleaved(others):
+        larger = [*group, *cluster]
+        fits = sum(map(size_of, larger)) <= file_rewrites.MERGED_BYTES
+        fits = fits and sum(map(rows_of, larger)) <= file_rewrites.MERGED_ROWS
+        if group and not (fits and order.merges):
+            yield group
+            larger = cluster
+        group = larger
+    if group:
+        yield group
+
+
+def _interleaved(entries: list[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
+    """Yield the entries in the order of the input, those with interleaved rows together."""
+    cluster: list[ManifestEntry] = []
+    end = -1
+    for entry in sorted(entries, key=lambda entry: _span(entry)[0]):
+        first, after = _span(entry)
+        if cluster and first >= end:
+            yield cluster
+            cluster = []
+        cluster.append(entry)
+        end = max(end, after)
+    if cluster:
+        yield cluster
+
+
+def _first(group: list[ManifestEntry]) -> int:
+    return min(_span(entry)[0] for entry in group)
+
+
+def _span(entry: ManifestEntry) -> tuple[int, int]:
+    """Return the first id of the rows of an entry, and the id after the last."""
+    whole = [(row_ids.pack(file, first), last - first) for file, first, last in entry.row_ranges]
+    spans = [*whole, *((row_ids.pack(file, row), 1) for file, row, _ in entry.shares)]
+    return min(first for first, _ in spans), max(first + rows for first, rows in spans)
+
+
+def _ranges(held: RowSet) -> list[Range]:
+    files, first = row_ids.unpack(held.starts)
+    after = held.stops - (files << row_ids.ROW_BITS)
+    return list(zip(files.tolist(), first.tolist(), after.tolist(), strict=True))

@@ -1,0 +1,114 @@
+"""Runs the command `batchinference` with one part of the product switched off, for ablation.py.
+
+The environment variable ABLATION names the part. The part is replaced in the driver and in each
+worker process, before its first task.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline import job, row_batch, row_ids
+from batchinference.pipeline.commit import attempt, committer, snapshot
+from batchinference.pipeline.execution import fused, fused_steps, step_runner
+from batchinference.pipeline.execution.error_isolation import Part
+from batchinference.pipeline.row_batch import NO_ROWS, RowBatch
+
+PART = "ABLATION"
+_run = fused._run
+
+
+def without_row_ids() -> None:
+    """All rows have the same id, which takes no memory, and no commit says which rows it has."""
+
+    def derived(self: RowBatch, table: pa.Table, parents: np.ndarray, failed: Any) -> RowBatch:
+        ids = np.broadcast_to(np.int64(0), table.num_rows)
+        filtered = np.broadcast_to(np.int64(0), max(0, len(self.ids) - table.num_rows))
+        return replace(self, table=table if table.num_rows else NO_ROWS, ids=ids, filtered=filtered)
+
+    def same(file: int, first: int, count: int) -> np.ndarray:
+        return np.broadcast_to(np.int64(0), count)
+
+    row_ids.consecutive = same
+    row_batch.RowBatch.derived = derived  # type: ignore[method-assign]
+    row_batch.RowBatch.in_order_of = lambda self, ids: self  # type: ignore[method-assign]
+    committer.commit_groups = lambda batch: iter([batch])
+    committer.row_ranges_of = lambda group: []
+    committer.shares_of = lambda group: []
+    _all_rows_count()
+
+
+def without_error_handling() -> None:
+    """The error of a batch is not caught, and the failing row is not isolated."""
+
+    def isolate(apply: Callable[..., Any], batch: pa.Table, start: int = 0) -> Iterator[Part]:
+        yield Part(start, batch.num_rows, apply(batch))
+
+    step_runner.isolate = isolate  # type: ignore[assignment]
+
+
+def without_commits() -> None:
+    """Tasks write their data files, and nothing that makes them count."""
+
+    def put(self: committer.Committer, batch: RowBatch, task: int, number: int = 0) -> None:
+        if len(batch.ids):
+            self._put_data(batch.table, task)
+
+    committer.Committer.put = put  # type: ignore[method-assign]
+    attempt.Attempt.remove_orphans = lambda self, entries: None  # type: ignore[method-assign]
+    _all_rows_count()
+
+
+def without_progress() -> None:
+    """The driver does not count the committed rows while tasks run."""
+    job.JobRun._observe = lambda self, run, executor: None  # type: ignore[method-assign]
+
+
+def without_bucketing() -> None:
+    """Texts are computed in the order of the input."""
+    fused_steps._text_columns = lambda table, columns: []
+
+
+def _all_rows_count() -> None:
+    """Nothing is checked for missing or repeated rows."""
+    snapshot.resolve_overlaps = list
+    snapshot.Snapshot.missing_rows = lambda self, *_: {}  # type: ignore[method-assign]
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "nothing": lambda: None,
+    "row ids": without_row_ids,
+    "error handling": without_error_handling,
+    "commits": without_commits,
+    "progress": without_progress,
+    "bucketing": without_bucketing,
+}
+
+
+@lru_cache(maxsize=1)
+def switch_off() -> None:
+    """Replace the part in this process."""
+    PARTS[os.environ[PART]]()
+
+
+def run_task(task: fused.FusedTask) -> None:
+    """Run a fused task without the part."""
+    switch_off()
+    _run(task)
+
+
+if __name__ == "__main__":
+    import ablated  # workers import this module by its name
+
+    from batchinference.cli.main import main
+
+    ablated.switch_off()
+    fused._run = ablated.run_task
+    main()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -38,111 +37,62 @@ def report_in(directory: Path) -> Report:
     return Report.parse((directory / REPORT_FILE).read_bytes())
 
 
-@pytest.mark.xdist_group("command")
-class TestSuccess:
-    """One job with all options. It succeeds although one of its processes dies."""
+def test_job_with_a_ray_of_its_own_succeeds(
+    tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It succeeds although one of its processes dies, and leaves no process and no secret."""
+    dies = {"callable": "own_code:die_once", "callArgs": {"file": str(tmp_path / "died")}}
+    length = {"callable": "own_code:length"}
+    steps = [{"name": "dies", "python": dies}, {"name": "own", "python": length}]
+    job_file(tmp_path, own_code, steps=steps)
+    arguments = ["run", "job.yaml", "--sample", "3", "--report-directory", "reports/here"]
+    command = Command(arguments, tmp_path, {"SOME_SECRET": SECRET})
+    done = command.run()
+    assert (done.returncode, done.stdout) == (0, "")
+    wait_until(lambda: not command.processes(), "the job's processes to end")
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def directory(cls, tmp_path_factory: pytest.TempPathFactory, own_code: Path) -> Path:
-        directory = tmp_path_factory.mktemp("success")
-        dies = {"callable": "own_code:die_once", "callArgs": {"file": str(directory / "died")}}
-        length = {"callable": "own_code:length"}
-        steps = [{"name": "dies", "python": dies}, {"name": "own", "python": length}]
-        job_file(directory, own_code, steps=steps)
-        return directory
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(TEXTS)
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+    report = report_in(tmp_path / "reports" / "here")
+    beside = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
+    assert (report.state, report.retries) == (JobState.SUCCEEDED, 1)
+    assert report == Report.parse(beside)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(SECRET.encode() in file.read_bytes() for file in files)
+    check_printed(done.stderr, tmp_path)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def command(cls, directory: Path) -> Command:
-        arguments = ["run", "job.yaml", "--sample", "3", "--report-directory", "reports/here"]
-        return Command(arguments, directory, {"SOME_SECRET": SECRET})
+    # the paths of a job from stdin are relative to the working directory
+    monkeypatch.chdir(tmp_path)
+    again = invoke_without_ray("run", "-", stdin=(tmp_path / "job.yaml").read_text())
+    assert again.exit_code == 0
+    assert "the output was complete already" in again.stderr
+    assert report_in(tmp_path / "reports" / "here") == report
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def done(cls, command: Command) -> subprocess.CompletedProcess[str]:
-        return command.run()
 
-    def test_exit_code_is_0_and_stdout_is_empty(
-        self, done: subprocess.CompletedProcess[str]
-    ) -> None:
-        assert (done.returncode, done.stdout) == (0, "")
-
-    def test_output_path_is_relative_to_the_file(
-        self, done: subprocess.CompletedProcess[str], directory: Path
-    ) -> None:
-        assert sorted(row["text"] for row in rows_of(directory / "out")) == sorted(TEXTS)
-        assert (directory / "out" / "_SUCCESS").exists()
-
-    def test_each_state_is_printed(self, done: subprocess.CompletedProcess[str]) -> None:
-        lines = done.stderr.splitlines()
-        said = [line for line in lines if line.startswith("demo: ")]
-        assert said[:3] == [
-            "demo: starting Ray on this machine",
-            "demo: preparing",
-            "demo: running, 0 rows, 0 %",
-        ]
-        assert said[-1].startswith("demo: finalizing, 45 rows, 100 %")
-
-    def test_summary_is_printed(
-        self, done: subprocess.CompletedProcess[str], directory: Path
-    ) -> None:
-        table = dict(
-            line.split(None, 1)
-            for line in done.stderr.splitlines()
-            if line.split(None, 1)[:1] and line[0].islower() and ": " not in line
-        )
-        assert table["job"].strip() == "demo"
-        assert table["result"].strip() == "succeeded"
-        assert table["rows"].strip() == "45 read, 45 written"
-        assert table["output"].strip() == str(directory / "out")
-
-    def test_sample_of_the_output_is_printed(self, done: subprocess.CompletedProcess[str]) -> None:
-        for number in range(3):
-            assert f"row {number}:\n  text: text " in done.stderr
-        assert "row 3:" not in done.stderr
-
-    def test_report_is_written_to_its_directory(
-        self, done: subprocess.CompletedProcess[str], directory: Path
-    ) -> None:
-        kept = report_in(directory / "reports" / "here")
-        beside = (directory / "out" / "_batchinference" / "report.json").read_bytes()
-        assert kept == Report.parse(beside)
-        assert (kept.state, kept.retries) == (JobState.SUCCEEDED, 1)
-
-    def test_no_secret_is_printed_or_stored(
-        self, done: subprocess.CompletedProcess[str], directory: Path
-    ) -> None:
-        assert SECRET not in done.stderr
-        files = [path for path in directory.rglob("*") if path.is_file()]
-        assert not any(SECRET.encode() in file.read_bytes() for file in files)
-
-    def test_no_process_is_left(
-        self, done: subprocess.CompletedProcess[str], command: Command
-    ) -> None:
-        wait_until(lambda: not command.processes(), "the job's processes to end")
-
-    def test_output_of_ray_is_not_printed(
-        self, done: subprocess.CompletedProcess[str], directory: Path
-    ) -> None:
-        """Ray prints a long message about each process that dies."""
-        assert (directory / "died").exists()
-        for words in ("Dataset", "worker.py", "A worker died"):
-            assert words not in done.stderr
-
-    def test_complete_job_from_stdin_is_not_done_again(
-        self,
-        done: subprocess.CompletedProcess[str],
-        directory: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """The paths of a job from stdin are relative to the working directory."""
-        before = report_in(directory / "reports" / "here")
-        monkeypatch.chdir(directory)
-        again = invoke_without_ray("run", "-", stdin=(directory / "job.yaml").read_text())
-        assert again.exit_code == 0
-        assert "the output was complete already" in again.stderr
-        assert report_in(directory / "reports" / "here") == before
+def check_printed(printed: str, directory: Path) -> None:
+    """Check the states, the summary and the sample, and that nothing else is printed."""
+    lines = printed.splitlines()
+    states = [line for line in lines if line.startswith("demo: ")]
+    assert states[:3] == [
+        "demo: starting Ray on this machine",
+        "demo: preparing",
+        "demo: running, 0 rows, 0 %",
+    ]
+    assert states[-1].startswith("demo: finalizing, 45 rows, 100 %")
+    summary = dict(
+        line.split(None, 1)
+        for line in lines
+        if line.split(None, 1)[:1] and line[0].islower() and ": " not in line
+    )
+    assert summary["job"].strip() == "demo"
+    assert summary["result"].strip() == "succeeded"
+    assert summary["rows"].strip() == "45 read, 45 written"
+    assert summary["output"].strip() == str(directory / "out")
+    for number in range(3):
+        assert f"row {number}:\n  text: text " in printed
+    assert (directory / "died").exists()  # Ray prints a long message about it
+    for words in ("row 3:", SECRET, "Dataset", "worker.py", "A worker died"):
+        assert words not in printed
 
 
 def test_preview_shows_the_first_rows_and_leaves_no_output(

@@ -54,6 +54,11 @@ class Place:
     def is_proven(self) -> bool:
         return verified(self.output).result == "proven"
 
+    def completes(self, job: Document, *rows: str) -> None:
+        """Check that a job succeeds and that its output then has these rows."""
+        assert run_without_ray(job).state == JobState.SUCCEEDED
+        assert (self.rows(), self.is_proven()) == ([*rows], True)
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -237,9 +242,7 @@ class TestInterruptedReplacement:
         report = run_without_ray(job)
         assert "are missing or damaged. The old output is unchanged" in str(report.message)
         assert place.rows() == ["x1", "x2", "x3"]
-        assert run_without_ray(job).state == JobState.SUCCEEDED
-        assert place.rows() == ["a1", "a2", "b1"]
-        assert place.is_proven()
+        place.completes(job, "a1", "a2", "b1")
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     def test_is_replaced_by_another_job_that_overwrites(
@@ -283,9 +286,7 @@ def test_late_success_mark_completes_nothing(place: Place, monkeypatch: pytest.M
     monkeypatch.setattr(Location, "write", late)
     assert "has taken over" in str(run_without_ray(place.job()).message)
     assert len(place.rows()) < 3
-    assert run_without_ray(place.job()).state == JobState.SUCCEEDED
-    assert place.rows() == ["a1", "a2", "b1"]
-    assert place.is_proven()
+    place.completes(place.job(), "a1", "a2", "b1")
 
 
 def of_a_cluster(job: Document, uid: str) -> Document:
@@ -331,23 +332,19 @@ class TestAdditions:
         self.unfinished(two_nights, "first")
         two_nights.add(a="a1 changed")
         assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
-        assert run_without_ray(self.night(two_nights, resume=False)).state == JobState.SUCCEEDED
-        assert two_nights.rows() == ["a1", "b1", "c1", "changed"]
-        assert two_nights.is_proven()
+        two_nights.completes(self.night(two_nights, resume=False), "a1", "b1", "c1", "changed")
 
     def test_unfinished_ones_restart_without_resume(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "addition")
         two_nights.add(c="c1 changed")
         assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
-        assert run_without_ray(self.night(two_nights, resume=False)).state == JobState.SUCCEEDED
-        assert two_nights.rows() == ["a1", "a2", "b1", "c1", "changed"]
-        assert two_nights.is_proven()
+        two_nights.completes(
+            self.night(two_nights, resume=False), "a1", "a2", "b1", "c1", "changed"
+        )
 
     def test_can_be_overwritten_without_a_base(self, two_nights: Place) -> None:
         job = two_nights.job(source="other", write={"mode": "overwrite"})
-        assert run_without_ray(job).state == JobState.SUCCEEDED
-        assert two_nights.rows() == ["x1", "x2", "x3"]
-        assert two_nights.is_proven()
+        two_nights.completes(job, "x1", "x2", "x3")
 
     def test_with_foreign_files_are_not_overwritten(self, two_nights: Place) -> None:
         (two_nights.output / "mine.txt").write_text("mine")

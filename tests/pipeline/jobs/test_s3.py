@@ -267,36 +267,28 @@ class TestTrouble:
     def local(self, tmp_path: Path) -> str:
         return str(write_lines(tmp_path / "in", {"a.txt": ["text"]}))
 
-    @pytest.fixture(params=["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
-    def wrong(self, request: pytest.FixtureRequest, here: pytest.MonkeyPatch) -> str:
-        """Set a wrong value for one of the credentials, and return it."""
-        here.setenv(request.param, "not-the-right-one-1618")
-        return "not-the-right-one-1618"
-
-    def test_wrong_credentials_for_the_input(self, bucket: str, wrong: str, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
+    def test_wrong_credentials(
+        self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path, name: str
+    ) -> None:
+        wrong = "not-the-right-one-1618"
+        here.setenv(name, wrong)
         message = self.message("BadInput", f"s3://{bucket}/in", str(tmp_path / "out"))
         assert f"read.paths[0] 's3://{bucket}/in' cannot be listed: " in message
-        assert wrong not in message
         assert not (tmp_path / "out").exists()
+        of_output = self.message("BadOutput", local, f"s3://{bucket}/out")
+        assert f"write.path 's3://{bucket}/out' cannot be used: " in of_output
+        assert wrong not in message + of_output
 
-    def test_wrong_credentials_for_the_output(self, bucket: str, wrong: str, local: str) -> None:
-        message = self.message("BadOutput", local, f"s3://{bucket}/out")
-        assert f"write.path 's3://{bucket}/out' cannot be used: " in message
-        assert wrong not in message
-
-    def test_missing_bucket_for_the_input(self, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        message = self.message("BadInput", "s3://no-such-bucket/in", str(tmp_path / "out"))
-        assert message == "read.paths[0] 's3://no-such-bucket/in' does not exist"
-
-    def test_missing_bucket_for_the_output(self, here: pytest.MonkeyPatch, local: str) -> None:
+    def test_missing_bucket_or_prefix(
+        self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path
+    ) -> None:
+        for source in ("s3://no-such-bucket/in", f"s3://{bucket}/nothing/here"):
+            message = self.message("BadInput", source, str(tmp_path / "out"))
+            assert message == f"read.paths[0] '{source}' does not exist"
         message = self.message("BadOutput", local, "s3://no-such-bucket/out")
         assert "write.path 's3://no-such-bucket/out' cannot be used: " in message
         assert "The specified bucket does not exist" in message
-
-    def test_missing_prefix(self, bucket: str, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        source = f"s3://{bucket}/nothing/here"
-        message = self.message("BadInput", source, str(tmp_path / "out"))
-        assert message == f"read.paths[0] '{source}' does not exist"
 
     def test_server_that_does_not_answer(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path

@@ -69,13 +69,18 @@ def error_file(layout: Layout) -> Path:
     return data_files(Path(layout.errors.path))[0]
 
 
+def assert_found(kind: str, file: Path, output: Path | str, *options: str) -> None:
+    """Check that this file is the only finding of a verification."""
+    done = verified(output, *options)
+    assert (done.exit_code, done.result, done.found) == (1, "notProven", {kind: 1})
+    assert done.where(kind) == [{"file": str(file)}]
+
+
 @pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
 def test_missing_file_is_found(out: Path, options: list[str]) -> None:
     file = data_files(out)[0]
     file.unlink()
-    done = verified(out, *options)
-    assert (done.exit_code, done.result, done.found) == (1, "notProven", {"gone": 1})
-    assert done.where("gone") == [{"file": str(file)}]
+    assert_found("gone", file, out, *options)
 
 
 @pytest.mark.parametrize("options", [[], ["--quick"]], ids=["read", "quick"])
@@ -83,9 +88,7 @@ def test_missing_file_is_found(out: Path, options: list[str]) -> None:
 def test_truncated_file_is_found(out: Path, part: int, options: list[str]) -> None:
     file = data_files(out)[part]
     change(file, lambda content: content[:-1])
-    done = verified(out, *options)
-    assert (done.exit_code, done.found) == (1, {"damaged": 1})
-    assert done.where("damaged") == [{"file": str(file)}]
+    assert_found("damaged", file, out, *options)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -93,9 +96,7 @@ def test_changed_bit_is_found(tmp_path: Path, format_: str) -> None:
     layout = make_output(job(tmp_path, format=format_), every_tenth)
     file = data_files(Path(layout.output.path))[1]
     change(file, flip)
-    done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"damaged": 1})
-    assert done.where("damaged") == [{"file": str(file)}]
+    assert_found("damaged", file, layout.output.path)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -119,9 +120,7 @@ def test_uncommitted_file_is_found(layout: Layout, place: str) -> None:
     file = data_files(directory)[0]
     orphan = directory / (layout.part_name(1, 0, "deadbeef") + file.suffix)
     shutil.copy(file, orphan)
-    done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"orphans": 1})
-    assert done.where("orphans") == [{"file": str(orphan)}]
+    assert_found("orphans", orphan, layout.output.path)
 
 
 def copied(file: Path, to: Path) -> Path:
@@ -139,9 +138,7 @@ def test_foreign_file_is_found(out: Path, name: str) -> None:
         copied(data_files(out)[0], out / harmless)
     assert verified(out).exit_code == 0
     stranger = copied(data_files(out)[0], out / name)
-    done = verified(out)
-    assert (done.exit_code, done.found) == (1, {"strangers": 1})
-    assert done.where("strangers") == [{"file": str(stranger)}]
+    assert_found("strangers", stranger, out)
 
 
 @pytest.mark.parametrize("place", ["output", "errors"])
@@ -149,9 +146,7 @@ def test_copied_file_in_a_subdirectory_is_found(layout: Layout, place: str) -> N
     directory = Path(getattr(layout, place).path)
     file = data_files(directory)[0]
     copy = copied(file, directory / "sub" / file.name)
-    done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"orphans": 1})
-    assert done.where("orphans") == [{"file": str(copy)}]
+    assert_found("orphans", copy, layout.output.path)
 
 
 @pytest.mark.parametrize("name", ["copy.parquet", "copy", "sub/copy.parquet"])
@@ -168,9 +163,7 @@ def test_foreign_file_among_the_errors_is_found(
     assert verified(layout.output.path).exit_code == 0
     place = Path(layout.errors.path)
     stranger = copied(data_files(place)[0], place / name)
-    done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"strangers": 1})
-    assert done.where("strangers") == [{"file": str(stranger)}]
+    assert_found("strangers", stranger, layout.output.path)
 
 
 def test_errors_of_a_removed_append_are_found(tmp_path: Path) -> None:
@@ -184,9 +177,7 @@ def test_errors_of_a_removed_append_are_found(tmp_path: Path) -> None:
     shutil.rmtree(added.state.path)
     for file in Path(added.output.path).glob(f"part-{added.key[:8]}-*"):
         file.unlink()
-    done = verified(added.output.path)
-    assert (done.exit_code, done.found) == (1, {"strangers": 1})
-    assert done.where("strangers") == [{"file": str(left)}]
+    assert_found("strangers", left, added.output.path)
 
 
 def test_shared_errors_directory_is_accepted(tmp_path: Path) -> None:
@@ -289,9 +280,7 @@ def test_files_read_twice_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_missing_error_is_found(layout: Layout) -> None:
     file = error_file(layout)
     pq.write_table(pq.read_table(file).slice(1), file)
-    done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"damaged": 1})
-    assert done.where("damaged") == [{"file": str(file)}]
+    assert_found("damaged", file, layout.output.path)
 
 
 @pytest.mark.parametrize(("ids", "wrong"), [(["0:3", "0:3"], 1), (["0:3", "2:3"], 1),

@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow.dataset as pads
 import pytest
 
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, data_files, job_document, run_in_process, write_lines
@@ -89,3 +91,14 @@ def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     assert succeeded(run_in_process(flat))
     assert list((tmp_path / "out").rglob("length=*/*.parquet")) == []
     assert {tuple(row) for row in rows_of(tmp_path / "out")} == {("text",)}
+
+
+def test_append_to_unfinished_output_of_the_same_work_is_refused(tmp_path: Path) -> None:
+    begun = job(tmp_path, "first", "error")
+    assert succeeded(run_in_process(begun))
+    layout = Layout.of(parse(begun).spec)
+    for of_the_end in (layout.success, layout.end):
+        of_the_end.delete()
+    run = run_in_process(job(tmp_path, "first", "append"))
+    assert "holds unfinished output of the same work" in str(run.report.message)
+    assert texts(tmp_path) == ["first"]

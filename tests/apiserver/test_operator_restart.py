@@ -49,7 +49,7 @@ def test_repeated_kills_create_one_ray_job_per_job(
     operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     jobs = []
-    for turn in range(3):
+    for turn in range(2):
         jobs += [job(f"job-{turn}-{number}") for number in range(5)]
         jobs[-1].ray_job  # noqa: B018 - wait until the operator has reached the last job
         operator.kill()

@@ -27,6 +27,7 @@ def test_jobs_of_every_phase_survive_an_api_server_restart(
     made = {body["metadata"]["uid"] for body in namespace.list("RayJob")}
     with operator.restarted():
         server.kill()
+        running.report("running", progress={"rows": 6})  # its status cannot be written
         eventually("a call has failed", lambda: "retrying in" in operator.output(), 60)
         server.start()
         running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})

@@ -36,11 +36,6 @@ def test_crd_is_kept_by_default(chart: Chart) -> None:
     assert "annotations" not in one(manifests, "CustomResourceDefinition")["metadata"]
 
 
-def test_crd_can_be_disabled(chart: Chart) -> None:
-    kinds = {manifest["kind"] for manifest in chart.manifests({"crds": {"enabled": False}})}
-    assert "CustomResourceDefinition" not in kinds
-
-
 def test_kept_objects_are_the_crd_and_the_token_key(chart: Chart) -> None:
     def kept(values: Object) -> list[str]:
         manifests = chart.manifests(values)

@@ -23,11 +23,6 @@ def test_metrics_service_selects_pods_and_port(chart: Chart) -> None:
     assert port["targetPort"] in [one["name"] for one in container(manifests)["ports"]]
 
 
-def test_pod_monitor_is_disabled_by_default(chart: Chart) -> None:
-    """A cluster without the Prometheus operator has no PodMonitor kind."""
-    assert "PodMonitor" not in {manifest["kind"] for manifest in chart.manifests()}
-
-
 def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:
     monitor = {"enabled": True, "interval": "77s", "labels": {"release": "prometheus"}}
     manifests = chart.manifests({"metrics": {"podMonitor": monitor}})

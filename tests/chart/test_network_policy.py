@@ -14,10 +14,6 @@ def ports(rule: Object) -> set[Any]:
     return {port["port"] for port in rule["ports"]}
 
 
-def test_network_policy_is_off_by_default(chart: Chart) -> None:
-    assert "NetworkPolicy" not in {manifest["kind"] for manifest in chart.manifests()}
-
-
 def test_network_policy_allows_what_the_operator_needs(chart: Chart) -> None:
     manifests = chart.manifests({"networkPolicy": {"enabled": True}})
     spec = one(manifests, "NetworkPolicy")["spec"]

@@ -86,13 +86,6 @@ def test_roles_are_aggregated_to_view_edit_and_admin(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])
-def test_roles_have_no_wildcards(chart: Chart, values: Object) -> None:
-    roles = [m for m in chart.manifests(values) if m["kind"] in ("Role", "ClusterRole")]
-    for rule in (rule for role in roles for rule in role["rules"]):
-        assert "*" not in rule["apiGroups"] + rule["resources"] + rule["verbs"]
-
-
-@pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])
 def test_role_bindings_refer_to_role_and_service_account(chart: Chart, values: Object) -> None:
     manifests = chart.manifests(values)
     account = one(manifests, "ServiceAccount")["metadata"]
@@ -107,11 +100,6 @@ def test_role_bindings_refer_to_role_and_service_account(chart: Chart, values: O
         assert role["name"] in {
             m["metadata"]["name"] for m in manifests if m["kind"] == role["kind"]
         }
-
-
-def test_roles_can_be_disabled(chart: Chart) -> None:
-    manifests = chart.manifests({"rbac": {"create": False}})
-    assert not any("Role" in kind for kind in kinds(manifests))
 
 
 def test_service_account_can_be_an_existing_one(chart: Chart) -> None:

@@ -70,7 +70,7 @@ ALONE: dict[str, tuple[Any, str]] = {
 }
 REMOVED = {
     "crds.enabled": "kind: CustomResourceDefinition",
-    "rbac.create": "kind: ClusterRole",
+    "rbac.create": "apiVersion: rbac.authorization.k8s.io/v1",
     "rbac.aggregate": "aggregate-to-view",
     "metrics.service.enabled": "kind: Service\n",
 }

@@ -27,7 +27,7 @@ LONG_AGO = timedelta(minutes=5)
 
 def soon(what: str, condition: Callable[[], Found]) -> Found:
     """Return the first true value of a condition. Raises AssertionError after PATIENCE seconds."""
-    return eventually(what, condition, PATIENCE, 0.05)
+    return eventually(what, condition, PATIENCE, 0.1)
 
 
 def stamp(ago: timedelta = timedelta()) -> str:

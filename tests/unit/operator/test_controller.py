@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
-from support.operator.objects import NAMESPACE, RUNNING, UID, pod_body, ray_job_body, waiting
+from support.operator.objects import NAMESPACE, RUNNING, UID, ray_job_body
 from support.operator.virtual_time import clock, in_virtual_time, until
 
 
@@ -37,13 +36,6 @@ async def test_job_runs_from_creation_to_complete(harness: Harness, lag: dict[st
     assert rows == sorted(rows)
     assert all(before != after for before, after in itertools.pairwise(history))
     assert len(history) < 15
-
-
-@in_virtual_time
-async def test_job_fails_with_the_cause_of_its_driver(harness: Harness) -> None:
-    async with harness.operator():
-        await harness.finish_job(JobState.FAILED)
-    assert (harness.phase(), harness.reason()) == ("Failed", "Application")
 
 
 @in_virtual_time
@@ -76,17 +68,6 @@ async def test_many_jobs_finish_with_few_workers(harness: Harness) -> None:
         await asyncio.gather(*(harness.ray_job(name).run() for name in names))
         await until(lambda: all(map(harness.is_finished, names)))
     assert {harness.phase(name) for name in names} == {"Succeeded"}
-
-
-@in_virtual_time
-async def test_pod_problem_shows_in_status_until_the_pod_starts(harness: Harness) -> None:
-    async with harness.operator():
-        harness.cluster.apply()
-        await harness.ray_job().start()
-        harness.cluster.put(pod_body(**waiting("ImagePullBackOff", "no such image")))
-        await until(lambda: harness.reason() == "ImagePull")
-        harness.cluster.put(pod_body(phase="Running", containerStatuses=[]))
-        await until(lambda: harness.reason() == "Starting")
 
 
 @in_virtual_time

@@ -12,13 +12,10 @@ from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import (
     NAMESPACE,
-    OTHER_UID,
-    RUNNING,
     asking,
     owner,
     placed,
     pod_body,
-    ray_job_body,
 )
 from support.operator.virtual_time import clock, in_virtual_time, until, wall_clock
 
@@ -68,38 +65,6 @@ async def test_job_completes_without_any_event_of_its_ray_job(harness: Harness) 
     async with harness.operator(lag={"RayJob": 1e9}):
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
-
-
-@pytest.mark.parametrize("owner_uid", [OTHER_UID, None], ids=["former-job", "unlabelled"])
-@in_virtual_time
-async def test_foreign_ray_job_blocks_the_name(harness: Harness, owner_uid: str | None) -> None:
-    foreign = ray_job_body(owner_uid=owner_uid, **RUNNING)
-    if owner_uid is None:
-        foreign["metadata"]["labels"] = {}
-    harness.cluster.put(foreign)
-    async with harness.operator():
-        harness.cluster.apply()
-        await until(lambda: harness.reason() == "NameTaken")
-        await asyncio.sleep(100)
-        assert harness.driver.asked == []
-        harness.cluster.delete("RayJob", "job-1")
-        await until(lambda: harness.phase() == "Starting")
-    found = harness.cluster.objects["RayJob", "job-1"]
-    assert found["metadata"]["ownerReferences"][0]["uid"] != owner_uid
-
-
-@in_virtual_time
-async def test_deleting_job_gets_no_new_ray_job(harness: Harness) -> None:
-    """Foreground deletion deletes the RayJob first, while the job still exists."""
-    async with harness.operator():
-        await harness.start_job()
-        status = harness.cluster.status()
-        going = {"metadata": {"deletionTimestamp": "2026-03-01T12:30:00Z"}}
-        harness.cluster.patch("BatchInference", "job", going)
-        harness.cluster.delete("RayJob", "job-1")
-        await asyncio.sleep(1000)
-    assert harness.cluster.get("RayJob", "job-1") is None
-    assert harness.cluster.status() == status
 
 
 @in_virtual_time

@@ -19,7 +19,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRun
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
-from support.outputs.batches import good, outcomes
+from support.outputs.batches import Run, good, in_one, outcomes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,11 +48,11 @@ class Limited:
         return batch
 
 
-def runner(transform: Any, batch_size: Any) -> StepRunner:
+def runner(transform: Any, batch_size: Any) -> Run:
     step = Step.model_validate(
         {"name": "step", "python": {"callable": "m:Class"}, "batchSize": batch_size}
     )
-    return StepRunner(step, transform, ErrorHandling(True, Location("/none")))
+    return in_one(StepRunner(step, transform, ErrorHandling(True, Location("/none"))))
 
 
 def batch(*values: int) -> RowBatch:
@@ -205,5 +205,5 @@ def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
     assert device.sizes == [10, 10, 10, 5]
     step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
     device = Limited(1 << 30)
-    StepRunner(step, device, ErrorHandling(True, Location("/none")))(batch(*range(70)))
+    in_one(StepRunner(step, device, ErrorHandling(True, Location("/none"))))(batch(*range(70)))
     assert device.sizes == [70]

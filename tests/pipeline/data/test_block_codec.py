@@ -43,7 +43,17 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.outputs import batches
-from support.outputs.batches import end, failed, filtered, good, outcomes, plain, shares_of
+from support.outputs.batches import (
+    Run,
+    end,
+    failed,
+    filtered,
+    good,
+    in_one,
+    outcomes,
+    plain,
+    shares_of,
+)
 from support.tiers import examples
 
 FEW = settings(max_examples=examples(100), deadline=None)
@@ -283,10 +293,10 @@ VALUES: dict[str, Any] = {
 }
 
 
-def runner(callable_: str, **fields: Any) -> StageRunner:
+def runner(callable_: str, **fields: Any) -> Run:
     document = {"name": "own", "python": {"callable": f"user_code:{callable_}"}, **fields}
     stage = Stage("own", (Step.model_validate(document),))
-    return StageRunner(stage, ErrorHandling(False, Location("/none")))
+    return in_one(StageRunner(stage, ErrorHandling(False, Location("/none"))))
 
 
 def numbered(first: int, count: int) -> RowBatch:

@@ -15,10 +15,15 @@ from skimage import data
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, load_step
+from batchinference.pipeline.steps import TransformResult, json_values, load_step
 from batchinference.pipeline.steps import decode as decode_step
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Stage
 from batchinference.spec.steps import Step
+from support.outputs.batches import end, good, outcomes
 
 
 def run(values: Any, **decode: Any) -> pa.Table | TransformResult:
@@ -103,6 +108,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     "text": [(b"\xff", "can't decode")],
     "json": [("{", ""), (DEEP, "deeper than 100"), (WIDE, "more than 4000"), ("9" * 5000, "digit")],
 }
+FIELDS = {"a": "int64", "b": "list<struct<c: string>>"}
 
 
 @pytest.mark.parametrize("format_", BAD)
@@ -114,6 +120,67 @@ def test_value_that_cannot_be_decoded_fails_its_row(format_: str) -> None:
         assert result.parents.tolist() == [1]
         assert result.table.num_rows == 1
         assert reason in str(result.failed[0])
+
+
+def test_documents_with_fields_of_their_own_fail() -> None:
+    """A column has a cell for each field in each row."""
+    documents = [json.dumps({f"{n} {field}": 1 for field in range(3999)}) for n in range(20)]
+    result = run(['{"x": 1}', *documents], format="json")
+    assert isinstance(result, TransformResult)
+    assert result.table.schema.field("raw").type.num_fields == 4000
+    assert set(result.failed) == set(range(2, 21))
+    assert "more than 4000 different fields" in str(result.failed[2])
+
+
+def test_later_documents_may_add_few_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_values, "FIRST_DOCUMENTS", 2)
+    later = [json.dumps({f"{n} {field}": 1 for field in range(60)}) for n in range(2)]
+    result = run(['{"x": 1}', '{"y": 1}', *later], format="json")
+    assert isinstance(result, TransformResult)
+    assert list(result.failed) == [3]
+
+
+def test_declared_fields_have_their_type_whatever_a_document_holds() -> None:
+    good = [{"a": 1, "b": [{"c": "x", "more": 1}], "other": {}}, {"b": None}]
+    bad = [{"a": {}}, {"a": 1.5}, {"a": "1"}, {"a": 10**30}, {"b": [1]}, [], 1, "text"]
+    for documents in ([*good, *bad], [*bad, *good]):
+        result = run([json.dumps(one) for one in documents], format="json", fields=FIELDS)
+        assert isinstance(result, TransformResult)
+        assert result.table.to_pydict()["raw"] == [
+            {"a": 1, "b": [{"c": "x"}]},
+            {"a": None, "b": None},
+        ]
+        assert len(result.failed) == len(bad)
+    empty = run(["{}"], format="json", fields={"a": "float64"})
+    assert isinstance(empty, pa.Table)
+    assert empty.schema.field("raw").type == pa.struct([("a", pa.float64())])
+
+
+def test_large_values_are_decoded_in_parts() -> None:
+    picture = io.BytesIO()
+    Image.new("1", (5000, 5000)).save(picture, "PNG")  # 75 MB in RGB
+    step = Step.model_validate({"name": "s", "decode": {"column": "raw", "format": "image"}})
+    runner = StageRunner(Stage("s", (step,)), ErrorHandling(True, Location("/none")))
+    table = pa.table({"raw": [picture.getvalue(), b"bad", picture.getvalue(), FILES[0]]})
+    before = merged([good(0, 0, table), end(0, 4)])
+    parts = list(runner(before))
+    assert [len(part.ids) for part in parts] == [1, 1, 1]
+    whole = merged(parts)
+    assert outcomes(whole) == {0: "good", 1: "failed", 2: "good", 3: "good"}
+    assert (whole.ends, whole.ids.tolist()) == (before.ends, [0, 2, 3])
+
+
+def test_rows_of_an_input_row_stay_together() -> None:
+    images = [encoded(np.zeros((2500, 2500, 3), np.uint8))] * 5  # 19 MB each in RGB
+    table = pa.table({"raw": [images, images[:1]]})
+    steps = [{"explode": {"column": "raw"}}, {"decode": {"column": "raw", "format": "image"}}]
+    made = [Step.model_validate({"name": f"s{n}", **one}) for n, one in enumerate(steps)]
+    runner = StageRunner(Stage("s", tuple(made)), ErrorHandling(True, Location("/none")))
+    parts = list(runner(good(0, 0, table)))
+    assert [(part.ids.tolist(), part.source.tolist()) for part in parts] == [
+        ([0] * 5, [0]),
+        ([1], [1]),
+    ]
 
 
 def test_image_with_too_many_pixels_fails_its_row() -> None:

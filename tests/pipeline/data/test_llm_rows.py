@@ -100,7 +100,7 @@ def asked(
     spec = spec or model()
     step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
     sealed = through_ray(_into("ask", spec, encode(batch)), answer, spec.task)
-    return decode(_out(Stage("ask", (step,)), spec, errors)(sealed))
+    return merged(map(decode, _out(Stage("ask", (step,)), spec, errors)(sealed)))
 
 
 def test_requests_have_messages_or_a_prompt() -> None:

@@ -15,7 +15,7 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.outputs.batches import errors_of, good, outcomes
+from support.outputs.batches import Run, errors_of, good, in_one, outcomes
 
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
@@ -29,13 +29,13 @@ def torch_step(**model: Any) -> dict[str, Any]:
     return step("score", **{"runtime": "torch", "task": None, **model})
 
 
-def runner(*steps: dict[str, Any]) -> StageRunner:
+def runner(*steps: dict[str, Any]) -> Run:
     """Return the runner of a stage of these steps, as it runs in an actor."""
     for one in steps:
         if "model" in one and one["model"]["task"] is None:
             del one["model"]["task"]
     (stage,) = stages_of([Step.model_validate(one) for one in steps])
-    return StageRunner(stage, TOLERANT)
+    return in_one(StageRunner(stage, TOLERANT))
 
 
 def batch(**columns: Any) -> RowBatch:

@@ -49,7 +49,7 @@ def test_stage_reports_once_and_after_growth(peak: Peak) -> None:
     notes = []
     for size in (100, 100, 109, 111, 90, 130):
         peak(size)
-        notes.append(reported(decode(stage(encode(good(0, 0, [1, 2])))).notes))
+        notes.append(reported(merged(map(decode, stage(encode(good(0, 0, [1, 2]))))).notes))
     assert notes == [[("slim", 100)], [], [], [("slim", 111)], [], [("slim", 130)]]
 
 

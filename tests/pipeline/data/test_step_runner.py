@@ -31,16 +31,26 @@ from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
-from support.outputs.batches import end, errors_of, failed, filtered, good, outcomes, rows_of
+from support.outputs.batches import (
+    Run,
+    end,
+    errors_of,
+    failed,
+    filtered,
+    good,
+    in_one,
+    outcomes,
+    rows_of,
+)
 from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
-def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> StageRunner:
+def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> Run:
     stage = Stage("stage", tuple(Step.model_validate(step) for step in steps))
-    return StageRunner(stage, errors)
+    return in_one(StageRunner(stage, errors))
 
 
 def batch(*texts: str, first: int = 0) -> RowBatch:
@@ -191,7 +201,7 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
         clock.perf_counter.side_effect = [0.0, seconds]
         clock.process_time.side_effect = [0.0, 2 * seconds]
-        with found.measured(10):
+        with found.measured(lambda: 10):
             pass
         taken.append([json.loads(note) for note in found.take_notes()])
     assert taken == [
@@ -244,7 +254,7 @@ def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stage_can_be_pickled() -> None:
     stage = Stage("stage", (Step.model_validate(PICKY),))
     travelled = pickle.loads(pickle.dumps((stage, TOLERANT)))
-    assert outcomes(StageRunner(*travelled)(batch("a", "bad"))) == {0: "good", 1: "failed"}
+    assert outcomes(in_one(StageRunner(*travelled))(batch("a", "bad"))) == {0: "good", 1: "failed"}
 
 
 WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])

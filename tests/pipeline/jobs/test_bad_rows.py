@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline import job as job_module
@@ -124,6 +126,36 @@ class TestUndecodable:
         (error,) = errors_of(tmp_path / "out")
         assert (error["id"], error["step"], error["traceback"]) == ("1:1", "read", "")
         assert error["error"].startswith("UnicodeDecodeError: ")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [{"format": "json"}, {"format": "csv"}, {"format": "parquet", "partitionBy": ["text"]}],
+    ids=["json", "csv", "partitions"],
+)
+def test_value_that_python_cannot_hold_fails_its_row_only(
+    tmp_path: Path, write: dict[str, Any]
+) -> None:
+    (tmp_path / "in").mkdir()
+    moments = pa.array([0, 2**62, 0, 0], pa.timestamp("us"))
+    texts = pa.array([b"a", b"b", b"\xff", b"c"]).view(pa.string())
+    documents = ["{}", "{}", "{}", "bad"]
+    columns = {"json": documents, "at": moments, "text": texts}
+    pq.write_table(pa.table(columns), tmp_path / "in" / "a.parquet")
+    given = job_document(
+        "bad",
+        tmp_path / "in",
+        tmp_path / "out",
+        read={"format": "parquet", "paths": [str(tmp_path / "in")]},
+        write={"path": str(tmp_path / "out"), **write},
+        steps=[{"name": "own", "decode": {"column": "json", "format": "json", "output": "n"}}],
+        errors={"maxPercent": 100, "values": True},
+    )
+    run = run_in_process(given)
+    assert run.report.state == JobState.SUCCEEDED, run.report.message
+    assert run.counts == (4, 1, 3, 0)
+    steps = [error["step"] for error in errors_of(tmp_path / "out")]
+    assert sorted(steps) == ["own", "read", "read"]
 
 
 def test_failures_of_reader_and_steps_are_added(tmp_path: Path) -> None:

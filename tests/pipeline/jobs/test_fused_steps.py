@@ -40,11 +40,11 @@ class Recorded(Steps):
     def run(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
         return self.applied_to(read, self.stopping)
 
-    def _results(self, batch: RowBatch) -> RowBatch:
+    def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
         self.batches.append(batch)
         if len(self.batches) == self.stop_after:
             self.stopping.set()
-        return batch
+        yield batch
 
 
 @pytest.fixture

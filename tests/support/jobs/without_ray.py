@@ -122,15 +122,21 @@ class InProcessExecution(Executor):
         runners = [BlockStage(stage, self._errors) for stage in stages]
         target = sink_for(self._spec.write, self._prepared.attempt, 1)
         done = (
-            reduce(lambda block, run: run(block), runners, encode(batch))
+            block
             for read in tasks
             for batch in read()
+            for block in reduce(_run, runners, iter([encode(batch)]))
         )
         for task, blocks in enumerate(_blocks_of_tasks(done, self.rows_per_task)):
             if task == 0:
                 target.on_write_start(blocks[0].schema)
             if self._only in (None, task):
                 target.write(blocks, SimpleNamespace(task_idx=task))
+
+
+def _run(blocks: Iterator[pa.Table], stage: BlockStage) -> Iterator[pa.Table]:
+    for block in blocks:
+        yield from stage(block)
 
 
 def _blocks_of_tasks(tables: Iterable[pa.Table], size: int) -> Iterator[list[pa.Table]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +12,9 @@ import pyarrow as pa
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.errors import describe
-from batchinference.pipeline.row_batch import ERRORS, RowBatch
+from batchinference.pipeline.row_batch import ERRORS, RowBatch, merged
+
+Run = Callable[[RowBatch], RowBatch]
 
 
 def good(file: int, first: int, rows: pa.Table | Sequence[Any]) -> RowBatch:
@@ -32,6 +34,11 @@ def filtered(file: int, *rows: int) -> RowBatch:
     """Return filtered rows of a file."""
     ids = np.array([row_ids.pack(file, row) for row in rows], dtype=np.int64)
     return RowBatch(source=ids, filtered=ids)
+
+
+def in_one(run: Callable[[RowBatch], Iterator[RowBatch]]) -> Run:
+    """Return a function that runs steps over a batch and returns all results as one batch."""
+    return lambda batch: merged(run(batch))
 
 
 def end(file: int, rows: int) -> RowBatch:

@@ -46,7 +46,7 @@ def test_schema_accepts_valid_jobs() -> None:
 def _fixed_mappings(value: Any, place: Place = ()) -> Iterator[Place]:
     """Yield the places of mappings that have a fixed set of fields."""
     free = {"metadata", "inputs", "factoryArgs", "constructorArgs", "callArgs", "nodeSelector"}
-    free |= {"constructorRefs", "renameColumns", "addColumns", "custom", "onCause"}
+    free |= {"constructorRefs", "renameColumns", "addColumns", "custom", "onCause", "fields"}
     for found in [place, *places(value)]:
         fixed = not free.intersection(map(str, found)) and found[-2:] != ("model", "options")
         fixed = fixed and found[-1:] != ("profiles",)

@@ -101,6 +101,15 @@ class RowBatch:
         rest = replace(self, table=table, ids=self.ids[rows:], source=left)
         return RowBatch.read(self.table.slice(0, rows), first), rest
 
+    def divided(self, rows: int) -> tuple[RowBatch, RowBatch]:
+        """Return the first rows with what became of their input rows, and a rest with everything
+        else. Row `rows` must be of another input row than the row before."""
+        ids = np.unique(self.ids[:rows])
+        failed = self.errors.column("id").to_numpy()
+        known = np.concatenate([self.ids, self.source, self.filtered, failed])
+        first = replace(self.only(ids), ends=(), notes=())
+        return first, self.only(np.setdiff1d(known, ids))
+
     def taken(self, order: np.ndarray) -> RowBatch:
         """Return a batch as it was read with its rows in another order."""
         ids = self.ids[order]

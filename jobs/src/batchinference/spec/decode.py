@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.json_types import JsonSchema
 from batchinference.spec.media import (
     MAX_PIXELS,
     MaxPixels,
@@ -85,6 +86,11 @@ class DecodeJson(DecodeModel):
 
     format: Literal["json"]
     """What the bytes are."""
+    fields: JsonSchema | None = None
+    """The type of each wanted field, for documents that are objects: `bool`, `int64`, `float64`,
+    `string`, `list<TYPE>` or `struct<NAME: TYPE, ...>`. Other fields are dropped, missing ones are
+    null, and a document with another type is a bad row. Without it, the first documents set the
+    type."""
 
 
 Decode = Annotated[

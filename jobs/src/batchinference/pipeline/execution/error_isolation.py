@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.steps.base import Transform, TransformResult
+from batchinference.pipeline.steps.base import Transform, TransformResult, checked
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,23 @@ class Part:
 
 
 def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]:
-    """Yield the results of `apply` over a batch, in order. Each failed row is a part of its own.
+    """Yield the results of `apply` over a batch, in order. Each failed row is a part of its own. If
+    a result is of fewer rows, the next part begins after them.
 
     Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
     row: see `is_about_the_row`.
     """
-    result = _try(apply, batch)
-    if not isinstance(result, Exception) or batch.num_rows == 1:
-        yield Part(start, batch.num_rows, result)
-        return
+    stop = start + batch.num_rows
+    while True:
+        result = _try(apply, batch)
+        if isinstance(result, Exception) and batch.num_rows > 1:
+            break
+        rows = result.rows if isinstance(result, TransformResult) else None
+        rows = batch.num_rows if rows is None else rows
+        yield Part(start, rows, result)
+        start, batch = start + rows, batch.slice(rows)
+        if start == stop:
+            return
     half = batch.num_rows // 2
     yield from isolate(apply, batch.slice(0, half), start)
     yield from isolate(apply, batch.slice(half), start + half)
@@ -38,7 +46,7 @@ def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]
 def _try(apply: Transform, batch: pa.Table) -> pa.Table | TransformResult | Exception:
     # do not halve here: this error would become the context of the errors of single rows
     try:
-        return apply(batch)
+        return checked(apply(batch))
     except Exception as error:
         if not is_about_the_row(error):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import pickle
@@ -84,12 +85,15 @@ class Steps:
             since = time.monotonic()
             for batch in rows.cut(ordered):
                 began = time.monotonic()
-                done.append(self._results(batch))
+                for result in self._results(batch):
+                    done.append(result)
+                    if sum(one.nbytes for one in done) >= FILE_BYTES:
+                        yield merged(done).in_order_of(window.ids)
+                        done = []
                 now = time.monotonic()
                 rows.took(len(batch.ids), now - began)
-                large = sum(one.nbytes for one in done) >= FILE_BYTES
-                if stopping.is_set() or large or now - since >= WINDOW_SECONDS:
-                    yield merged(done).in_order_of(window.ids)
+                if stopping.is_set() or now - since >= WINDOW_SECONDS:
+                    yield from [merged(done).in_order_of(window.ids)] if done else []
                     done, since = [], now
             if done:
                 yield merged(done).in_order_of(window.ids)
@@ -100,10 +104,11 @@ class Steps:
             rows.have_texts |= bool(_text_columns(batch.table, self.texts))
             yield batch
 
-    def _results(self, batch: RowBatch) -> RowBatch:
+    def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
+        batches = iter([batch])
         for stage in _stages_of_process(self.pickled):
-            batch = stage(batch)
-        return batch
+            batches = itertools.chain.from_iterable(map(stage, batches))
+        yield from batches
 
 
 class BatchRows:

@@ -18,7 +18,7 @@ from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import Writer
-from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_halves
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_ids import numbers_of
 from batchinference.pipeline.storage.location import Location
@@ -67,7 +67,7 @@ class OutputFiles:
         names = self.layout.written(table.column_names)
         table = tensors_to_lists(table.slice(0, 0).select(names))
         if isinstance(self.writer, ParquetWriter):
-            table = without_halves(table)
+            table = storable(table)
         return [(field.name, str(field.type)) for field in table.schema]
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:

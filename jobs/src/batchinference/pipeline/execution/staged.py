@@ -253,7 +253,7 @@ def _actor(stage: Stage, errors: ErrorHandling) -> type:
                 # raised at the first batch: Ray drops the cause of an error in a constructor
                 self._failure = failure
 
-        def __call__(self, block: pa.Table) -> pa.Table:
+        def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:
                 raise self._failure
             return self._stage(block)
@@ -262,10 +262,10 @@ def _actor(stage: Stage, errors: ErrorHandling) -> type:
     return StageActor
 
 
-def _task(stage: Stage, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
+def _task(stage: Stage, errors: ErrorHandling) -> Callable[[pa.Table], Iterator[pa.Table]]:
     pickled = pickle.dumps((stage, errors))
 
-    def run(block: pa.Table) -> pa.Table:
+    def run(block: pa.Table) -> Iterator[pa.Table]:
         return _stage_of_process(pickled)(block)
 
     run.__name__ = run.__qualname__ = stage.name
@@ -287,7 +287,8 @@ class BlockStage:
         self._runner = StageRunner(stage, errors)
         self._memory = PeakMemory()
 
-    def __call__(self, block: pa.Table) -> pa.Table:
-        batch = self._runner(decode(block))
-        notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
-        return encode(replace(batch, notes=notes))
+    def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
+        """Yield the block after the steps, in several blocks if a step makes large results."""
+        for batch in self._runner(decode(block)):
+            notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
+            yield encode(replace(batch, notes=notes))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +30,8 @@ from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
+RESULT_BYTES = 64 << 20
+"""Results of a step that are large enough to be passed on before the rest of the batch."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
 UNLIMITED = 1 << 40
@@ -86,10 +90,12 @@ class StageRunner:
         pairs = zip(stage.steps, load_steps(stage), strict=True)
         self._steps = [StepRunner(step, transform, errors) for step, transform in pairs]
 
-    def __call__(self, batch: RowBatch) -> RowBatch:
+    def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
+        """Yield the batch after the steps, in several batches if a step makes large results."""
+        batches = iter([batch])
         for step in self._steps:
-            batch = step(batch)
-        return batch
+            batches = itertools.chain.from_iterable(map(step, batches))
+        yield from batches
 
 
 class StepRunner:
@@ -103,18 +109,31 @@ class StepRunner:
         self._time = StepTime()
         self._waits = list(WAITS)
 
-    def __call__(self, batch: RowBatch) -> RowBatch:
-        if not len(batch.ids):
-            return batch
+    def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
+        """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
+        are larger. The rows of an input row are in one batch."""
+        rest: RowBatch | None = batch
+        while rest is not None:
+            if not len(rest.ids):
+                yield rest
+                return
+            results = self._results(rest)
+            batch, rest = rest, None
+            if results.rows < len(batch.ids):
+                batch, rest = batch.divided(results.rows)
+            taken = [*self._batch.take_notes(), *self._time.take_notes()]
+            notes = ((self.name, note) for note in taken)
+            yield replace(results.applied_to(batch), notes=(*batch.notes, *notes))
+
+    def _results(self, batch: RowBatch) -> StepResults:
+        """Return the results of the batch, or of its first rows if these are large."""
         results = StepResults()
-        with self._time.measured(len(batch.ids)):
-            while results.rows < len(batch.ids):
-                part = batch.table.slice(results.rows, self._batch.size)
+        with self._time.measured(lambda: results.rows):
+            while wanted := results.rows_wanted(batch.ids, self._batch.size):
+                part = batch.table.slice(results.rows, wanted)
                 if not self._run(part, batch.ids, results):
                     empty_caches()  # not earlier: the error referenced the tensors of the batch
-        taken = [*self._batch.take_notes(), *self._time.take_notes()]
-        notes = ((self.name, note) for note in taken)
-        return replace(results.applied_to(batch), notes=(*batch.notes, *notes))
+        return results
 
     def _run(self, part: pa.Table, ids: np.ndarray, results: StepResults) -> bool:
         """Add the results of a part of the batch. Return whether that was successful; if not, the
@@ -133,16 +152,18 @@ class StepRunner:
                 return False
             message = f"step '{self.name}' cannot continue: {describe(error)}"
             raise JobFailure(message) from error
-        results.add(isolated, part.num_rows)
-        self._batch.ran(part.num_rows, time.perf_counter() - began)
+        results.add(isolated)
+        self._batch.ran(isolated.rows, time.perf_counter() - began)
         self._waits = list(WAITS)
         return True
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
-        """Return the results of rows, of which the first is row `offset` of the batch."""
+        """Return the results of rows, or of the first ones if these are large. The first of the
+        rows is row `offset` of the batch."""
         found = StepResults()
         for part in isolate(self._transform, rows):
             start = offset + part.start
+            found.rows = part.start + part.rows
             match part.result:
                 case pa.Table() as table:
                     found.tables.append(table)
@@ -156,6 +177,8 @@ class StepRunner:
                     ]
                 case error:
                     found.failed.append((start, self._failed(rows, part.start, offset, ids, error)))
+            if found.nbytes >= RESULT_BYTES:
+                break
         return found
 
     def _failed(
@@ -177,12 +200,25 @@ class StepResults:
     rows: int = 0
     """The number of rows of the batch that have results."""
 
-    def add(self, other: StepResults, rows: int) -> None:
-        """Add the results of the next `rows` rows."""
+    @property
+    def nbytes(self) -> int:
+        return sum(int(table.nbytes) for table in self.tables)
+
+    def rows_wanted(self, ids: np.ndarray, most: int) -> int:
+        """Return the number of rows to compute next, at most `most`. After large results, only the
+        remaining rows of the same input row. `ids` are the ids of the input rows."""
+        rest = ids[self.rows :]
+        if self.nbytes < RESULT_BYTES:
+            return min(len(rest), most)
+        others = np.flatnonzero(rest != ids[self.rows - 1])
+        return min(int(others[0]) if len(others) else len(rest), most)
+
+    def add(self, other: StepResults) -> None:
+        """Add the results of the next rows."""
         self.tables += other.tables
         self.parents += other.parents
         self.failed += other.failed
-        self.rows += rows
+        self.rows += other.rows
 
     def applied_to(self, batch: RowBatch) -> RowBatch:
         """Return the batch after the step."""

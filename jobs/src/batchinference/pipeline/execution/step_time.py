@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHARE, LEAST_SECONDS = 0.1, 1.0
@@ -24,12 +24,12 @@ class StepTime:
         self._rows, self._seconds, self._cpu = 0, 0.0, 0.0
 
     @contextmanager
-    def measured(self, rows: int) -> Iterator[None]:
-        """Add the time of the block, in which the step runs over `rows` rows."""
+    def measured(self, rows: Callable[[], int]) -> Iterator[None]:
+        """Add the time of the block, after which the step has run over `rows()` rows."""
         # the CPU time of the process, because libraries compute in threads of their own
         began, cpu = time.perf_counter(), time.process_time()
         yield
-        self._rows += rows
+        self._rows += rows()
         self._seconds += time.perf_counter() - began
         self._cpu += time.process_time() - cpu
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -71,25 +71,27 @@ def _into(step: str, model: VllmModel, block: pa.Table) -> pa.Table:
     return encode_rows(block, has_data(block), requests_of(step, model, decode(block).table))
 
 
-def _out(stage: Stage, model: VllmModel, errors: ErrorHandling) -> Callable[[pa.Table], pa.Table]:
+def _out(
+    stage: Stage, model: VllmModel, errors: ErrorHandling
+) -> Callable[[pa.Table], Iterator[pa.Table]]:
     """Return a function that adds the results to the rows and runs the other steps of the stage,
     which drop columns that no later step reads."""
     step = stage.steps[0].name
     others = StageRunner(replace(stage, steps=stage.steps[1:]), errors)
 
-    def run(rows: pa.Table) -> pa.Table:
+    def run(rows: pa.Table) -> Iterator[pa.Table]:
         block = decode_rows(rows)
         batch, data = decode(block), np.flatnonzero(has_data(block))
         result = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
-        return encode(others(with_result(batch, step, result, errors)))
+        yield from map(encode, others(with_result(batch, step, result, errors)))
 
     return run
 
 
-def _named(name: str, function: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
+def _named(name: str, function: Callable[[pa.Table], Any]) -> Callable[[pa.Table], Any]:
     """Return the function with another name, which Ray Data uses as the operator's name."""
 
-    def run(table: pa.Table) -> pa.Table:
+    def run(table: pa.Table) -> Any:
         return function(table)
 
     run.__name__ = run.__qualname__ = name

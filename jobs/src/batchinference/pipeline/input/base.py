@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
+import numpy as np
+import pyarrow as pa
+
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.row_ids import MissingRows
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.unreadable_values import unreadable_rows
 from batchinference.spec.reserved import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
@@ -78,3 +82,18 @@ def check_names(names: list[str], place: str) -> None:
             )
         if times > 1:
             raise BadInput(f"{place} has two columns '{name}'")
+
+
+def batch_of(table: pa.Table, ids: np.ndarray) -> RowBatch:
+    """Return rows as they were read. Rows with unreadable values are failed rows."""
+    errors = unreadable_rows(table)
+    if not errors:
+        return RowBatch.read(table, ids)
+    readable = np.ones(len(ids), dtype=bool)
+    readable[list(errors)] = False
+    rows_of: dict[str, list[int]] = {}
+    for row, error in sorted(errors.items()):
+        rows_of.setdefault(str(error), []).append(row)
+    good = RowBatch.read(table.filter(pa.array(readable)), ids[readable])
+    failed = (RowBatch.unreadable(ids[rows], errors[rows[0]]) for rows in rows_of.values())
+    return merged([good, *failed])

@@ -12,7 +12,7 @@ import numpy as np
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.error_attribution import is_about_the_file, is_storage_error
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.base import check_names
+from batchinference.pipeline.input.base import batch_of, check_names
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers.base import (
@@ -103,7 +103,7 @@ class FileRows:
             return RowBatch.unreadable(ids, chunk.error)
         uri = self.root.at(file.path).uri
         check_names(chunk.column_names, uri)
-        return RowBatch.read(self.path_columns.added_to(chunk, uri), ids)
+        return batch_of(self.path_columns.added_to(chunk, uri), ids)
 
 
 def _bear(patience: RetryBudget, error: OSError, address: Location) -> None:
@@ -193,7 +193,7 @@ def _whole_file_batch(
         table = reader.table([one for _, one in good])
         table = path_columns.added_to_each(table, [root.at(file.path).uri for file, _ in good])
         ids = np.array([row_ids.pack(file.number, 0) for file, _ in good], dtype=np.int64)
-        batches.append(RowBatch.read(table, ids))
+        batches.append(batch_of(table, ids))
     return merged(batches)
 
 

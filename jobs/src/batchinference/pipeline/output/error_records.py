@@ -47,8 +47,14 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 def values_as_json(row: pa.Table) -> str:
     """Return the only row of a table as a JSON object. Arrays and bytes are described,
     secrets are masked, and long values are cut."""
-    found = {name: _short(values_of(row.column(name))[0]) for name in row.column_names}
-    return to_json(found)
+    return to_json({name: _described(row.column(name)) for name in row.column_names})
+
+
+def _described(column: pa.ChunkedArray) -> Any:
+    try:
+        return _short(values_of(column)[0])
+    except Exception:  # noqa: BLE001 - the record of an error must not raise another one
+        return f"<unreadable {column.type}>"
 
 
 def _short(value: Any) -> Any:

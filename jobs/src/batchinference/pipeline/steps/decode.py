@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns
@@ -13,7 +13,8 @@ from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.imports import FORMATS_EXTRA, need
 from batchinference.pipeline.media import images
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps.base import TransformResult, of_first_rows
+from batchinference.pipeline.steps.json_values import JsonDecoder, TypedJsonDecoder
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.decode import (
     SAMPLE_RATE,
@@ -23,14 +24,20 @@ from batchinference.spec.decode import (
     DecodeJson,
     DecodeText,
 )
+from batchinference.spec.json_types import parse_json_type
 from batchinference.spec.read import AudioOptions, PictureOptions
 
-MAX_JSON_DEPTH = 100
-MAX_JSON_FIELDS = 4000
+RESULT_BYTES = 64 << 20
+"""Approximate maximum bytes of the values that are decoded at a time."""
+JSON_GROWTH, CELL_BYTES = 16, 8
+"""The memory of a JSON document: a multiple of its length, and a number of bytes per field."""
 
 
 class DecodeColumn:
-    """Decodes each value of a column. Rows whose value cannot be decoded are failed rows."""
+    """Decodes each value of a column. Rows whose value cannot be decoded are failed rows.
+
+    The result is of the first rows of a batch if the values of the others would take too much
+    memory together with theirs."""
 
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode
@@ -41,20 +48,35 @@ class DecodeColumn:
         require_columns(self._step, [self._spec.column], batch)
         decoded: list[Any] = []
         failed: dict[int, Exception] = {}
+        size = rows = 0
         for row, value in enumerate(batch.column(self._spec.column)):
             try:
-                decoded.append(self._decoded(value.as_py()))
+                content = self._content(value.as_py())
+                found = None if content is None else self._decode(content)
             except Exception as error:
                 if not is_about_the_file(error):
                     raise
                 failed[row] = error
-        return self._made.added(batch, self._columns(decoded), failed)
+            else:
+                if row * self._cell_bytes() > RESULT_BYTES:
+                    break  # the next call decodes this row again
+                decoded.append(found)
+                size += 0 if content is None else _size_of(content, found)
+            rows += 1
+            if size >= RESULT_BYTES:
+                break
+        result = self._made.added(batch.slice(0, rows), self._columns(decoded), failed)
+        return result if rows == batch.num_rows else of_first_rows(result, rows)
 
-    def _decoded(self, value: Any) -> Any:
+    def _content(self, value: Any) -> Any:
         content = value.get("bytes") if isinstance(value, dict) else value
         if content is None and isinstance(value, dict):
             raise ValueError(f"column '{self._spec.column}' has a struct without 'bytes'")
-        return None if content is None else self._decode(content)
+        return content
+
+    def _cell_bytes(self) -> int:
+        """Return the bytes that a row takes for the fields of all rows."""
+        return CELL_BYTES * self._decode.fields if isinstance(self._decode, JsonDecoder) else 0
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
         name, *rate = self._spec.columns_added
@@ -62,6 +84,8 @@ class DecodeColumn:
             amplitudes, rates = ([pair and pair[at] for pair in decoded] for at in (0, 1))
             return {name: amplitudes, SAMPLE_RATE: pa.array(rates, pa.int64())}
         complete = decoded and all(value is not None for value in decoded)
+        if isinstance(self._decode, TypedJsonDecoder):
+            return {name: pa.array(decoded, self._decode.type)}
         if isinstance(self._spec, DecodeImage) and complete:
             return {name: images.to_arrow(decoded, self._spec.size)}
         return {name: decoded}
@@ -81,28 +105,18 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
             return lambda content: audio.decode(_bytes(content), options)
         case DecodeText(encoding=encoding):
             return lambda content: _bytes(content).decode(encoding)
-        case DecodeJson():
-            return _json
+        case DecodeJson(fields=fields):
+            declared = {name: parse_json_type(kind) for name, kind in (fields or {}).items()}
+            return TypedJsonDecoder(declared) if declared else JsonDecoder()
+
+
+def _size_of(content: Any, value: Any) -> int:
+    """Return the approximate memory of a decoded value."""
+    array = value[0] if isinstance(value, tuple) else value
+    return int(array.nbytes) if isinstance(array, np.ndarray) else JSON_GROWTH * len(content)
 
 
 def _bytes(content: Any) -> bytes:
     if not isinstance(content, bytes):
         raise TypeError(f"expected bytes, got {type(content).__name__}")
     return content
-
-
-def _json(content: Any) -> Any:
-    """Return the value of a JSON document. Raises ValueError if it is too deep or has too many
-    fields: Arrow reads values recursively, and a column has every field of all its rows."""
-    value = json.loads(content if isinstance(content, str) else _bytes(content))
-    level, fields = [value], 0
-    for _ in range(MAX_JSON_DEPTH):
-        maps = [one for one in level if isinstance(one, dict)]
-        fields += sum(map(len, maps))
-        if fields > MAX_JSON_FIELDS:
-            raise ValueError(f"the JSON has more than {MAX_JSON_FIELDS} fields")
-        children = [child for one in maps for child in one.values()]
-        level = children + [child for one in level if isinstance(one, list) for child in one]
-        if not level:
-            return value
-    raise ValueError(f"the JSON is nested deeper than {MAX_JSON_DEPTH} levels")

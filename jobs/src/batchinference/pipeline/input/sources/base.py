@@ -18,7 +18,7 @@ from ray.data.block import Block, BlockAccessor
 
 from batchinference.pipeline import row_ids
 from batchinference.pipeline.errors import JobFailure, describe
-from batchinference.pipeline.input.base import NOTHING, ReadRows, check_names
+from batchinference.pipeline.input.base import NOTHING, ReadRows, batch_of, check_names
 from batchinference.pipeline.input.listing import as_parquet
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.readers.base import size_of, within
@@ -118,6 +118,6 @@ def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[RowBatc
         for skipped, wanted in within(table, row, gaps):
             if size_of(wanted):
                 ids = row_ids.consecutive(number, row + skipped, size_of(wanted))
-                yield RowBatch.read(wanted, ids)
+                yield batch_of(wanted, ids)
         row += table.num_rows
     yield RowBatch(ends=((number, row),))

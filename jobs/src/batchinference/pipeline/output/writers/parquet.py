@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
@@ -18,13 +20,18 @@ class ParquetWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         sink = pa.BufferOutputStream()
-        pq.write_table(without_halves(tensors_to_lists(table)), sink, compression=self._compression)
+        pq.write_table(storable(tensors_to_lists(table)), sink, compression=self._compression)
         yield ".parquet", memoryview(sink.getvalue())
 
 
-def without_halves(table: pa.Table) -> pa.Table:
-    """Return the table with float16 as float32, because some readers, such as Spark, do not support
-    float16."""
+def storable(table: pa.Table) -> pa.Table:
+    """Return the table with types that Parquet readers support: float16 as float32, because Spark
+    does not support float16, and structs without fields as nulls, which Parquet cannot store."""
+    for index, field in enumerate(table.schema):
+        if _has_empty_struct(field.type):
+            chunks = [_without_empty_structs(chunk) for chunk in table.column(index).chunks]
+            kind = chunks[0].type if chunks else pa.null()
+            table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     for index, field in enumerate(table.schema):
         if (kind := _widened(field.type)) != field.type:
             wide = table.column(index).cast(kind)
@@ -43,3 +50,23 @@ def _widened(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(_widened(kind.value_type)), kind.list_size)
     return kind
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    empty = pa.types.is_struct(kind) and not kind.num_fields
+    return empty or any(_has_empty_struct(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _without_empty_structs(array: pa.Array) -> pa.Array:
+    kind, nulls = array.type, array.is_null()
+    if not _has_empty_struct(kind):
+        return array
+    if pa.types.is_struct(kind) and kind.num_fields:
+        children = [_without_empty_structs(array.field(at)) for at in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, [field.name for field in kind], mask=nulls)
+    if pa.types.is_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        elements = _without_empty_structs(array.flatten())
+        return pa.ListArray.from_arrays(offsets, elements, mask=nulls)
+    return pa.nulls(len(array))

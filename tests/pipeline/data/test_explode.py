@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import to_batch, to_column
-from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.spec.steps import Step
@@ -53,9 +52,10 @@ def test_tensors_are_exploded_along_the_first_axis(lengths: tuple[int, int]) -> 
     assert changed.parents.tolist() == [0] * lengths[0] + [1] * lengths[1]
 
 
-def test_column_without_lists_fails_the_job() -> None:
-    with pytest.raises(JobFailure, match="column 'list' holds int64, and explode needs lists"):
-        explode(pa.table({"list": [1, 2]}))
+def test_rows_without_lists_fail() -> None:
+    failed = explode(pa.table({"list": [1, 2]})).failed
+    expected = "step 'each': column 'list' holds int64, and explode needs lists"
+    assert {row: str(error) for row, error in failed.items()} == {0: expected, 1: expected}
 
 
 def test_block_without_elements_has_no_columns() -> None:

@@ -6,6 +6,7 @@ The result of a row does not depend on other rows of its block.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.steps.base import TransformResult
 from batchinference.pipeline.steps.rows import Filter
 from support.tiers import examples
 
@@ -109,7 +111,7 @@ MISMATCHES = {
 }
 
 
-def test_type_mismatch_fails_the_job() -> None:
+def test_type_mismatch_names_the_expression() -> None:
     for reason, expressions in MISMATCHES.items():
         for expression in expressions.split(" ; "):
             with pytest.raises(JobFailure) as failure:
@@ -119,10 +121,15 @@ def test_type_mismatch_fails_the_job() -> None:
             assert reason in failure.value.message
 
 
-def test_result_that_is_not_boolean_fails_the_job() -> None:
+def test_result_that_is_not_boolean_fails_the_rows() -> None:
     for expression in ("n", "n + 1", "lower(s)", "l"):
-        with pytest.raises(JobFailure, match=r"'step': the filter gives .*, not true or false: "):
+        reason = r"'step': the filter gives .*, not true or false: "
+        with pytest.raises(JobFailure, match=reason):
             mask(expression)
+        result = Filter("step", expression)(ROWS)
+        assert isinstance(result, TransformResult)
+        assert set(result.failed) == set(range(ROWS.num_rows))
+        assert re.search(reason, str(result.failed[0]))
 
 
 def test_missing_column_fails_the_job() -> None:

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, with_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.expression import ColumnExpression
+from batchinference.pipeline.steps.base import TransformResult, all_failed
+from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import LabelFromPath
@@ -60,11 +61,14 @@ class AddColumns:
             for name, text in columns.items()
         }
 
-    def __call__(self, batch: pa.Table) -> pa.Table:
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         result = batch
         for name, expression in self._columns.items():
             require_columns(self._step, expression.columns, batch)
-            result = with_column(result, name, expression(batch))
+            try:
+                result = with_column(result, name, expression(batch))
+            except UnsuitableTypes as error:  # other batches may have other types
+                return all_failed(batch.num_rows, TypeError(error.message))
         return result
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.schema import unify_types
 from batchinference.spec.expression import column_of, columns_of, is_column, parse_expression
 
@@ -54,6 +54,10 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
 _CAST = "convert the column with int(), float() or str()"
+
+
+class UnsuitableTypes(BadInput):
+    """Columns have types that a step or a query cannot use."""
 
 
 class NoSuchValue(ValueError):
@@ -105,9 +109,9 @@ class ColumnExpression:
         self._known: dict[pa.Schema, Operand] = {}
 
     def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
-        """Return the value of each row. The type is null if all values are null. Raises JobFailure
-        if the expression does not fit the columns, and ArrowInvalid if it fails for a row, for
-        example because a sum overflows."""
+        """Return the value of each row. The type is null if all values are null. Raises
+        UnsuitableTypes if the expression does not fit the columns, and ArrowInvalid if it fails for
+        a row, for example because a sum overflows."""
         narrow = batch.select(self.columns)
         schema = narrow.schema.remove_metadata()
         if schema not in self._known:
@@ -120,10 +124,10 @@ class ColumnExpression:
             result = _Translation(schema).of(self._tree)
             compute(result.expression, nothing)
         except NoSuchValue as error:
-            raise BadInput(f"{self._label}: {error}: {self._text}") from None
+            raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
             message = f"{self._label} cannot be computed: {self._text}: {error}"
-            raise JobFailure(message) from None
+            raise UnsuitableTypes(message) from None
         return result
 
 

@@ -10,9 +10,8 @@ import pyarrow.compute as pc
 from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column
-from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.base import TransformResult
-from batchinference.pipeline.steps.expression import ColumnExpression
+from batchinference.pipeline.steps.base import TransformResult, all_failed
+from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Explode
@@ -26,19 +25,22 @@ class Filter:
         self._expression = ColumnExpression(f"step '{step}': the filter", expression)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
-        mask = self.mask(batch)
+        try:
+            mask = self.mask(batch)
+        except UnsuitableTypes as error:  # other batches may have other types
+            return all_failed(batch.num_rows, TypeError(error.message))
         stay = np.flatnonzero(mask.to_numpy())
         return batch if len(stay) == batch.num_rows else TransformResult(batch.filter(mask), stay)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
         """Return a boolean mask of the rows to keep. Raises as ColumnExpression does, and
-        JobFailure if the expression is not a condition."""
+        UnsuitableTypes if the expression is not a condition."""
         require_columns(self._step, self._expression.columns, batch)
         values = self._expression(batch)
         if pa.types.is_null(values.type):
             values = values.cast(pa.bool_())
         if not pa.types.is_boolean(values.type):
-            raise JobFailure(
+            raise UnsuitableTypes(
                 f"step '{self._step}': the filter gives {values.type}, not true or false: "
                 f"{self._text}"
             )
@@ -54,7 +56,10 @@ class ExplodeList:
 
     def __call__(self, batch: pa.Table) -> TransformResult:
         require_columns(self._step, [self._column], batch)
-        elements, parents = self._elements(batch.column(self._column))
+        try:
+            elements, parents = self._elements(batch.column(self._column))
+        except UnsuitableTypes as error:  # other batches may have other types
+            return all_failed(batch.num_rows, TypeError(error.message))
         if len(parents) == 0:
             return TransformResult(pa.table({}), parents)  # no rows, so no types
         columns = {
@@ -71,7 +76,7 @@ class ExplodeList:
             return column.slice(0, 0), np.zeros(0, dtype=np.int64)
         lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         if not any(is_list(column.type) for is_list in lists):
-            raise JobFailure(
+            raise UnsuitableTypes(
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
                 "needs lists"
             )

@@ -87,9 +87,12 @@ class ApiServer:
     def call(
         self, method: str, path: str, body: Any = None, *, headers: Any = None, **query: str
     ) -> Any:
-        """Return the answer to a request, as cluster admin by default. Raises Refused."""
+        """Return the answer to a request, as cluster admin by default. Raises Refused.
+
+        A body of bytes is sent as it is.
+        """
         url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
-        content = None if body is None else json.dumps(body).encode()
+        content = json.dumps(body).encode() if isinstance(body, dict | list) else body
         sent = {
             "Authorization": f"Bearer {ADMIN_TOKEN}",
             "Content-Type": "application/json",

@@ -10,13 +10,10 @@ from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import UNSYNCED_SECONDS, Cache
 from batchinference_operator.controller.pod_cache import STALE_SECONDS
-from batchinference_operator.reconcile.attempt_objects import MAX_SPEC_BYTES
-from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.pods import PodProblem
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import (
-    CONFIG,
     NAMESPACE,
     OTHER_UID,
     RUNNING,
@@ -26,7 +23,7 @@ from support.operator.objects import (
     ray_job_body,
     waiting,
 )
-from support.operator.virtual_time import BEGINNING, ManualClock
+from support.operator.virtual_time import ManualClock
 
 KEY = (NAMESPACE, "job")
 LATER = "2026-03-01T13:00:00Z"
@@ -413,17 +410,3 @@ def test_live_read_keeps_only_pods_that_exist(running: Cache, clock: ManualClock
     assert [pod.name for pod in kept] == ["existing", "seen-again"]
     assert observe(running).pods == kept
     assert running.pods.stale_pods(KEY) == {}, "no lookup is repeated for a while"
-
-
-def test_spec_that_is_too_large_is_kept_as_a_stub_and_refused() -> None:
-    cache, spec = Cache(), {**job_body()["spec"], "suspend": False, "ttl": {"rayJob": "1h"}}
-    options = {"text": "x" * MAX_SPEC_BYTES}
-    cache.set_job({**job_body(), "spec": {**spec, "read": {**spec["read"], "options": options}}})
-    observed = cache.observe(("team", "job"))
-    assert observed is not None
-    assert observed.job.spec == {"suspend": False, "ttl": {"rayJob": "1h"}}
-    status = reconcile(observed, CONFIG, BEGINNING).status
-    assert status is not None
-    (ready, *_) = status["conditions"]
-    assert ready["reason"] == "InvalidSpec"
-    assert ready["message"].startswith("spec: it is too large (129 KiB, at most 128 KiB).")

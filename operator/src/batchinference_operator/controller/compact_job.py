@@ -6,9 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 
-from batchinference.spec.job import LIFE
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.attempt_objects import MAX_SPEC_BYTES
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.conditions import is_condition_true
@@ -28,34 +26,13 @@ class CompactJob:
     @classmethod
     def of(cls, job: JobView) -> CompactJob:
         job = _only_the_end(job) if _at_rest(job) else job
-        text = _text(job)
-        if len(text) > MAX_SPEC_BYTES:
-            job = _bounded(job)
-            text = _text(job)
         attempt = attempt_number(job.status)
         known = job.uid, job.created_at, job.resource_version, _phase(job), attempt
-        return cls(*known, job.finished, text)
+        fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
+        return cls(*known, job.finished, json.dumps(fields, separators=(",", ":")))
 
     def job(self) -> JobView:
         return JobView(**json.loads(self.fields))
-
-
-def _text(job: JobView) -> str:
-    fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
-    return json.dumps(fields, separators=(",", ":"))
-
-
-def _bounded(job: JobView) -> JobView:
-    """Return the job with only the LIFE fields of its spec if the spec is too large.
-
-    The CustomResourceDefinition limits their size, and a rejected job still needs them. A few
-    hundred complete specs of this size would take all memory.
-    """
-    spec = json.dumps(job.spec, separators=(",", ":"), ensure_ascii=False)
-    if (size := len(spec.encode(errors="replace"))) <= MAX_SPEC_BYTES:
-        return job
-    compact = {name: job.spec[name] for name in LIFE if name in job.spec}
-    return replace(job, spec=compact, oversized=size)
 
 
 def _phase(job: JobView) -> str:

@@ -13,7 +13,7 @@ POD = "Pod"
 RAY_CLUSTER = "RayCluster"
 PAGE = 10
 """Objects per page of a list. The API server limits a page by the number of objects, not by bytes:
-one object may have 1.5 MB, and takes several times as much memory while it is parsed."""
+one object may have 1.5 MB."""
 
 
 class Conflict(Exception):

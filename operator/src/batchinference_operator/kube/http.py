@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -13,6 +12,7 @@ from kubernetes.aio.client import ApiClient
 from batchinference import __version__
 from batchinference.rendering import MANAGER
 from batchinference_operator.kube.api import Conflict, Forbidden, Invalid, Refused, Unreachable
+from batchinference_operator.kube.json_reader import read_json
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -49,7 +49,7 @@ async def send(
     wait = response.getheader("Retry-After") or ""
     busy = min(float(wait), MAX_BUSY_SECONDS) if wait.isdecimal() else 0.0
     try:
-        return response.status, json.loads(content), busy
+        return response.status, await read_json(content), busy
     except ValueError:
         return response.status, content.decode(errors="replace").strip(), busy
 

@@ -13,6 +13,7 @@ import aiohttp
 import kopf
 
 from batchinference_operator.kube.http import USER_AGENT, OnRequest
+from batchinference_operator.kube.limited_response import LimitedResponse
 from batchinference_operator.kube.watch_health import WatchHealth
 
 REFUSED_SECONDS = 20.0
@@ -43,6 +44,7 @@ class KopfLogin:
             trust_env=info.trust_env,
             trace_configs=[self._trace],
             middlewares=(self._hold,),
+            response_class=LimitedResponse,
         )
         return kopf.AiohttpSession(
             aiohttp_session=session,

@@ -29,14 +29,11 @@ from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
 
-MAX_SPEC_BYTES = 128 << 10
-"""The maximum size of a spec. The operator keeps the specs of all jobs in memory."""
-
 
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
     """Return the actions that create the objects, or that fail the job if its spec is invalid."""
-    if job.oversized:
-        return fail_job(job, Cause.INVALID_SPEC, _too_large(job), now)
+    if job.unread:
+        return fail_job(job, Cause.INVALID_SPEC, job.unread, now)
     try:
         return Actions(create=render_objects(job, names, config), requeue_after=POLL_SECONDS)
     except SpecError as error:
@@ -71,8 +68,3 @@ def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Obje
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     token = config.token(job, owner.name)
     return token_secret(job.namespace, last_names(job), token, reference)
-
-
-def _too_large(job: JobView) -> str:
-    most, found = MAX_SPEC_BYTES >> 10, -(-job.oversized >> 10)
-    return f"spec: it is too large ({found} KiB, at most {most} KiB). Put long values into files."

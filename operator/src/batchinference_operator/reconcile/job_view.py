@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-from batchinference.spec.job import CONTROLLER_NAME
+from batchinference.spec.job import CONTROLLER_NAME, LIFE
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
+
+LEFT_OUT = "leftOut"
+"""Key of an object that names sections with fields that were not read, and says why."""
 
 
 @dataclass(frozen=True)
@@ -26,22 +29,25 @@ class JobView:
     status: Status
     created_at: str = ""
     deleting: bool = False
-    oversized: int = 0
-    """Size in bytes of a spec that is too large, else 0. Only its lifecycle fields are kept."""
+    unread: str = ""
+    """Why the spec was not read as a whole; else empty. Then only its lifecycle fields are kept."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
-        metadata = body["metadata"]
+        metadata, spec = body["metadata"], body.get("spec", {})
+        if unread := body.get(LEFT_OUT, {}).get("spec", ""):
+            spec = {name: spec[name] for name in LIFE if name in spec}
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
             uid=metadata["uid"],
             generation=metadata["generation"],
             resource_version=metadata["resourceVersion"],
-            spec=body.get("spec", {}),
+            spec=spec,
             status=body.get("status", {}),
             created_at=metadata.get("creationTimestamp", ""),
             deleting="deletionTimestamp" in metadata,
+            unread=unread,
         )
 
     @property

@@ -1,0 +1,159 @@
+"""Reads JSON from the API server with limits, so that no object of a tenant stops the operator.
+
+The API server stores values that are nested 10,000 levels deep, at which Python's parsers fail.
+Python objects may take 40 times the memory of their JSON. A field that is beyond the limits is left
+out, and all other fields and objects of the answer are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic_core import from_json
+
+from batchinference.spec.arguments import MAX_DEPTH
+from batchinference_operator.reconcile.job_view import LEFT_OUT
+from batchinference_operator.status.ray_job import Object
+
+MAX_BYTES = 128 << 10
+"""Maximum size of the metadata, the spec or the status of an object. The operator keeps the specs
+of all jobs in memory. An answer up to this size is parsed as a whole."""
+KEPT_BYTES = 4 << 10
+"""Maximum size of a field of metadata, spec or status if they are larger than MAX_BYTES."""
+_SECTIONS = {"metadata", "spec", "status"}
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
+_SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
+_TO_BRACKETS = re.compile(rb'(?:[^][{}"]++|%s)*+(?:([{[]++)|([]}]++)|)' % _STRING, re.DOTALL)
+_TO_VALUE = re.compile(rb"\s*+")
+_MARK = re.compile(rb"\s*+([][{},])\s*+")
+
+
+async def read_json(text: bytes) -> Any:
+    """Return an answer of the API server as plain data. Raises ValueError if it is no JSON.
+
+    A thread parses a large answer, so that the Lease is renewed meanwhile.
+    """
+    return read(text) if len(text) <= MAX_BYTES else await asyncio.to_thread(read, text)
+
+
+def read(text: bytes) -> Any:
+    """Return an object, a list or a watch event as plain data, without fields beyond the limits."""
+    if len(text) <= MAX_BYTES:
+        try:
+            return from_json(text)
+        except ValueError:
+            pass  # it is nested too deeply, or it is no JSON
+    return _object(_Scanner(text))
+
+
+def _object(scanner: _Scanner) -> Object:
+    """Return the object, list or watch event at the position of the scanner."""
+    found: Object = {}
+    left_out: dict[str, str] = {}
+    for key in scanner.members():
+        if key == "items" and scanner.next == b"[":
+            found[key] = [_object(scanner) for _ in scanner.elements()]
+        elif key == "object" or (key in _SECTIONS and scanner.next == b"{"):
+            found[key] = _object(scanner) if key == "object" else _section(scanner, key, left_out)
+        else:
+            found[key] = from_json(scanner.text[scanner.skip()])
+    if left_out:
+        found[LEFT_OUT] = left_out
+    return found
+
+
+def _section(scanner: _Scanner, name: str, left_out: dict[str, str]) -> Object:
+    """Return the metadata, the spec or the status at the position of the scanner."""
+    fields = {key: scanner.skip() for key in scanner.members()}
+    fields.pop("managedFields", None)  # nothing reads them, and they are as large as the spec
+    size = sum(extent.stop - extent.start for extent in fields.values())
+    most = MAX_BYTES if size <= MAX_BYTES else KEPT_BYTES
+    found = {}
+    for key, extent in fields.items():
+        if extent.stop - extent.start > most:
+            left_out[name] = _too_large(name, size)
+            continue
+        try:
+            found[key] = from_json(scanner.text[extent])
+        except ValueError as problem:
+            left_out.setdefault(name, _too_deep(f"{name}.{key}", problem))
+    return found
+
+
+def _too_large(name: str, size: int) -> str:
+    found, most = -(-size >> 10), MAX_BYTES >> 10
+    return f"{name}: it is too large ({found} KiB, at most {most} KiB). Put long values into files."
+
+
+def _too_deep(name: str, problem: ValueError) -> str:
+    return f"{name}: it is nested too deeply ({problem}). Use at most {MAX_DEPTH} levels."
+
+
+class _Scanner:
+    """Finds the values in a JSON text. It creates no Python objects for values that are skipped."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+        self._at = self._match(_TO_VALUE, 0).end()
+
+    @property
+    def next(self) -> bytes:
+        """The first byte of the next value."""
+        return self.text[self._at : self._at + 1]
+
+    def members(self) -> Iterator[str]:
+        """Yield each key of the next value, an object. The caller reads or skips each value."""
+        for _ in self._values(b"{", b"}"):
+            key = self._match(_KEY, self._at)
+            self._at = key.end()
+            yield from_json(key[1])
+
+    def elements(self) -> Iterator[None]:
+        """Yield once per element of the next value, an array. The caller reads each element."""
+        return self._values(b"[", b"]")
+
+    def _values(self, opening: bytes, closing: bytes) -> Iterator[None]:
+        self._take(opening)
+        if self.next == closing:
+            self._take(closing)
+            return
+        yield None
+        while self._take(b"," + closing) == b",":
+            yield None
+
+    def skip(self) -> slice:
+        """Skip the next value and return its extent."""
+        start = self._at
+        if self.next not in (b"{", b"["):
+            self._at = self._match(_SCALAR, start).end()
+            return slice(start, self._at)
+        depth = 0
+        for found in _TO_BRACKETS.finditer(self.text, start):
+            if found.lastindex is None:
+                break
+            length = found.end() - found.start(found.lastindex)
+            if found.lastindex == 1:
+                depth += length
+            elif length < depth:
+                depth -= length
+            else:
+                self._at = found.start(2) + depth
+                return slice(start, self._at)
+        raise ValueError("the JSON text ends too early")
+
+    def _take(self, marks: bytes) -> bytes:
+        """Move behind the next mark and return it."""
+        found = self._match(_MARK, self._at)
+        if found[1] not in marks:
+            raise ValueError(f"{marks!r} is missing at byte {self._at}")
+        self._at = found.end()
+        return found[1]
+
+    def _match(self, pattern: re.Pattern[bytes], at: int) -> re.Match[bytes]:
+        if (found := pattern.match(self.text, at)) is None:
+            raise ValueError(f"no JSON at byte {at}")
+        return found

@@ -1,0 +1,60 @@
+"""The response class of kopf's session: it reads JSON with the limits of `json_reader`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+import aiohttp
+from aiohttp.connector import Connection
+from pydantic_core import from_json
+
+from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
+
+
+class LimitedResponse(aiohttp.ClientResponse):
+    """A response without the fields of objects that are beyond the limits."""
+
+    async def start(self, connection: Connection) -> Self:
+        await super().start(connection)
+        self.content: Any = _LimitedLines(self.content)
+        return self
+
+    async def json(self, **options: Any) -> Any:
+        try:
+            return await read_json(await self.read())
+        except ValueError:
+            return await super().json(**options)  # raises the errors that kopf expects
+
+
+class _LimitedLines:
+    """A stream whose chunks are lines of JSON within the limits. kopf reads watches in chunks."""
+
+    def __init__(self, stream: aiohttp.StreamReader) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """Yield complete lines, and at the end of the stream the bytes after the last line."""
+        incomplete: list[bytes] = []
+        async for chunk in self._stream.iter_chunked(size):
+            *lines, rest = chunk.split(b"\n")
+            for line in lines:
+                yield await _limited(b"".join([*incomplete, line])) + b"\n"
+                incomplete = []
+            incomplete.append(rest)
+        yield b"".join(incomplete)
+
+
+async def _limited(line: bytes) -> bytes:
+    """Return a line without fields beyond the limits; mostly that is the line itself."""
+    try:
+        if len(line) <= MAX_BYTES:
+            from_json(line or b"null")
+            return line
+    except ValueError:
+        pass
+    return json.dumps(await read_json(line)).encode()

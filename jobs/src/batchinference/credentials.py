@@ -21,9 +21,9 @@ _NAMED = (
 _OF_QUERY = r"key|code|sig|sas|signature|auth|pass"
 """Names of credentials in the query of a URL. Elsewhere these words have other meanings."""
 _VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
+_MAX_USER = 512
+"""Maximum characters of the user and of the password in a URL."""
 _FORMS = (
-    # user and password of a URL; a password may contain slashes
-    re.compile(r"(?<=://)(?:[^\s/]{1,512}|[^\s/?#@:]{0,512}:\S{0,512})(?=@)"),
     re.compile(rf"""(?i)(?<![\w-])(?:{_NAMED})["']?\s*[=:]\s*({_VALUE})"""),
     re.compile(rf"""(?i)[?&;](?:{_OF_QUERY})=([^\s&;'"]+)"""),
     re.compile(r"(?i)\bbearer\s+([\w.~+/=-]{6,})"),
@@ -32,14 +32,49 @@ _FORMS = (
     re.compile(r"(?<![A-Za-z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     re.compile(r"(?<![\w-])eyJ[\w-]{5,}\.[\w-]{5,}\.[\w-]*"),
 )
+_WORD = re.compile(r"\S+")
+_OTHER = frozenset("/?#@")
+"""Characters that a user name in a URL does not have."""
 _QUERY_NAME = re.compile(rf"(?:{_NAMED}|{_OF_QUERY})", re.IGNORECASE)
 
 
 def without_credentials(text: str) -> str:
     """Return the text with each credential replaced by ***."""
+    if "://" in text and "@" in text:
+        text = _WORD.sub(_without_user, text)
     for form in _FORMS:
         text = form.sub(_masked, text)
     return text
+
+
+def _without_user(word: re.Match[str]) -> str:
+    """Return a word with user and password masked in all its URLs.
+
+    A regular expression would need time for each `://` in proportion to the length of a
+    password."""
+    text, done, parts = word[0], 0, []
+    while (scheme := text.find("://", done)) >= 0:
+        start = scheme + len("://")
+        parts.append(text[done:start])
+        done = start
+        if (end := _end_of_user(text, start)) > start:
+            parts.append(MASK)
+            done = end
+    return "".join(parts) + text[done:]
+
+
+def _end_of_user(text: str, start: int) -> int:
+    """Return the place of the @ after user and password; -1 if there is none.
+
+    A password may contain slashes."""
+    slash = text.find("/", start, start + _MAX_USER)
+    end = text.rfind("@", start, slash if slash >= 0 else start + _MAX_USER + 1)
+    if end > start:
+        return end
+    colon = text.find(":", start, start + _MAX_USER + 1)
+    if colon < 0 or not _OTHER.isdisjoint(text[start:colon]):
+        return -1
+    return text.rfind("@", colon, colon + _MAX_USER + 2)
 
 
 def names_credential(name: str) -> bool:

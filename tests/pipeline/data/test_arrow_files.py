@@ -124,7 +124,7 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
     file = write_hostile(tmp_path / "a.parquet", marker, good=[1, 2, 3])
     table = hostile_table(marker)
     ways: dict[str, Callable[[], Any]] = {
-        "read_table": lambda: read_table(file),
+        "read_table": lambda: read_table(pa.OSFile(str(file))),
         "open_parquet": lambda: open_parquet(file),
         "parquet_schema": lambda: parquet_schema(file),
         "schema_of": lambda: schema_of(table.schema.serialize().to_pybytes()),
@@ -133,12 +133,14 @@ def test_each_way_to_read_refuses_pickles(tmp_path: Path) -> None:
     for name, read in ways.items():
         with pytest.raises(UnsafeColumn, match="column 'evil'"):
             pytest.fail(f"{name} has returned {read()}")
-    assert read_table(file, columns=["good"]).to_pylist() == [{"good": n} for n in (1, 2, 3)]
+    assert read_table(pa.OSFile(str(file)), columns=["good"]).to_pylist() == [
+        {"good": n} for n in (1, 2, 3)
+    ]
     with pytest.raises(pa.ArrowInvalid, match="there is no column 'gone', or more than one"):
-        read_table(file, columns=["good", "gone"])
+        read_table(pa.OSFile(str(file)), columns=["good", "gone"])
     pq.write_table(pa.table([[1], [2]], names=["good", "good"]), file)
     with pytest.raises(pa.ArrowInvalid, match="there is no column 'good', or more than one"):
-        read_table(file)
+        read_table(pa.OSFile(str(file)))
     assert not marker.exists()
 
 

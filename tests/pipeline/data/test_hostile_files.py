@@ -28,11 +28,12 @@ from PIL import Image
 from batchinference import pipeline
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.input.readers import json_limits, records, webdataset
-from batchinference.pipeline.input.readers import parquet as parquet_reader
 from batchinference.pipeline.input.readers.base import MAX_COLUMNS
-from batchinference.pipeline.input.readers.json_limits import MAX_DEPTH, check_depth
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
 from batchinference.pipeline.media.images import FORMATS, open_image
+from batchinference.pipeline.storage import arrow_files
+from batchinference.pipeline.storage.arrow_files import read_table, read_tables
+from batchinference.pipeline.storage.json_depth import MAX_DEPTH, check_depth
 from support.inputs.formats import add_member, pictures, png
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, masked_crc, record
@@ -145,9 +146,9 @@ def tar_of(members: dict[str, bytes], mode: str = "w") -> bytes:
     return buffer.getvalue()
 
 
-def parquet(table: pa.Table) -> bytes:
+def parquet(table: pa.Table, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(table, buffer)
+    pq.write_table(table, buffer, **options)
     return buffer.getvalue()
 
 
@@ -321,8 +322,8 @@ def test_parquet_file_that_claims_many_rows_is_a_bad_row(
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(parquet(pa.table({"a": pa.nulls(50_000)})))
     assert read_files("parquet", tmp_path).table.num_rows == 50_000
-    monkeypatch.setattr(parquet_reader, "MOST_ROWS", 40_000)
-    monkeypatch.setattr(parquet_reader, "MOST_ROWS_A_BYTE", 1)
+    monkeypatch.setattr(arrow_files, "MOST_ROWS", 40_000)
+    monkeypatch.setattr(arrow_files, "MOST_ROWS_A_BYTE", 1)
     assert "its footer claims 50000 rows in" in read_files("parquet", tmp_path).bad[0, 0]
 
 
@@ -338,14 +339,27 @@ def test_parquet_rows_that_take_too_much_memory_are_read_in_smaller_tables(
 ) -> None:
     rows = pa.table({"a": ["x", "y" * 1000, "z" * 2000] * 30, "n": list(range(90))})
     (tmp_path / "a.parquet").write_bytes(parquet(rows))
-    monkeypatch.setattr(parquet_reader, "_limited", lambda batches, _: limited(batches, 5000))
-    monkeypatch.setattr(parquet_reader, "FEWER", 4)
+    monkeypatch.setattr(arrow_files, "_limited", lambda batches, _: limited(batches, 5000))
+    monkeypatch.setattr(arrow_files, "FEWER", 4)
     outcome = read_files("parquet", tmp_path)
     assert (outcome.table.to_pylist(), outcome.bad) == (rows.to_pylist(), {})
-    monkeypatch.setattr(parquet_reader, "_limited", lambda batches, _: limited(batches, 1500))
+    monkeypatch.setattr(arrow_files, "_limited", lambda batches, _: limited(batches, 1500))
     outcome = read_files("parquet", tmp_path)
     assert (outcome.good, len(outcome.bad)) == (rows.to_pylist()[:2], 88)
     assert "MemoryError" in outcome.bad[0, 2]
+
+
+def test_table_of_a_small_parquet_file_that_expands_is_refused() -> None:
+    """State files and error records are read as whole tables."""
+    expanding = pa.DictionaryArray.from_arrays(pa.array([0] * 512), pa.array(["x" * MIB]))
+    content = parquet(pa.table({"path": expanding}), compression="zstd", store_schema=False)
+    assert len(content) < 1000
+    with pytest.raises(pa.ArrowInvalid, match="take too much memory"):
+        read_table(pa.BufferReader(content))
+    first = next(table for table in read_tables(pa.BufferReader(content)) if table.num_rows)
+    assert first.nbytes < 256 * MIB
+    rows = pa.table({"a": [*range(50_000)], "b": ["text"] * 50_000})
+    assert read_table(pa.BufferReader(parquet(rows)), columns=["b"]).equals(rows.select(["b"]))
 
 
 def limited(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Table]:

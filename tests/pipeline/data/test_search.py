@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.query import of_row
+from batchinference.pipeline.search import index as search_index
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.search import Choice, search
 from batchinference.pipeline.storage.location import Location
@@ -189,6 +192,47 @@ def test_damaged_file_error_names_output_and_file(tmp_path: Path) -> None:
     (out / "part-0001.parquet").write_bytes(b"PAR1 nonsense PAR1")
     with pytest.raises(JobFailure, match=r"out' cannot be read: .*part-0001"):
         search(index, ROWS[:1], 1)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"a":' + b"[" * 2000 + b"]" * 2000 + b"}", "nested deeper than 100 levels"),
+        (b'{"a":"' + b"x" * 9000 + b'"}', "a line has more than 5000 bytes"),
+    ],
+    ids=["deep", "long"],
+)
+def test_hostile_line_of_json_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, line: bytes, problem: str
+) -> None:
+    """Arrow's parser would crash."""
+    monkeypatch.setattr(search_index, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(search_index, "MAX_LINE_BYTES", 5000)
+    write = {"format": "json", "compression": compression}
+    out = Path(finished_output(tmp_path / "out", FILES[0], write=write))
+    (file,) = out.glob("part-*")
+    rows = file.read_bytes()
+    assert index_of(out)
+    added = b"\n" + line + b"\n"
+    file.write_bytes(rows + (gzip.compress(added) if compression == "gzip" else added))
+    with pytest.raises(BadInput, match=f"out' cannot be read: .*{file.name}: .*{problem}"):
+        index_of(out)
+
+
+def test_rows_that_expand_to_much_more_memory_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "MAX_BYTES", 64 << 20)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 256), pa.array(["x" * (1 << 20)]))
+    lists = pa.array([[1.0, 2.0]] * 256, pa.list_(pa.float32()))
+    out = Path(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
+    table = pa.table({"embedding": lists, "text": text})
+    pq.write_table(table, out / "part-0000.parquet", compression="zstd", store_schema=False)
+    index = index_of(out)
+    found = search(index, np.ones((1, 2)), 1)
+    with pytest.raises(JobFailure, match=r"out' cannot be read: .*(memory|malloc)"):
+        index.take(found.rows[0], ["text"])
 
 
 def test_unknown_row_is_rejected(index: Index) -> None:

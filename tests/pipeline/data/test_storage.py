@@ -17,7 +17,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, base_name
 
 
@@ -90,9 +91,7 @@ def test_file_is_moved_to_another_disk(tmp_path: Path) -> None:
     error = OSError(errno.EXDEV, "Invalid cross-device link")
     with patch("os.rename", side_effect=[error, None]) as rename:
         source.move(target)
-    assert rename.call_args_list[1].args[1] == Path(target.path), (
-        "it was written to a temporary file"
-    )
+    assert rename.call_args_list[1].args[1] == "y", "it was written to a temporary file"
     assert not source.exists()
 
 
@@ -187,9 +186,9 @@ def test_temporary_file_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     seen: list[str] = []
     rename = os.rename
 
-    def watched(source: str, target: str) -> None:
+    def watched(*names: str, **directories: int) -> None:
         seen.extend(os.listdir(tmp_path))
-        rename(source, target)
+        rename(*names, **directories)
 
     monkeypatch.setattr(os, "rename", watched)
     Location(str(tmp_path / "a")).write(b"x")
@@ -208,11 +207,71 @@ def test_linked_directories_of_partitions_are_not_followed(tmp_path: Path) -> No
     place = Location(str(output))
     found = [place.below(info.path) for info in place.data_files()]
     assert found == ["class=cat/part-1.parquet"]
-    assert place.inside("class=cat/part-2.parquet") == place / "class=cat/part-2.parquet"
-    for name in ("class=dog/x", "class=dog/day=1/x", "class=cat/day=1/x"):
-        with pytest.raises(BadOutput, match="leads out of the output by a symbolic link"):
-            place.inside(name)
     (tmp_path / "link").symlink_to(output)
     linked = Location(str(tmp_path / "link"))
     assert [linked.below(info.path) for info in linked.data_files()] == found
-    assert linked.inside("x") == linked / "x", "the user's own link to the output is followed"
+
+
+OPERATIONS = {
+    "info": Location.info,
+    "read": Location.read,
+    "open": Location.open_input_file,
+    "write": lambda file: file.write(b"x"),
+    "delete": Location.delete,
+    "move": lambda file: file.move(Location(str(Path(file.root).parent / "stolen"))),
+    "move to": lambda file: Location(str(Path(file.root).parent / "mine")).move(file),
+    "list": lambda file: file.at(os.path.dirname(file.path)).files(),
+    "list data": lambda file: file.at(os.path.dirname(file.path)).data_files(),
+    "delete directory": Location.delete_directory,
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("linked", ["state", "state/deep"])
+def test_no_operation_follows_a_link_below_the_root(
+    tmp_path: Path, operation: str, linked: str
+) -> None:
+    """The path of the root itself may contain links, because the user has named it."""
+    theirs, output = tmp_path / "theirs", tmp_path / "out"
+    (theirs / "deep").mkdir(parents=True)
+    for file in (theirs / "file", theirs / "deep" / "file", tmp_path / "mine"):
+        file.write_text("not in the output")
+    (output / linked).parent.mkdir(parents=True)
+    (output / linked).symlink_to(theirs if linked == "state" else theirs / "deep")
+    (tmp_path / "link").symlink_to(output)
+    root = Location(str(tmp_path / "link"))
+    file = pickle.loads(pickle.dumps(root.without_links_below(root))) / "state/deep/file"
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadOutput, match=f"{linked}' leads out of the output by a symbolic link"):
+        OPERATIONS[operation](file)
+    assert sorted(tmp_path.rglob("*")) == before
+    (output / "own").write_bytes(b"own")
+    assert (root.without_links_below(root) / "own").read() == b"own"
+
+
+def test_linked_file_is_neither_read_nor_moved_but_replaced_and_deleted(tmp_path: Path) -> None:
+    theirs, link = tmp_path / "theirs", tmp_path / "out" / "link"
+    theirs.write_text("secret")
+    link.parent.mkdir()
+    root = Location(str(link.parent))
+    file = (root / "link").without_links_below(root)
+    for act in (Location.read, Location.open_input_file, lambda file: file.move(root / "new")):
+        link.symlink_to(theirs)
+        with pytest.raises(BadOutput, match="symbolic link"):
+            act(file)
+        file.delete()
+        assert not link.is_symlink()
+    link.symlink_to(theirs)
+    file.write(b"own")
+    assert (file.read(), theirs.read_text()) == (b"own", "secret")
+
+
+@pytest.mark.timeout(20)
+def test_file_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    """Reading a named pipe would wait for a writer forever."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(OSError, match="is not a regular file"):
+            Location(str(path)).read(10)
+        with pytest.raises(BadInput, match="is not a regular file"):
+            snapshot_input([str(path)], [])

@@ -228,11 +228,14 @@ class TestInterruptedReplacement:
         assert place.is_proven()
 
     @pytest.mark.parametrize(
-        "lost", ["staged/part-*", "output.json", "spec.json"], ids=["rows", "snapshot", "spec"]
+        "lost",
+        ["staged/part-*", "output.json", "spec.json", "code.json", "report.json", "input.parquet"],
+        ids=["rows", "snapshot", "spec", "code", "report", "input"],
     )
     def test_is_resumed_if_files_are_missing(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str
     ) -> None:
+        """Without its input or the hashes of its code, it cannot be resumed, but starts over."""
         run_without_ray(place.job("old", "other"))
         job = place.job(write={"mode": "overwrite"})
         self.interrupt(monkeypatch, job)
@@ -242,7 +245,26 @@ class TestInterruptedReplacement:
         report = run_without_ray(job)
         assert "are missing or damaged. The old output is unchanged" in str(report.message)
         assert place.rows() == ["x1", "x2", "x3"]
+        if lost in ("code.json", "input.parquet"):
+            assert "damaged" in str(run_without_ray(job).message)
+            job = place.job(write={"mode": "overwrite"}, resume=False)
         place.completes(job, "a1", "a2", "b1")
+
+    @pytest.mark.parametrize("planted", ["", "staged", "job.json", "code.json", "output.json"])
+    def test_is_not_published_if_a_part_is_a_symbolic_link(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, planted: str
+    ) -> None:
+        """Otherwise anyone who can write to the output could move files of the job's user there."""
+        run_without_ray(place.job("old", "other"))
+        self.interrupt(monkeypatch, place.job(write={"mode": "overwrite"}))
+        part = place.output / "_batchinference/replacement" / planted
+        private = part.rename(place.output.parent / "private")
+        part.symlink_to(private)
+        before = sorted(place.output.parent.rglob("*"))
+        report = run_without_ray(place.job(write={"mode": "overwrite"}))
+        assert f"{part}' leads out of the output by a symbolic link" in str(report.message)
+        assert sorted(place.output.parent.rglob("*")) == before
+        assert place.rows() == ["x1", "x2", "x3"]
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
     def test_is_replaced_by_another_job_that_overwrites(

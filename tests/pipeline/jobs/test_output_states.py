@@ -264,6 +264,18 @@ def test_overwrite_deletes_no_file_of_another_directory(
     assert table.read_bytes() == b"another table"
 
 
+def test_overwrite_deletes_no_file_behind_a_planted_link(tmp_path: Path) -> None:
+    layout = layout_of(tmp_path / "out", THEIRS)
+    a_run(layout, complete=True)
+    theirs = (tmp_path / "out" / "_batchinference/errors").rename(tmp_path / "theirs")
+    (tmp_path / "out" / "_batchinference/errors").symlink_to(theirs)
+    files = data_files(theirs)
+    assert files
+    with pytest.raises(BadOutput, match="errors' leads out of the output by a symbolic link"):
+        opened(layout_of(tmp_path / "out"), "overwrite")
+    assert data_files(theirs) == files
+
+
 @pytest.mark.parametrize("place", ["out/_bad", "errors"])
 def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place: str) -> None:
     """They are below the output, or where this job writes its own error records."""

@@ -170,6 +170,15 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
     assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])
 
 
+def test_untrusted_output_cannot_raise_the_limits_of_memory(texts: Path, tmp_path: Path) -> None:
+    large = {"options": {"max_row_bytes": 1 << 31}}
+    make_output(job(texts, tmp_path / "out", read=large), every_tenth)
+    refused = invoke(tmp_path / "out")
+    assert refused.exit_code == 2
+    assert "has read.options.max_row_bytes: 2147483648, more than 1073741824" in refused.stderr
+    assert invoke(tmp_path / "out", "--trust-output").exit_code == 0
+
+
 def test_addresses_of_a_manifest_are_not_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

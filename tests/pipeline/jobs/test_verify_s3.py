@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def job(bucket: str, **spec: Any) -> Document:
     return job_document("s3", source, output, errors={"maxRows": 100}, **spec)
 
 
-def test_endpoint_of_an_output_gets_no_credentials_unless_trusted(
+def test_endpoint_of_an_output_is_not_reached_unless_trusted(
     s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
@@ -50,6 +51,12 @@ def test_endpoint_of_an_output_gets_no_credentials_unless_trusted(
     assert trusted.exit_code == 0
     place = f'connecting to the endpoint of its input "{s3.endpoint}"'
     assert f"verify: '{output}' is trusted: {place}\n" in trusted.stderr
+    stored = output / "_batchinference/spec.json"
+    spec = json.loads(stored.read_text())
+    spec["read"]["storage"]["anonymous"] = True  # the server must not be reached either
+    stored.write_text(json.dumps(spec))
+    refused = invoke(output)
+    assert (refused.exit_code, "names the endpoint" in refused.stderr) == (2, True)
 
 
 def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:

@@ -46,11 +46,11 @@ REPORTS = st.builds(
     progress=st.none() | PROGRESS,
     counts=st.none() | COUNTS,
     output=TEXT,
-    errors=st.none() | st.text(),
+    errors=st.none() | TEXT,
     attempt=st.none() | st.integers(1),
     startedAt=st.just(TIME),
     updatedAt=st.just(TIME),
-    seconds=st.dictionaries(st.text(), st.floats(0, 1e9)),
+    seconds=st.dictionaries(TEXT, st.floats(0, 1e9)),
     version=TEXT,
 )
 
@@ -177,12 +177,18 @@ def test_report_with_a_time_that_does_not_exist_is_refused(time: str) -> None:
         Report.parse(json.dumps({**SMALLEST, "updatedAt": time}))
 
 
+SAFE = "[2Jab c31md e"
+
+
 def test_texts_of_a_report_are_safe_to_show() -> None:
     hostile = "\x1b[2Ja\x00b\r\n  c\x9b31m\u202ed\u2028e"
     progress = {"rows": 1, "eta": hostile[:20]}
-    fields = dict.fromkeys(("message", "reason", "stage", "output"), hostile)
-    report = Report.parse(json.dumps({**SMALLEST, **fields, "progress": progress}))
-    shown = {getattr(report, name) for name in fields}
-    assert shown == {"[2Jab c31md e"}
-    assert report.progress is not None
-    assert report.progress.eta == "[2Jab c31md e"
+    fields: dict[str, Any] = dict.fromkeys(("message", "reason", "stage", "output"), hostile)
+    fields |= {"errors": hostile, "notes": [hostile], "batchSizes": {hostile: 1}}
+    times = {"rows": 1, "seconds": 1, "cpuSeconds": 1, "rowsPerSecond": 1}
+    fields |= {"steps": {hostile: times}, "seconds": {hostile: 1}, "progress": progress}
+    report = Report.parse(json.dumps({**SMALLEST, **fields}))
+    told = json.loads(report.serialized())
+    assert {told[name] for name in ("message", "reason", "stage", "output", "errors")} == {SAFE}
+    lists = [*told["steps"], *told["seconds"], *told["batchSizes"], *told["notes"]]
+    assert {told["progress"]["eta"], *lists} == {SAFE}

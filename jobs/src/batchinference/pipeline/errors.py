@@ -7,6 +7,8 @@ from batchinference.text import without_controls
 
 MAX_MESSAGE = 4000
 """Maximum characters of an error. Libraries put whole rows and responses into their messages."""
+MARGIN = 1 << 14
+"""Characters around a cut that are masked but not shown: a part of a secret is not recognized."""
 
 
 def without_secrets(text: str) -> str:
@@ -18,11 +20,16 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
     """Return a text of any length and origin in the form for reports and error records.
 
     Secrets are removed. A long text is cut to its beginning and its end."""
-    text = without_secrets(text)  # before cutting: a part of a secret would not be recognized
-    if len(text) > most:
-        half = (most - 40) // 2
-        text = f"{text[:half]} ... {len(text) - 2 * half} characters ... {text[-half:]}"
-    return text
+    half, length = (most - 40) // 2, len(text)
+    if length > 2 * (half + 2 * MARGIN):  # masking takes time
+        beginning = without_secrets(text[: half + 2 * MARGIN])[:-MARGIN]
+        ending = without_secrets(text[-half - 2 * MARGIN :])[MARGIN:]
+    else:
+        text = without_secrets(text)
+        if len(text) <= most:
+            return text
+        beginning, ending, length = text, text, len(text)
+    return f"{beginning[:half]} ... {length - 2 * half} characters ... {ending[-half:]}"
 
 
 def describe(error: BaseException) -> str:

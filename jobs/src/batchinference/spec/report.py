@@ -132,14 +132,18 @@ class Report(SpecModel):
         """Raises ValueError for what is no report. A newer driver may tell more than is known. The
         driver is the user's, so its texts are made safe to show."""
         report = cls.model_validate_json(content, extra="ignore")
-        texts = {name: getattr(report, name) for name in _TEXTS}
-        shown: dict[str, Any] = {
-            k: in_one_line(text) for k, text in texts.items() if text is not None
-        }
-        if report.progress is not None and report.progress.eta is not None:
-            eta = in_one_line(report.progress.eta)
-            shown["progress"] = report.progress.model_copy(update={"eta": eta})
-        return report.model_copy(update=shown)
+        return cls.model_validate_json(
+            json.dumps(_safe(report.model_dump(mode="json", by_alias=True)))
+        )
 
 
-_TEXTS = ("name", "reason", "message", "stage", "output", "version")
+def _safe(value: Any) -> Any:
+    """Return a JSON value with all its texts in the form to show, the names of fields included."""
+    match value:
+        case str():
+            return in_one_line(value)
+        case list():
+            return [_safe(each) for each in value]
+        case dict():
+            return {in_one_line(name): _safe(each) for name, each in value.items()}
+    return value

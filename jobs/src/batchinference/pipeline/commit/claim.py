@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -15,7 +16,10 @@ from batchinference.pipeline.commit.heartbeat import (
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease, this_process
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.stored_code import parse_code
 from batchinference.pipeline.errors import BadOutput, Incomplete
+from batchinference.pipeline.storage.checksummed_json import damaged_state, load_json
+from batchinference.pipeline.storage.local_files import LinkedPath
 from batchinference.pipeline.storage.location import Location, delete_all
 
 
@@ -147,10 +151,12 @@ def _check_staged(layout: Layout, current: Lease | None) -> None:
     staged = layout.replacement
     try:
         end = Snapshot.read(staged.end, staged.key)
-        files = all(getattr(staged, name).exists() for name in _STATE_FILES)
-        if files and len(without_missing_files(staged, end).entries) == len(end.entries):
+        _state_files(staged, end)
+        if len(without_missing_files(staged, end).entries) == len(end.entries):
             return
-    except BadOutput:  # output.json is damaged
+    except LinkedPath:
+        raise
+    except BadOutput:  # a state file is missing or damaged
         pass
     check_unchanged(layout, current)  # another run may have moved the files
     staged.success.delete()
@@ -163,18 +169,38 @@ def _check_staged(layout: Layout, current: Lease | None) -> None:
 
 def _move_files(staged: Layout, layout: Layout) -> None:
     end = Snapshot.read(staged.end, staged.key)
+    state = _state_files(staged, end)
     data = [file.name for entry in end.entries for file in entry.data]
     errors = [entry.errors.name for entry in end.entries if entry.errors]
     _move_all(staged.data, layout.data, data)
     _move_all(staged.errors, layout.errors, errors)
     if len(without_missing_files(layout, end).entries) < len(end.entries):
         raise Incomplete(f"files of the new output in '{staged.state.uri}' are missing")
-    for name in _STATE_FILES:
-        getattr(layout, name).write(getattr(staged, name).read())
+    for name, content in state.items():
+        getattr(layout, name).write(content)
+
+
+def _state_files(staged: Layout, end: Snapshot) -> dict[str, bytes]:
+    """Return the content of the state files of a replacement.
+
+    Raises BadOutput if one is missing, damaged or of other work. Others may have written it."""
+    from batchinference.spec.job import BatchInferenceSpec  # only drivers need the specification
+    from batchinference.spec.report import Report
+
+    try:
+        state = {name: getattr(staged, name).read() for name in _STATE_FILES}
+        BatchInferenceSpec.model_validate(load_json(state["spec"]))
+        Report.parse(state["report"])
+        parse_code(state["code"])
+        if hashlib.sha256(state["input"]).hexdigest() == end.input:
+            return state
+    except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
+        pass
+    raise damaged_state(staged.state)
 
 
 def _move_all(source: Location, target: Location, names: list[str]) -> None:
     left = {source.below(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
-        moves = ((source.inside(name), target.inside(name)) for name in names if name in left)
+        moves = ((source / name, target / name) for name in names if name in left)
         list(pool.map(lambda move: move[0].move(move[1]), moves))

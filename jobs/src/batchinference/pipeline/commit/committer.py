@@ -90,7 +90,7 @@ class Committer:
             layout = self.attempt.layout
             for entry in manifest.entries:
                 for file in entry.data:
-                    layout.data.inside(file.name).delete()
+                    (layout.data / file.name).delete()
                 if entry.errors:
                     (layout.errors / entry.errors.name).delete()
             raise
@@ -125,7 +125,7 @@ def _put_all(place: Location, files: Iterable[tuple[str, Content]]) -> Iterator[
 
 
 def _put(place: Location, name: str, content: Content) -> DataFile:
-    place.inside(name).write(content)
+    (place / name).write(content)
     return DataFile.of(name, content)
 
 

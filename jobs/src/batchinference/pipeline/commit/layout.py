@@ -90,6 +90,18 @@ class Layout:
     is_table: bool = False
     """Whether the rows are written to a table, in one commit at the end."""
 
+    def __post_init__(self) -> None:
+        """Refuse symbolic links in the output, which others may have planted. The path of the
+        output itself may contain links."""
+        errors_root = self.output if self.output.holds(self.errors) else self.errors
+        for name, root in (
+            ("output", self.output),
+            ("state", self.output),
+            ("errors", errors_root),
+        ):
+            place: Location = getattr(self, name)
+            object.__setattr__(self, name, place.without_links_below(root))
+
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
         from batchinference.spec.write import WriteTable

@@ -95,7 +95,7 @@ class Lease:
         if errors.path == own.path and errors.in_store_of(own):
             return own
         inside = output.holds(errors) and is_inside(output.below(errors.path))
-        return errors if inside else None
+        return errors.without_links_below(output) if inside else None
 
 
 _LEASE = TypeAdapter(Lease)

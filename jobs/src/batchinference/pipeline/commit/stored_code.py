@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.checksummed_json import (
@@ -23,16 +23,23 @@ def write_code(place: Location, code: Mapping[str, str]) -> None:
     place.write(dump_checksummed({"code": dict(code)}))
 
 
+def parse_code(content: bytes) -> dict[str, str]:
+    """Return stored hashes. Raises ValueError if they are damaged."""
+    verify_checksum(content)
+    try:
+        return _CODE.validate_python(load_json(content)["code"], strict=True)
+    except (KeyError, TypeError) as error:
+        raise ValueError("it holds no hashes") from error
+
+
 def changed_code(place: Location, code: Mapping[str, str]) -> str:
     """Return what differs between the stored hashes and `code`; empty if nothing does, or if an
     earlier version has stored none. Raises BadOutput if they are damaged."""
     try:
-        content = place.read()
-        verify_checksum(content)
-        stored = _CODE.validate_python(load_json(content)["code"], strict=True)
+        stored = parse_code(place.read())
     except FileNotFoundError:
         return ""
-    except (ValidationError, ValueError, KeyError, TypeError):
+    except ValueError:
         raise BadOutput(
             f"'{place.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
             f"file to continue with the current code, or {START_OVER}"

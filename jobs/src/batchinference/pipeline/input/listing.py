@@ -240,9 +240,13 @@ def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.
             if _GLOB.intersection(address.path):
                 return _expand(address, endings)
             return None
-        return _below(address, endings) if info.type == pafs.FileType.Directory else [info]
+        if info.type == pafs.FileType.Directory:
+            return _below(address, endings)
     except OSError as error:
         raise BadInput(f"{label} cannot be listed: {error}") from error
+    if info.type != pafs.FileType.File:  # a named pipe would block forever
+        raise BadInput(f"{label} is not a regular file")
+    return [info]
 
 
 def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:

@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.output.writers.json import to_json
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import read_tables
 
 MAX_VALUE = 1000
 """Maximum characters of a value in an error record."""
@@ -72,7 +72,9 @@ def bad_row(layout: Layout, entries: Iterable[ManifestEntry]) -> str:
     for entry in entries:
         if entry.errors is not None:
             place = layout.errors / entry.errors.name
-            with place.filesystem.open_input_file(place.path) as source:
-                row = read_table(source).slice(0, 1).to_pylist()[0]
-            return f"row {row['row']} of {row['path']}, step '{row['step']}': {row['error']}"
+            with place.open_input_file() as source:
+                for table in read_tables(source):
+                    for row in table.slice(0, 1).to_pylist():
+                        where = f"row {row['row']} of {row['path']}, step '{row['step']}'"
+                        return f"{where}: {row['error']}"
     return "(unknown)"

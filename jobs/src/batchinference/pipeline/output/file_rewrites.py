@@ -147,7 +147,7 @@ class RewriteTask(Rewrite):
 def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
     """Write a new file. Raises BadOutput, and leaves no file, if the task is late."""
     attempt.check_rewrite()
-    file = place.inside(name)
+    file = place / name
     file.write(content)
     try:
         attempt.check_rewrite()

@@ -22,6 +22,8 @@ TEXT = pa.large_string()
 """The type of the columns of a format without types."""
 ROWS = 10_000
 """Rows that are Python objects at a time, which take much more memory than the file."""
+MAX_TABLE_BYTES, MAX_GROWTH = 4 << 30, 64
+"""Limit for the rows of a file in memory: the larger of a constant and a multiple of its size."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -57,7 +59,8 @@ class ParquetParts:
     typed = True
 
     def read(self, content: bytes) -> pa.Table:
-        return read_table(pa.BufferReader(content)).replace_schema_metadata()
+        most = max(MAX_TABLE_BYTES, MAX_GROWTH * len(content))
+        return read_table(pa.BufferReader(content), most=most).replace_schema_metadata()
 
     def write(self, table: pa.Table) -> Content:
         ((_, content),) = ParquetWriter(self.compression).files(table)

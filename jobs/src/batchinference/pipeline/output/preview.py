@@ -16,7 +16,7 @@ import pyarrow.csv as pac
 
 from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import read_tables
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.write import (
     Write,
@@ -45,11 +45,11 @@ def first_rows(write: Write, count: int) -> list[Row]:
 
 def _rows(part: Location, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
-        with part.filesystem.open_input_file(part.path) as source:
-            table = read_table(source)
-        columns = [_with_arrays(column) for column in table.columns]
-        names = table.column_names
-        yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+        with part.open_input_file() as source:
+            for table in read_tables(source):
+                columns = [_with_arrays(column) for column in table.columns]
+                rows = zip(*columns, strict=True)
+                yield from (dict(zip(table.column_names, row, strict=True)) for row in rows)
         return
     content = part.read()
     if part.path.endswith(".gz"):

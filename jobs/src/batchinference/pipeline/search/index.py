@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TypeVar
@@ -23,7 +23,9 @@ from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.json_depth import check_depth
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.spec.job import BatchInferenceSpec
 
 FORMATS = ("parquet", "json")
@@ -32,6 +34,9 @@ INSPECTED_FILES = 16
 FOOTER_THREADS = 16
 TAKEN_ROWS = 1024
 """Rows per batch when whole rows are read, which may be large."""
+CHUNK_BYTES, MAX_LINE_BYTES = 4 << 20, 64 << 20
+MAX_BYTES, MAX_GROWTH = 1 << 30, 16
+"""Limit for the memory to decode rows: a constant plus a multiple of the file's size."""
 Piece = TypeVar("Piece")
 
 
@@ -84,7 +89,7 @@ class Index:
         for number, file in enumerate(self._files()):
             inside = pa.array(wanted[files == number] - self.starts[number])
             if len(inside):
-                with self._reading():
+                with self._reading(), self._limited(file):
                     scan = {"columns": columns, "batch_size": TAKEN_ROWS, "batch_readahead": 1}
                     parts.append(self._alone(file).take(inside, **scan))
         return pa.concat_tables(parts).take(pa.array(places))
@@ -105,8 +110,12 @@ class Index:
             yield from pieces
 
     def _read(self, columns: list[str], piece: pads.FileFragment) -> pa.Table:
-        with self._reading():
+        with self._reading(), self._limited(piece):
             return self._alone(piece).to_table(columns=columns)
+
+    def _limited(self, piece: pads.FileFragment) -> AbstractContextManager[None]:
+        """Limit the memory to decode rows of a file, which may expand to much more than it has."""
+        return memory_limit(MAX_BYTES + MAX_GROWTH * self.output.at(piece.path).info().size)
 
     def _alone(self, piece: pads.FileFragment) -> pads.FileSystemDataset:
         """Return a dataset of one fragment, with the unified schema of all files."""
@@ -117,7 +126,7 @@ class Index:
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, MemoryError) as error:
             raise JobFailure(f"'{self.output.uri}' cannot be read: {error}") from error
 
 
@@ -140,7 +149,7 @@ def open_index(output: Location, column: str | None = None) -> Index:
     try:
         spec = _spec_of(output)
         dataset = _dataset(output, spec.write.format)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, MemoryError) as error:
         raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
     if not dataset.files:
         raise BadInput(f"'{output.uri}' holds no rows")
@@ -174,18 +183,43 @@ def _dataset(output: Location, file_format: str) -> pads.FileSystemDataset:
             f"'{output.uri}' is written as {file_format}: only {' and '.join(FORMATS)} can be "
             "searched"
         )
+    is_parquet = file_format == "parquet"
+    if not is_parquet:  # Arrow's parser would crash
+        for info in output.visible_files():
+            _check_lines(output.at(info.path))
     factory = pads.FileSystemDatasetFactory(
         output.filesystem,
         pafs.FileSelector(output.path, recursive=True),
-        pads.ParquetFileFormat() if file_format == "parquet" else pads.JsonFileFormat(),
+        pads.ParquetFileFormat() if is_parquet else pads.JsonFileFormat(),
         pads.FileSystemFactoryOptions(
             partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
         ),
     )
-    schema = factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES)
-    if any(pa.types.is_null(field.type) for field in schema):  # a column may be empty in some files
-        schema = factory.inspect(promote_options="permissive", fragments=None)
+    with memory_limit(MAX_BYTES):
+        schema = factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES)
+        if any(pa.types.is_null(field.type) for field in schema):  # empty in some files
+            schema = factory.inspect(promote_options="permissive", fragments=None)
     return factory.finish(checked(schema))
+
+
+def _check_lines(file: Location) -> None:
+    """Raise ArrowInvalid if a JSON file has a line that is nested too deeply or too long."""
+    with file.filesystem.open_input_stream(file.path) as stream:
+        rest = b""
+        while chunk := stream.read(CHUNK_BYTES):
+            lines, end, rest_of_chunk = (rest + chunk).rpartition(b"\n")
+            rest = rest_of_chunk
+            _check_line(file, lines + end)
+            if len(rest) > MAX_LINE_BYTES:
+                raise pa.ArrowInvalid(f"{file.uri}: a line has more than {MAX_LINE_BYTES} bytes")
+        _check_line(file, rest)
+
+
+def _check_line(file: Location, lines: bytes) -> None:
+    try:
+        check_depth(lines)
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"{file.uri}: {error}") from None
 
 
 def is_embedding(kind: pa.DataType) -> bool:

@@ -1,28 +1,25 @@
 """Files at an address: a local path or an object store, accessed with pyarrow's file systems.
 
-Writes are atomic. On a POSIX file system this takes a temporary file, fsync and a rename. In an
-object store it takes one put.
+Writes are atomic. On a POSIX file system this takes a temporary file, fsync and a rename (see
+`local_files`). In an object store it takes one put.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import shutil
-import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, islice
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.error_attribution import NO_SPACE
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage import local_files
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
@@ -36,10 +33,13 @@ _REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
 class Location:
     """An address in a storage system. Picklable and cheap.
 
-    `uri` is the address as the user wrote it, `storage` the access settings of the object store."""
+    `uri` is the address as the user wrote it, `storage` the access settings of the object store.
+    `root` is the local directory below which symbolic links are refused with BadOutput; if it is
+    empty, they are followed."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
+    root: str = field(default="", compare=False, repr=False)
 
     @cached_property
     def filesystem(self) -> pafs.FileSystem:
@@ -68,25 +68,41 @@ class Location:
         return self.scheme == other.scheme and same_service
 
     def __truediv__(self, name: str) -> Location:
-        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage)
+        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage, self.root)
 
     def at(self, path: str) -> Location:
         """Return the address of another path in the same file system."""
-        return Location(path if self.local else f"{self.scheme}://{path}", self.storage)
+        uri = path if self.local else f"{self.scheme}://{path}"
+        return Location(uri, self.storage, self.root)
+
+    def without_links_below(self, root: Location) -> Location:
+        """Return this address such that symbolic links below the directory `root` are refused.
+
+        Otherwise anyone who can write there could redirect reads and writes to other files."""
+        return replace(self, root=root.path) if self.local and root.local else self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # without the file system, which cannot leave its process
+        if self.root:
+            return Location, (self.uri, self.storage, self.root)
         settings = (self.storage,) if self.storage != FROM_ENVIRONMENT else ()
         return Location, (self.uri, *settings)
 
     def info(self) -> pafs.FileInfo:
+        self._refuse_links()
         return with_retries(lambda: self.filesystem.get_file_info(self.path))
+
+    def _refuse_links(self) -> None:
+        if self.local and (link := local_files.linked_part(self.path, self.root)) is not None:
+            raise local_files.LinkedPath.at(link)
 
     def exists(self) -> bool:
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
+        if self.local:
+            return with_retries(lambda: local_files.read(self.path, self.root, limit))
         return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:
@@ -94,10 +110,16 @@ class Location:
         with self.filesystem.open_input_file(self.path) as file:
             return bytes(file.read(limit if limit is None else min(limit, file.size())))
 
+    def open_input_file(self) -> pa.NativeFile:
+        """Open this file for reading at any position."""
+        if self.local:
+            return pa.PythonFile(local_files.opened(self.path, self.root), mode="r")
+        return self.filesystem.open_input_file(self.path)
+
     def write(self, content: bytes | memoryview) -> None:
         """Write the whole file atomically. Replaces an existing file."""
         if self.local:
-            _write_local(Path(self.path), content)
+            local_files.write(self.path, self.root, content)
         else:
             with_retries(lambda: self._put(content))
 
@@ -107,46 +129,31 @@ class Location:
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the files in this directory; none if it does not exist."""
-        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
-        found = with_retries(lambda: self.filesystem.get_file_info(selector))
+        found = self._content(recursive=recursive)
         return [info for info in found if info.type == pafs.FileType.File]
+
+    def _content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
+        self._refuse_links()
+        selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
+        return with_retries(lambda: self.filesystem.get_file_info(selector))
 
     def data_files(self) -> list[pafs.FileInfo]:
         """Return the files of a data set in this directory and in its partitions (`class=cat`).
 
         Files in directories that are symbolic links are not included."""
-        selector = pafs.FileSelector(self.path, allow_not_found=True)
         found = []
-        for info in with_retries(lambda: self.filesystem.get_file_info(selector)):
+        for info in self._content():
             if info.type == pafs.FileType.File:
                 found.append(info)
-            elif "=" in base_name(info.path):
+            elif "=" in base_name(info.path) and not self._is_linked(info.path):
                 found += self.at(info.path).files(recursive=True)
         folders = {os.path.dirname(info.path) for info in found}
         linked = {folder for folder in folders if self._is_linked(folder)}
         return [info for info in found if os.path.dirname(info.path) not in linked]
 
-    def inside(self, name: str) -> Location:
-        """Return the address of a file in this directory or in those of its partitions.
-
-        Raises BadOutput if one of these is a symbolic link. Otherwise anyone who can write here
-        could redirect writes to other directories."""
-        place = self / name
-        folder = os.path.dirname(place.path)
-        if self._is_linked(folder):
-            raise BadOutput(
-                f"'{self.at(folder).uri}' leads out of the output by a symbolic link. Remove the "
-                "link"
-            )
-        return place
-
     def _is_linked(self, folder: str) -> bool:
         """Return whether the path from here to a directory below contains a symbolic link."""
-        if not self.local:
-            return False
-        parts = self.below(folder).split("/") if folder != self.path else []
-        steps = accumulate(parts, os.path.join, initial=self.path)
-        return any(map(os.path.islink, islice(steps, 1, None)))
+        return self.local and local_files.linked_part(folder, self.path) is not None
 
     def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
         """Return the files at any depth that readers of data sets would read.
@@ -165,8 +172,7 @@ class Location:
 
     def directories(self) -> list[Location]:
         """Return the directories in this directory; none if it does not exist."""
-        selector = pafs.FileSelector(self.path, allow_not_found=True)
-        found = with_retries(lambda: self.filesystem.get_file_info(selector))
+        found = self._content()
         return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
 
     def holds(self, other: Location) -> bool:
@@ -180,10 +186,11 @@ class Location:
 
     def delete(self) -> None:
         """Delete this file. It is no error if the file does not exist."""
-        try:
+        if self.local:
+            with_retries(lambda: local_files.delete(self.path, self.root))
+            return
+        with suppress(FileNotFoundError):
             with_retries(lambda: self.filesystem.delete_file(self.path))
-        except FileNotFoundError:
-            pass
 
     def move(self, target: Location) -> None:
         """Move this file to another place, where it appears at once. A store that cannot rename
@@ -197,22 +204,12 @@ class Location:
         self.delete()
 
     def _is_renamed(self, target: Location) -> bool:
-        """Rename this file on a disk. Return False if the target is on another disk."""
-        directory = Path(target.path).parent
-        directory.mkdir(parents=True, exist_ok=True)
-        try:
-            os.rename(self.path, target.path)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            return False
-        _sync_directory(directory)
-        return True
+        return local_files.rename(self.path, self.root, target.path, target.root)
 
     def delete_directory(self) -> None:
         """Delete this directory and its content."""
         if self.local:
-            shutil.rmtree(self.path, ignore_errors=True)
+            local_files.delete_directory(self.path, self.root)
             return
         delete_all(self.at(info.path) for info in self.files(recursive=True))
 
@@ -220,40 +217,6 @@ class Location:
 def delete_all(files: Iterable[Location]) -> None:
     with ThreadPoolExecutor(DELETE_THREADS) as pool:
         list(pool.map(Location.delete, files))
-
-
-def _write_local(path: Path, content: bytes | memoryview) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}-{uuid.uuid4().hex[:8]}.tmp"
-    try:
-        with temporary.open("xb") as file:  # permissions follow the umask
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
-            raise _full(path.parent, error.errno) from None
-        raise
-    _sync_directory(path.parent)
-
-
-def _full(directory: Path, number: int | None) -> OSError:
-    free = shutil.disk_usage(directory).free >> 20
-    return OSError(
-        number,
-        f"the disk of '{directory}' is full: {free} MB are free. Free some space, then run the "
-        "same job again to resume",
-    )
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_hidden(name: str) -> bool:

@@ -117,7 +117,7 @@ class Summed(io.RawIOBase):
 def _summed(file: Location, counted: Streamed | None) -> tuple[int, int | None]:
     """Return the checksum of a file, and its number of rows if they are counted. A damaged file has
     0 rows."""
-    with file.filesystem.open_input_file(file.path) as opened:
+    with file.open_input_file() as opened:
         summed = Summed(opened)
         source = cast(BinaryIO, io.BufferedReader(summed, CHUNK_BYTES))
         rows = None
@@ -165,7 +165,7 @@ def counted_by(write: Write) -> Streamed | None:
 
 def footer_rows(file: Location) -> int:
     """Return the number of rows of a Parquet file."""
-    with file.filesystem.open_input_file(file.path) as source:
+    with file.open_input_file() as source:
         return int(parquet_metadata(source).num_rows)
 
 

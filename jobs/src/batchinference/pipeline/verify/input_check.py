@@ -62,6 +62,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     read = work.spec.read
     if not isinstance(read, ReadFiles):  # the source may yield other rows by now
         return InputRows(names, Sizes(len(frozen), ends))
+    work.check_limits()
     reader = reader_for(read)
     found = _differences(frozen, read, reader)
     if isinstance(reader, WholeFileReader):

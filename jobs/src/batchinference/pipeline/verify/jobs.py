@@ -14,9 +14,13 @@ from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.storage.checksummed_json import damaged_state, load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.media import MAX_PIXELS
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.write import WriteIceberg, WriteSql, WriteTable
+
+_MOST = {"max_row_bytes": 1 << 30, "max_pixels": 4 * MAX_PIXELS}
+"""The largest values of options that limit memory, unless the output is trusted."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Work:
     lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
-    """Whether endpoints that the output names may receive the user's credentials."""
+    """Whether endpoints that the output names may be used, and its limits of memory."""
 
     @property
     def finished(self) -> bool:
@@ -43,20 +47,33 @@ class Work:
             return FROM_ENVIRONMENT
         if read.storage == self.spec.write.storage:
             return self.layout.output.storage
-        if read.storage.endpoint and not (read.storage.anonymous or self.trusted):
-            raise BadInput(
-                f"'{self.layout.output.uri}' names the endpoint {read.storage.endpoint} for its "
-                "input, which would receive your credentials. Pass --trust-output if you trust "
-                "everyone who can write to the output"
+        if read.storage.endpoint and not self.trusted:
+            raise self._untrusted(
+                f"names the endpoint {read.storage.endpoint} for its input. This machine would "
+                "connect to it, with your credentials unless it is anonymous"
             )
         return read.storage
+
+    def check_limits(self) -> None:
+        """Raise BadInput if an untrusted output lets rows of its input take very much memory."""
+        options = getattr(self.spec.read, "options", None)
+        for name, most in _MOST.items():
+            value = getattr(options, name, None) or 0
+            if value > most and not self.trusted:
+                raise self._untrusted(f"has read.options.{name}: {value}, more than {most}")
+
+    def _untrusted(self, problem: str) -> BadInput:
+        return BadInput(
+            f"'{self.layout.output.uri}' {problem}. Pass --trust-output if you trust everyone who "
+            "can write to the output"
+        )
 
     def trusted_places(self) -> Iterator[str]:
         """Yield, in ASCII, the locations that only this output names and to which verify connects
         if the output is trusted."""
         read, write = self.spec.read, self.spec.write
         storage = read.storage if isinstance(read, ReadFiles) else FROM_ENVIRONMENT
-        if storage.endpoint and not storage.anonymous and storage != write.storage:
+        if storage.endpoint and storage != write.storage:
             yield f"the endpoint of its input {json.dumps(storage.endpoint)}"
         if isinstance(write, WriteIceberg):
             yield f"the Iceberg catalog {write.catalog.model_dump_json(ensure_ascii=True)}"

@@ -114,7 +114,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return how many error records of a manifest entry are not among its rows, or are duplicates.
 
     Raises ArrowInvalid or OSError if the file cannot be read."""
-    with file.filesystem.open_input_file(file.path) as source:
+    with file.open_input_file() as source:
         ids = ids_of(read_table(source, columns=["id"]))
     held = RowSet.of([entry])
     places = np.searchsorted(held.starts, ids, side="right") - 1

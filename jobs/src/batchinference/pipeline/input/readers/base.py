@@ -10,13 +10,12 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
 from batchinference.pipeline.row_ids import RowRange
+from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 
-CHUNK_ROWS = 16384
+CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Rows per table that a reader yields, if it can choose the number."""
-MAX_COLUMNS = 10_000
-"""Maximum number of columns of a file. Each column costs memory and time in every chunk, and even a
-small header can declare very many."""
+MAX_COLUMNS = arrow_files.MAX_COLUMNS
 Found = TypeVar("Found")
 
 

@@ -21,7 +21,6 @@ from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.json_limits import (
     MAX_FIELDS,
     Fields,
-    check_depth,
     check_names,
     joined,
     pieces,
@@ -33,6 +32,7 @@ from batchinference.pipeline.input.readers.records import (
     sample_of,
     whole,
 )
+from batchinference.pipeline.storage.json_depth import check_depth
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
-"""Limits the nesting depth of JSON, and the number of different fields in the rows of a file.
+"""Limits the number of different fields in the JSON rows of a file.
 
-Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
-the process. Every row of a table has a cell for every field of all other rows: if each line has a
-different field, memory grows with the square of the number of lines, and 4 MB of them take 1 TB.
+Every row of a table has a cell for every field of all other rows: if each line has a different
+field, memory grows with the square of the number of lines, and 4 MB of them take 1 TB.
 """
 
 from __future__ import annotations
@@ -10,16 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.input.readers.base import BadRow, Chunk
 
-MAX_DEPTH = 100
-_SEEN = b'[]{}"'
-_UNSEEN = bytes(byte for byte in range(256) if byte not in _SEEN)
-_STEPS = np.zeros(256, np.int8)
-_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 MAX_FIELDS = 4000
 """Maximum number of different fields in all rows of a file, including nested fields."""
 PIECE_BYTES = 1 << 19
@@ -31,35 +24,6 @@ MAX_CELLS = 1 << 24
 _BETWEEN_ROWS = b"}\n{"
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
 """A JSON string, and the colon after it if the string is a field name."""
-
-
-def check_depth(content: bytes) -> None:
-    """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
-    is correct up to the first error, which is as far as a parser gets."""
-    if not _has_simple_lines(content) and _depth(content) > MAX_DEPTH:
-        raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
-
-
-def _has_simple_lines(content: bytes) -> bool:
-    """Return whether each line starts and ends like an object, so that no bracket stays open across
-    lines, and has at most MAX_DEPTH opening brackets, including those in strings. Most files have
-    such lines, and this check is fast."""
-    inner_ends = content.count(b"\n") - content.endswith(b"\n")
-    if inner_ends != content.count(b"}\n{"):
-        return False
-    marks = np.frombuffer(content, np.uint8)
-    opened = np.flatnonzero(marks | 0x20 == ord("{"))  # '[' | 0x20 is '{'
-    lines = np.searchsorted(np.flatnonzero(marks == ord("\n")), opened)
-    return not bool((lines[MAX_DEPTH:] == lines[:-MAX_DEPTH]).any())
-
-
-def _depth(content: bytes) -> int:
-    if b"\\" in content:
-        content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = np.frombuffer(content.translate(None, _UNSEEN), np.uint8)
-    in_text = np.cumsum(marks == ord('"'), dtype=np.int32) % 2 == 1
-    steps = np.where(in_text, 0, _STEPS[marks])
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
 
 
 class TooManyFields(ValueError):

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.base import (
     CHUNK_ROWS,
-    MAX_COLUMNS,
     BadRow,
     Chunk,
     FileStats,
@@ -22,24 +21,20 @@ from batchinference.pipeline.input.readers.base import (
 from batchinference.pipeline.input.readers.base import after as after_rows
 from batchinference.pipeline.input.readers.base import first as first_rows
 from batchinference.pipeline.input.readers.inference import shared_types, with_types
-from batchinference.pipeline.storage.arrow_files import checked, parquet_footer, parquet_metadata
+from batchinference.pipeline.storage.arrow_files import (
+    check_footer,
+    checked,
+    parquet_footer,
+    parquet_metadata,
+    row_group_tables,
+)
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import memory_limit
 
 if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
 """Bytes that are read from the end of a file first. Most footers fit into them."""
-MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
-"""Limit for the rows of a file: a constant plus a number per byte. Identical rows take hardly any
-bytes."""
-CHUNK_BYTES = 64 << 20
-"""Bytes per table that a reader yields, by the sizes in the footer, which need not be true."""
-MAX_BYTES, MAX_GROWTH = 192 << 20, 4
-"""Limit for the memory to decode a table: a constant plus a multiple of the row group's size."""
-FEWER = 16
-"""The divisor for the rows of a table after one has taken too much memory."""
 
 
 class ParquetReader:
@@ -90,34 +85,14 @@ class ParquetReader:
         do not match those of the other files, the remaining rows become failed rows."""
         rows = opened.metadata.row_group(group).num_rows
         try:
-            for table in self._tables(opened, group, size):
+            for whole in row_group_tables(opened, group, size, self._wanted):
+                table = with_types(self._wanted_of(whole), self._types)
                 rows -= table.num_rows
                 yield table
         except Exception as error:  # noqa: BLE001 - see blamed
             own = blamed(error)
             for start in range(0, rows, CHUNK_ROWS):
                 yield BadRow(own, min(CHUNK_ROWS, rows - start))
-
-    def _tables(self, opened: pq.ParquetFile, group: int, size: int) -> Iterator[pa.Table]:
-        """Yield the rows of a row group. After a MemoryError, continue with fewer rows at a time.
-        A single row that takes too much memory raises it."""
-        footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
-        unpacked = max(1, footer.total_byte_size)
-        rows = min(max(1, footer.num_rows * CHUNK_BYTES // unpacked), CHUNK_ROWS)
-        memory = MAX_BYTES + MAX_GROWTH * min(unpacked, size)
-        done = 0
-        while True:
-            batches = opened.iter_batches(rows, row_groups=[group], columns=self._wanted)
-            try:
-                for batch in after_rows(done, _limited(batches, memory)):
-                    table = with_types(self._wanted_of(batch), self._types)
-                    done += table.num_rows
-                    yield table
-                return
-            except MemoryError:
-                if rows == 1:
-                    raise
-                rows = max(1, rows // FEWER)
 
     def _wanted_of(self, table: pa.Table) -> pa.Table:
         """Return the wanted columns. For a dotted name, pyarrow also reads the field of a struct.
@@ -129,7 +104,7 @@ class ParquetReader:
 
     def stats(self, file: Location, size: int) -> FileStats:
         footer = parquet_footer(file, size)
-        _check_footer(footer, size)
+        check_footer(footer, size)
         schema = footer.schema.to_arrow_schema()
         wanted = checked(self._chosen(schema)).names
         # the types of other columns are not needed, and may be unsafe
@@ -150,32 +125,10 @@ class ParquetReader:
         return footer
 
 
-def _limited(batches: Iterator[pa.RecordBatch], memory: int) -> Iterator[pa.Table]:
-    """Yield the batches as tables. Decoding one raises MemoryError if it takes too much memory."""
-    while True:
-        with memory_limit(memory):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield pa.table(batch)
-
-
 def _edges(footer: pq.FileMetaData) -> list[int]:
     """Return the first row of each row group, followed by the total number of rows."""
     sizes = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
     return list(accumulate(sizes, initial=0))
-
-
-def _check_footer(footer: pq.FileMetaData, size: int) -> None:
-    """Raise ArrowInvalid if a file of `size` bytes cannot have this number of rows, or if it has
-    too many columns. Without this check, a false row count would produce that many failed rows."""
-    if footer.num_columns > MAX_COLUMNS:
-        raise pa.ArrowInvalid(f"it has {footer.num_columns} columns, more than {MAX_COLUMNS}")
-    groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
-        raise pa.ArrowInvalid("its footer claims other numbers of rows than its row groups")
-    if footer.num_rows > MOST_ROWS + MOST_ROWS_A_BYTE * size:
-        raise pa.ArrowInvalid(f"its footer claims {footer.num_rows} rows in {size} bytes")
 
 
 def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
@@ -187,5 +140,5 @@ def _metadata(source: pa.NativeFile) -> pq.FileMetaData:
     if len(end) < length <= size:
         end = source.read_at(length, size - length)
     footer = parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
-    _check_footer(footer, size)
+    check_footer(footer, size)
     return footer

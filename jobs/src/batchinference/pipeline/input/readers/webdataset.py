@@ -34,7 +34,6 @@ from batchinference.pipeline.input.readers.json_limits import (
     MAX_FIELDS,
     Fields,
     TooManyFields,
-    check_depth,
     pieces,
 )
 from batchinference.pipeline.input.readers.records import (
@@ -46,6 +45,7 @@ from batchinference.pipeline.input.readers.records import (
 )
 from batchinference.pipeline.input.readers.tar import Sample, samples_of
 from batchinference.pipeline.media import images
+from batchinference.pipeline.storage.json_depth import check_depth
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from batchinference.spec.write import WriteDelta
 
 class DeltaLakeTable:
     def __init__(self, write: WriteDelta) -> None:
-        self._address = Location(write.path, write.storage)
+        address = Location(write.path, write.storage)
+        self._address = address.without_links_below(address)
         self._append = write.mode == "append"
         self._partition_by = list(write.partition_by or ())
         self._expected: pa.Schema | None = None
@@ -60,7 +61,7 @@ class DeltaLakeTable:
             rows = whole.drop_columns(self._partition_by)
             ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
             name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
-            self._address.inside(name).write(content)
+            (self._address / name).write(content)
             action = {"path": name, "size": len(content), "rows": rows.num_rows}
             yield receipt(expected_schema(table), **action, partitions=values)
 

@@ -141,13 +141,13 @@ class SqlTable:
 
 
 def _schema(address: Location) -> pa.Schema:
-    with address.filesystem.open_input_file(address.path) as source:
+    with address.open_input_file() as source:
         return parquet_schema(source)
 
 
 def _batches(receipts: list[Location]) -> Iterator[list[Row]]:
     for address in receipts:
-        with address.filesystem.open_input_file(address.path) as source:
+        with address.open_input_file() as source:
             for batch in open_parquet(source).iter_batches(INSERT_ROWS):
                 yield batch.to_pylist()
 

@@ -7,13 +7,14 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import aiohttp
 
 from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Names, Owner, token_secret
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.attempt_objects import render_objects
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.documents.minimal import document, model_step
@@ -139,5 +140,6 @@ def objects(namespace: str, number: int) -> list[tuple[str, bytes]]:
     view = JobView(namespace, name, _JOB_UID, 1, "1", body["spec"], {})
     owner = Owner(names.ray_job, _RAY_JOB_UID, RAY_JOB, RAY_API_VERSION)
     token = _SETTINGS.token(view, names.ray_job)
-    made = [*render_objects(view, names, _SETTINGS), token_secret(namespace, names, token, owner)]
+    made = create_actions(view, names, _SETTINGS, datetime.now(UTC)).create
+    made = (*made, token_secret(namespace, names, token, owner))
     return [(path_of(one), json.dumps(one).encode()) for one in made]

@@ -34,6 +34,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "replicas": (5, "replicas: 5"),
     "leaderElection.namespace": ("m-leader", "namespace: m-leader"),
     "defaults": ({"image": "m-default"}, "image: m-default"),
+    "policy.patches": (["metadata.marked"], "metadata.marked"),
     "clusterDomain": ("m-domain", "value: m-domain"),
     "tokenKey.existingSecret": ("m-secret", "secretName: m-secret"),
     "serviceAccount.name": ("m-account", "serviceAccountName: m-account"),

@@ -53,7 +53,7 @@ def into_database(slow_job: Callable[..., Job]) -> Job:
 def locked_database(kubectl: Kubectl, pod: str) -> Iterator[None]:
     """Block other writers of the database of a head during the block."""
     command = ["kubectl", "--namespace", kubectl.namespace, "exec", "--stdin", pod]
-    command += ["--container", "ray-head", "--", "python", "-c", LOCK]
+    command += ["--container", "ray", "--", "python", "-c", LOCK]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -78,6 +78,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]
+{{- if or .Values.policy.patches .Values.defaults.patches }}
+# dry runs only: the API server validates patched pods
+- apiGroups: [""]
+  resources: [podtemplates]
+  verbs: [create]
+{{- end }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

@@ -18,6 +18,7 @@ from batchinference_operator.kube.leader_election import Identity
 from batchinference_operator.kube.rate_limiter import BURST, QPS
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
 MIN_KEY_BYTES = 32
 MIN_KEY_BITS = 96.0
@@ -34,6 +35,8 @@ class OperatorSettings(BaseSettings):
 
     defaults_file: Path | None = None
     """YAML file with the platform's defaults, in the format of spec.cluster."""
+    policy: PlatformPolicy = PlatformPolicy()
+    """The platform's policy as JSON: the chart value `policy`."""
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
@@ -90,6 +93,7 @@ class OperatorSettings(BaseSettings):
             _key(self.token_key_file),
             concurrency,
             previous_token_key=before,
+            policy=self.policy,
             own_namespace=self.own_namespace,
         )
 

@@ -101,7 +101,7 @@ def test_failure_without_report_has_the_message_of_kuberay(
 
 PULLING = {"reason": "ImagePullBackOff", "message": "Back-off pulling image pipeline"}
 STUCK = {
-    **{"name": "ray-worker", "ready": False, "restartCount": 0, "image": "", "imageID": ""},
+    **{"name": "ray", "ready": False, "restartCount": 0, "image": "", "imageID": ""},
     "state": {"waiting": PULLING},
 }
 

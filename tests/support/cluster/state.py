@@ -36,4 +36,4 @@ def _driver_log(kubectl: Kubectl, job: str) -> str:
     selector = f"batchinference.dev/name={job},ray.io/node-type=head"
     (head,) = kubectl.list("pods", selector)
     log = "tail -n 60 /tmp/ray/session_latest/logs/job-driver-*.log"
-    return kubectl("exec", head["metadata"]["name"], "-c", "ray-head", "--", "bash", "-c", log)
+    return kubectl("exec", head["metadata"]["name"], "-c", "ray", "--", "bash", "-c", log)

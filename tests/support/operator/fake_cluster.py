@@ -15,7 +15,7 @@ from typing import Any
 
 from batchinference.rendering import NAME_LABEL, Backstop
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.kube.api import Conflict
+from batchinference_operator.kube.api import Conflict, Invalid
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import NAMESPACE, job_body
@@ -58,6 +58,8 @@ class FakeCluster:
     watchers: list[Watcher] = field(default_factory=list)
     history: list[Object] = field(default_factory=list)
     """All statuses of all BatchInferences, in order."""
+    validate: Callable[[Object], str] = lambda body: ""
+    """Returns why the API server rejects an object in a dry run; empty if it accepts it."""
     on_status: Callable[[Object, Object], None] = lambda before, after: None
     """Called with the BatchInference before and after each write of its status."""
 
@@ -229,6 +231,12 @@ class FakeKubeApi:
         created = None if exists else self.cluster.put(body)
         self.end(call)
         return created
+
+    async def dry_run(self, field: str, body: Object) -> None:
+        await self.begin(f"dry run {body['kind']}")
+        if message := self.cluster.validate(body):
+            raise Invalid(message, field)
+        self.end(f"dry run {body['kind']}")
 
     async def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         await self.begin(f"list {kind}")

@@ -15,6 +15,7 @@ from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
+from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 from batchinference_operator.status import job_status
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeKubeApi
@@ -337,3 +338,22 @@ async def test_status_that_the_definition_does_not_know_is_written_without_it(
     events = [event["reason"] for event in harness.cluster.events.values()]
     assert events.count("StatusRejected") == 1
     assert "is written without what is unknown" in caplog.text
+
+
+@pytest.mark.parametrize("limits", [Concurrency(), Concurrency(total=1)], ids=["open", "limited"])
+@in_virtual_time
+async def test_patch_that_the_api_server_rejects_fails_the_job(
+    harness: Harness, limits: Concurrency
+) -> None:
+    """Nothing is created and no attempt is left, so that the spec can be corrected."""
+    harness.cluster.validate = lambda body: f"{body['metadata']['name']} is invalid"
+    patch = {"groups": ["head"], "pod": {"spec": {"schedulerName": "!"}}}
+    config = replace(CONFIG, concurrency=limits, policy=PlatformPolicy(patches=True))
+    async with harness.operator(config=config):
+        harness.cluster.apply(cluster={"patches": [patch]})
+        await until(lambda: harness.phase() == "Failed")
+    (failed,) = [one for one in harness.cluster.status()["conditions"] if one["type"] == "Failed"]
+    assert failed["reason"] == "InvalidSpec"
+    assert failed["message"] == "spec.cluster.patches[0]: job-1-head is invalid"
+    assert "attempts" not in harness.cluster.status()
+    assert harness.cluster.list("RayJob") == harness.cluster.list("ConfigMap") == []

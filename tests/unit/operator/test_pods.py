@@ -8,11 +8,12 @@ import pytest
 
 from batchinference.rendering import GPUS_LABEL, Names
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.attempt_objects import render_objects
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.pods import Disruption, PodView, disruption_of, unix_seconds
 from support.documents.minimal import model_step
 from support.operator.objects import CONFIG, UID, asking, job_body, placed, pod_body, waiting
+from support.operator.virtual_time import BEGINNING
 
 NOON = 1772366400.0
 
@@ -67,7 +68,7 @@ def test_rendered_pod_has_the_gpus_of_its_group(resource: str) -> None:
     body = job_body()
     steps = [model_step(resources={"gpu": 2})]
     body["spec"] |= {"steps": steps, "cluster": {"profiles": {"gpu": {"resource": resource}}}}
-    *_, ray_job = render_objects(JobView.of(body), Names("job", UID, 1), CONFIG)
+    *_, ray_job = create_actions(JobView.of(body), Names("job", UID, 1), CONFIG, BEGINNING).create
     cluster = ray_job["spec"]["rayClusterSpec"]
     groups = (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])
     pods = [{**group["template"], "metadata": {"name": "x", **group["template"]["metadata"]}}

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
+from batchinference import rendering
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import Concurrency, entry_of
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from batchinference_operator.reconcile.attempt_objects import render_objects
+from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
@@ -121,8 +122,8 @@ def test_new_job_gets_config_map_and_ray_job_that_it_owns() -> None:
 
 
 def test_defaults_of_the_operator_are_rendered_or_named_if_missing() -> None:
-    *_, ray_job = render_objects(job(), names_of(job(), 1), CONFIG)
-    assert "registry/pipeline:1" in yaml.safe_dump(ray_job)
+    *_, made = create_actions(job(), names_of(job(), 1), CONFIG, NOW).create
+    assert "registry/pipeline:1" in yaml.safe_dump(made)
     without_image = Config(Cluster(), CONFIG.token_key)
     actions = reconcile(Observed(job()), without_image, NOW)
     assert actions.create == ()
@@ -230,7 +231,7 @@ def test_invalid_spec_creates_nothing_and_fails(spec: dict[str, Any]) -> None:
     body = job_body()
     seen = JobView.of({**body, "spec": {**body["spec"], **spec} if spec else {}})
     with pytest.raises(SpecError) as refusal:
-        render_objects(seen, names_of(seen, 1), CONFIG)
+        rendering.attempt_objects(complete_job(seen, CONFIG), names_of(seen, 1), None)
     actions = act(Observed(seen))
     assert actions.create == ()
     assert (phase(actions), reason(actions)) == ("Failed", "InvalidSpec")

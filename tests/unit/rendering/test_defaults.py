@@ -29,11 +29,22 @@ WHOLE: dict[str, Pair] = {
     "priorityClassName": ("own", "default"),
     "queue": ("own", "default"),
     "queuePriorityClass": ("own", "default"),
+    "idleTimeout": ("5m", "1h"),
+    "terminationGracePeriod": ("30s", "10s"),
 }
 """Fields that are replaced as a whole."""
 BY_KEY: dict[str, dict[str, Pair]] = {
     "requests": {"cpu": (0.5, 2.0), "memory": ("1Gi", "2Gi")},
-    "head": {"cpu": (1.5, 2.0), "memory": ("5Gi", "6Gi")},
+    "head": {
+        "cpu": (1.5, 2.0),
+        "memory": ("5Gi", "6Gi"),
+        "nodeSelector": ({"pool": "own"}, {"pool": "default"}),
+        "tolerations": ([{"key": "own"}], []),
+    },
+    "rayStartParams": {
+        "*": ({"log-color": "true"}, {"log-color": "false"}),
+        "cpu": ({"memory": "1"}, {"memory": "2"}),
+    },
     "workers": {"cpu": (2.0, 4.0), "memory": ("3Gi", "6Gi"), "min": (0, 1), "max": (5, 9)},
     "limits": {"gpu": (2, 4), "cpu": (8.0, 9.0), "gpuHours": (1.5, 24.0)},
     "nodeSelector": {"pool": ("own", "default"), "zone": ("a", "b"), "disk": ("", "fast")},
@@ -66,7 +77,7 @@ def merged(own: Document, defaults: Document) -> Cluster:
 
 def test_defaults_of_every_cluster_field_are_tested() -> None:
     fields = {field.alias for field in Cluster.model_fields.values()}
-    assert fields == WHOLE.keys() | BY_KEY.keys() | BY_NAME.keys()
+    assert fields == WHOLE.keys() | BY_KEY.keys() | BY_NAME.keys() | {"patches"}
 
 
 def some_of(values: dict[str, Pair], side: int) -> st.SearchStrategy[Document]:
@@ -101,6 +112,13 @@ def test_defaults_are_overridden_by_the_job(own: Document, defaults: Document) -
         expected[field] = only_default | mine
     made = merged(with_lists(own), with_lists(defaults))
     assert made == Cluster.model_validate(with_lists(expected))
+
+
+def test_patches_of_the_platform_follow_those_of_the_job() -> None:
+    """They are applied last, and each of the job's keeps its index."""
+    patches = [{"groups": [name], "pod": {}} for name in ("own", "head", "*")]
+    made = merged({"patches": patches[:1]}, {"patches": patches[1:]})
+    assert [patch.groups for patch in made.patches] == [["own"], ["head"], ["*"]]
 
 
 def test_default_env_variable_is_replaced_by_name() -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.plan import plan_for_cluster
 from batchinference.rendering import GPUS_LABEL, effective
 from batchinference.rendering.limits import check_limits
 from batchinference.spec import BatchInference, SpecError
@@ -22,8 +21,10 @@ GPUS = model_step("embed", replicas={"max": 4}, resources={"gpu": 2, "cpu": 3})
 
 
 def problems(steps: list[Document], **cluster: Any) -> list[str]:
-    spec = job(steps=steps, cluster=cluster).spec
-    return [str(problem) for problem in check_limits(spec.cluster, plan_for_cluster(spec).groups)]
+    limits = Limits.model_validate(cluster.pop("limits"))
+    return [
+        str(one) for one in check_limits(limits, render(job(steps=steps, cluster=cluster)).cluster)
+    ]
 
 
 def refused(over: BatchInference) -> str:

@@ -17,7 +17,6 @@ from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
-from batchinference.rendering.check import check_cluster
 from batchinference.rendering.pods import head_size
 from batchinference.spec import (
     KIND,
@@ -113,8 +112,11 @@ def _print_plan(job: BatchInference) -> None:
         ("head", f"{cpus:g}", "-", memory, "1", "1"),
         *(_group_row(group) for group in plan.groups),
     ])  # fmt: skip
-    for problem in check_cluster(spec, plan.groups):
-        echo(f"a cluster would refuse this job: {problem}", err=True)
+    try:
+        attempt_objects(job, _names(job), None)
+    except SpecError as error:
+        for problem in error.problems:
+            echo(f"a cluster would refuse this job: {problem}", err=True)
 
 
 def _fused_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:
@@ -177,7 +179,11 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _print_objects(job: BatchInference) -> None:
     """Print the job's objects without an owner, for kubectl apply."""
-    names = Names(job.metadata.name, uuid.uuid4().hex, attempt=1)
+    names = _names(job)
     config_map, ray_job = attempt_objects(job, names, None)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
     sys.stdout.write(as_yaml([config_map, secret, ray_job]))
+
+
+def _names(job: BatchInference) -> Names:
+    return Names(job.metadata.name, uuid.uuid4().hex, attempt=1)

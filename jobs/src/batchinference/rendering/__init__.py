@@ -14,7 +14,13 @@ from batchinference.rendering.names import (
     Names,
 )
 from batchinference.rendering.objects import Owner, token_secret
-from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_JOB, attempt_objects
+from batchinference.rendering.rayjob import (
+    POD_TEMPLATE,
+    RAY_API_VERSION,
+    RAY_JOB,
+    attempt_objects,
+    patched_pods,
+)
 
 __all__ = [
     "ATTEMPT_LABEL",
@@ -23,6 +29,7 @@ __all__ = [
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",
+    "POD_TEMPLATE",
     "QUEUE_LABEL",
     "RAY_API_VERSION",
     "RAY_JOB",
@@ -31,6 +38,7 @@ __all__ = [
     "Owner",
     "attempt_objects",
     "effective",
+    "patched_pods",
     "token_secret",
     "with_memory",
 ]

@@ -6,19 +6,29 @@ from collections.abc import Sequence
 
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.kueue import check_queue
-from batchinference.rendering.limits import check_limits, check_priority
+from batchinference.rendering.limits import check_priority
+from batchinference.rendering.patches import check_groups
 from batchinference.rendering.paths import check_paths
 from batchinference.rendering.profiles import check_profiles
+from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """Return all reasons why a cluster would reject a job whose cluster settings are complete."""
+    """Return the problems of a job with complete cluster settings, except for those of its pods."""
     return [
         *check_paths(spec),
         *check_profiles(spec),
-        *check_limits(spec.cluster, groups),
         *check_priority(spec),
         *check_queue(spec.cluster, groups),
+        *_check_group_names(spec.cluster, [group.name for group in groups]),
     ]
+
+
+def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> list[Problem]:
+    """Return the problems with settings that name groups."""
+    problems = check_groups("spec.cluster.rayStartParams", list(cluster.ray_start_params), groups)
+    for index, patch in enumerate(cluster.patches):
+        problems += check_groups(f"spec.cluster.patches[{index}].groups", patch.groups, groups)
+    return problems

@@ -17,11 +17,14 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
     named items (env, volumes, imagePullSecrets) are merged by name. Any other value of the job
     replaces the default. Of two limits the lower one applies: a job may set a lower limit than the
-    platform, but not a higher one.
+    platform, but not a higher one. Patches of the platform come after those of the job, so that
+    they are applied last and the job's keep their indexes.
     Raises SpecError if the merged settings are invalid.
     """
     limits = lowest(job.spec.cluster.limits, defaults.limits)
-    cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
+    patches = [*job.spec.cluster.patches, *defaults.patches]
+    changes = {"limits": limits, "patches": patches}
+    cluster = filled(job.spec.cluster, defaults).model_copy(update=changes)
     _check(cluster)
     return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
 

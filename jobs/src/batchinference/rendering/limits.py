@@ -6,31 +6,53 @@ the job would be slower than its file says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from batchinference.plan import CPU_GROUP, WorkerGroup
-from batchinference.rendering.devices import device_count
-from batchinference.rendering.pods import head_size
-from batchinference.spec.cluster import Cluster
+from batchinference.plan import CPU_GROUP
+from batchinference.rendering.names import GPUS_LABEL
+from batchinference.rendering.patches import templates_of
+from batchinference.rendering.pod_resources import cpus_of_pod
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
 
 Shares = list[tuple[str, float, int]]
 """Groups of pods: the name, the amount that each pod has, and the maximum number of pods."""
 
 
-def check_limits(cluster: Cluster, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """Return a problem for each of `cluster.limits` that the job could exceed."""
-    head, _ = head_size(cluster)
-    devices: Shares = [
-        (group.name, device_count(group, cluster.profiles), group.max) for group in groups
-    ]
-    cpus: Shares = [("head", head, 1), *((group.name, group.cpus, group.max) for group in groups)]
+def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
+    """Return a problem for each of `cluster.limits` that the pods of a RayCluster could exceed."""
+    devices: Shares = []
+    cpus: Shares = []
+    for name, most, template in templates_of(ray_cluster):
+        labels = template["metadata"]["labels"]
+        devices.append((name, int(labels.get(GPUS_LABEL, "0")), most))
+        cpus.append((name, cpus_of_pod(template["spec"]), most))
     found = [
-        _check("gpu", "devices", devices, cluster.limits.gpu),
-        _check("cpu", "CPUs", cpus, cluster.limits.cpu),
+        _check("gpu", "devices", devices, limits.gpu),
+        _check("cpu", "CPUs", cpus, limits.cpu),
+        _check_claims(limits, ray_cluster),
     ]
     return [problem for problem in found if problem is not None]
+
+
+def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
+    """Return a problem if devices are limited and a pod has claims, whose size is not known."""
+    if limits.gpu is None and limits.gpu_hours is None:
+        return None
+    claiming = [
+        name
+        for name, _, template in templates_of(ray_cluster)
+        if template["spec"].get("resourceClaims")
+    ]
+    if not claiming:
+        return None
+    message = (
+        f"the devices of resourceClaims cannot be counted (group {', '.join(claiming)}), and "
+        "devices are limited: remove the claims, or the limits gpu and gpuHours, in the job and "
+        "where the platform's defaults have them"
+    )
+    return Problem("spec.cluster.patches", message)
 
 
 def check_priority(spec: BatchInferenceSpec) -> list[Problem]:

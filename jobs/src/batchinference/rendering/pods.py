@@ -14,8 +14,10 @@ from batchinference.rendering.objects import (
     digest_of,
     dump,
 )
+from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
-from batchinference.spec.cluster import Cluster, Volume
+from batchinference.spec.cluster import Cluster, Head, Volume
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.quantities import memory_bytes
@@ -33,8 +35,8 @@ TOKEN_SECONDS = 3607
 """Lifetime of the token: the Kubernetes default. The kubelet renews the token before it expires."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Environment variable with the seconds that Ray gives a driver to stop."""
-GRACE_SECONDS = 5
-"""KubeRay starts Ray in a shell that does not forward SIGTERM, so a longer wait has no effect."""
+GRACE = "5s"
+"""KubeRay starts Ray in a shell that does not forward SIGTERM, so Ray needs no longer wait."""
 
 RESTRICTED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -50,7 +52,8 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
 
     The files of the attempt are mounted in it.
     """
-    template = _template(cluster, names, "ray-head", _resources(cluster, *head_size(cluster)))
+    template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
+    template["spec"] |= _placement_of_head(cluster.head)
     spec = template["spec"]
     digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
     spec["containers"][0]["env"][:0] = [
@@ -101,21 +104,19 @@ def object_store_bytes(memory: str) -> int:
 def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
     """Return the pod template of a worker group."""
     resources = _resources(cluster, group.cpus, group.memory)
-    template = _template(cluster, names, "ray-worker", resources)
+    template = _template(cluster, names, resources)
     add_devices(template["spec"], group, cluster.profiles)
     if devices := device_count(group, cluster.profiles):
         template["metadata"]["labels"][GPUS_LABEL] = str(devices)
     return template
 
 
-def _template(
-    cluster: Cluster, names: Names, container: str, resources: dict[str, Any]
-) -> dict[str, Any]:
+def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict[str, Any]:
     if cluster.image is None:
         message = "no image: set spec.cluster.image, or a default in the operator's chart"
         raise SpecError([Problem("spec.cluster.image", message)])
     ray = {
-        "name": container,
+        "name": RAY_CONTAINER,
         "image": cluster.image,
         "resources": resources,
         "env": [dump(variable) for variable in cluster.env],
@@ -129,7 +130,7 @@ def _template(
     spec: dict[str, Any] = {
         # KubeRay replaces a pod whose container has ended, with or without an autoscaler
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": seconds_of(cluster.termination_grace_period or GRACE),
         # neither Ray nor the driver uses the Kubernetes API
         "automountServiceAccountToken": False,
         "containers": [ray],
@@ -151,6 +152,16 @@ def _placement(cluster: Cluster) -> dict[str, Any]:
         "imagePullSecrets": [dump(secret) for secret in cluster.image_pull_secrets],
     }
     return {name: value for name, value in settings.items() if value}
+
+
+def _placement_of_head(head: Head) -> dict[str, Any]:
+    """Return the settings that the head has instead of those of all pods."""
+    settings: dict[str, Any] = {}
+    if head.node_selector is not None:
+        settings["nodeSelector"] = head.node_selector
+    if head.tolerations is not None:
+        settings["tolerations"] = [dump(toleration) for toleration in head.tolerations]
+    return settings
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:

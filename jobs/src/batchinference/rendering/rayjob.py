@@ -7,6 +7,7 @@ its deadlines and its ttlSecondsAfterFinished, each with a patch of that field.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 from batchinference.plan import WorkerGroup, plan_for_cluster
@@ -15,8 +16,10 @@ from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.check import check_cluster
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
+from batchinference.rendering.limits import check_limits
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import JOB_PATH, Owner, config_map, files_of, metadata
+from batchinference.rendering.patches import patched, templates_of
 from batchinference.rendering.pods import (
     RESTRICTED,
     head_size,
@@ -25,12 +28,16 @@ from batchinference.rendering.pods import (
     object_store_bytes,
     worker_template,
 )
+from batchinference.spec.cluster import Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
+from batchinference.spec.patches import ALL_GROUPS
 from batchinference.spec.problems import SpecError
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
+POD_TEMPLATE = "PodTemplate"
+"""The kind by which the API server validates a pod without creating one."""
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
 """Ray's dashboard serves the files of this directory, even after the driver has exited."""
@@ -38,7 +45,7 @@ KEEP_SECONDS = 600
 """Minimum seconds for which KubeRay keeps a finished cluster, so that the operator can read the
 driver's report. Idle workers are removed earlier. The operator ends the wait once it has read the
 report and `ttl.cluster` has passed."""
-IDLE_SECONDS = 60
+IDLE_TIMEOUT = "60s"
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
 _HEAD_PARAMETERS = {
@@ -61,7 +68,10 @@ def attempt_objects(
     if problems := check_cluster(job.spec, plan.groups):
         raise SpecError(problems)
     files = files_of(job, plan, names.uid)
-    ray_job = _ray_job(job, names, owner, _ray_cluster(job, names, files, plan.groups))
+    cluster = patched(_ray_cluster(job, names, files, plan.groups), job.spec.cluster.patches)
+    if problems := check_limits(job.spec.cluster.limits, cluster):
+        raise SpecError(problems)
+    ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
         ray_job["metadata"].setdefault("annotations", {})[GENERATION] = str(generation)
     return config_map(job.metadata.namespace, names, files, owner), ray_job
@@ -90,6 +100,23 @@ def _ray_job(
     return queued(body, job.spec.cluster)
 
 
+def patched_pods(job: BatchInference, names: Names) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield for each patch its field, and a PodTemplate of each group that it applies to.
+
+    The PodTemplate has this patch and those before it.
+    """
+    cluster = job.spec.cluster
+    for index, patch in enumerate(cluster.patches):
+        so_far = cluster.model_copy(update={"patches": cluster.patches[: index + 1]})
+        spec = job.spec.model_copy(update={"cluster": so_far})
+        _, body = attempt_objects(job.model_copy(update={"spec": spec}), names, None)
+        for group, _, template in templates_of(body["spec"]["rayClusterSpec"]):
+            if patch.applies_to(group):
+                about = metadata(f"{names.ray_job}-{group}", job.metadata.namespace, {}, None)
+                pod = {"apiVersion": "v1", "kind": POD_TEMPLATE, "metadata": about}
+                yield f"spec.cluster.patches[{index}]", {**pod, "template": template}
+
+
 def entrypoint() -> str:
     """Return the driver's command line. It has no values from the job that need quoting."""
     command = ["batchinference", "run", "--address", "auto", "--report-directory", RAY_LOGS]
@@ -104,12 +131,13 @@ def _ray_cluster(
     head = head_template(cluster, names, files)
     return {
         "rayVersion": RAY_VERSION,
-        **(_autoscaler(head) if scales else {}),
+        **(_autoscaler(head, cluster.idle_timeout or IDLE_TIMEOUT) if scales else {}),
         "authOptions": {"mode": "token", "secretName": names.secret},
         "headGroupSpec": {
             "rayStartParams": {
                 **_HEAD_PARAMETERS,
                 "object-store-memory": str(object_store_bytes(head_size(cluster)[1])),
+                **_start_params(cluster, HEAD_GROUP),
             },
             "labels": {GROUP_LABEL: HEAD_GROUP},
             "template": head,
@@ -121,7 +149,7 @@ def _ray_cluster(
                 "replicas": group.min,
                 "minReplicas": group.min,
                 "maxReplicas": group.max,
-                "rayStartParams": start_parameters(group),
+                "rayStartParams": start_parameters(group) | _start_params(cluster, group.name),
                 "labels": {GROUP_LABEL: group.name},
                 "template": worker_template(cluster, names, group),
             }
@@ -130,7 +158,13 @@ def _ray_cluster(
     }
 
 
-def _autoscaler(head: dict[str, Any]) -> dict[str, Any]:
+def _start_params(cluster: Cluster, group: str) -> dict[str, str]:
+    """Return the options of `ray start` that the job sets for a group."""
+    params = cluster.ray_start_params
+    return {**params.get(ALL_GROUPS, {}), **params.get(group, {})}
+
+
+def _autoscaler(head: dict[str, Any], idle_timeout: str) -> dict[str, Any]:
     """Return the settings of Ray's autoscaler, which KubeRay adds to the head pod as a container.
 
     The head's ServiceAccount may change all pods and RayClusters in the namespace. Therefore only
@@ -141,7 +175,7 @@ def _autoscaler(head: dict[str, Any]) -> dict[str, Any]:
         "enableInTreeAutoscaling": True,
         "autoscalerOptions": {
             "version": "v2",
-            "idleTimeoutSeconds": IDLE_SECONDS,
+            "idleTimeoutSeconds": seconds_of(idle_timeout),
             "resources": {"limits": _AUTOSCALER, "requests": _AUTOSCALER_REQUESTS},
             "securityContext": RESTRICTED,
             "volumeMounts": [mount],

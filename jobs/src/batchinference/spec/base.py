@@ -38,6 +38,7 @@ ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = "^[a-z0-9][-.a-z0-9]*/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
+START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 
 
 def _each_once(names: list[str]) -> list[str]:

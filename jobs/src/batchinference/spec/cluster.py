@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import DIRECTORY, DNS_LABEL, DNS_SUBDOMAIN, Cpus, SpecModel, rules
+from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.limits import Limits
+from batchinference.spec.patches import GroupName, Patch
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
 from batchinference.spec.profiles import Profiles
 from batchinference.spec.quantities import HeadMemory, Memory, MemoryRequest
+from batchinference.spec.ray_start_params import RayStartParams
 
 Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
@@ -26,6 +29,18 @@ RESERVED_PATHS = (
 """What KubeRay and the operator mount in the pods, and the root directory."""
 _RESERVED = "is reserved for Ray, KubeRay and the operator"
 _ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
+
+MAX_GRACE_SECONDS = 60
+"""The next attempt waits this long for the pods of the previous one."""
+
+
+def _check_grace(duration: str) -> str:
+    if seconds_of(duration) > MAX_GRACE_SECONDS:
+        raise PydanticCustomError("grace", "at most {most}s", {"most": MAX_GRACE_SECONDS})
+    return duration
+
+
+GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
 
 
 class NamedRef(SpecModel):
@@ -108,6 +123,10 @@ class Head(SpecModel):
     """CPUs. One unless told otherwise."""
     memory: HeadMemory | None = None
     """Memory, 1Gi at least. 4Gi by default."""
+    node_selector: NodeSelector | None = None
+    """Labels that the node of the head must have, instead of those in cluster.nodeSelector."""
+    tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = None
+    """Taints that the head pod tolerates, instead of those in cluster.tolerations."""
 
 
 class Workers(SpecModel):
@@ -187,6 +206,17 @@ class Cluster(SpecModel):
     """The WorkloadPriorityClass that the job has there."""
     limits: Limits = Limits()
     """How much the job may take of the cluster."""
+    ray_start_params: Annotated[dict[GroupName, RayStartParams], Field(max_length=32)] = {}
+    """Options of `ray start` by group: `head`, `cpu`, the name of another worker group, or `*` for
+    all. The options of a single group override those of `*`."""
+    idle_timeout: Duration | None = None
+    """How long a worker is idle before the autoscaler removes it. 60s by default."""
+    termination_grace_period: GracePeriod | None = None
+    """How long a pod has to end before it is killed, at most 60s. 5s by default. Ray does not use
+    the time, but sidecars may."""
+    patches: Annotated[list[Patch], Field(max_length=16)] = []
+    """Changes to the pods that no other field can express. They are applied last. The platform may
+    forbid or limit them. Patches of the platform's defaults are applied after those of the job."""
     profiles: Profiles = {}
     """What the steps' `acceleratorType` and `custom` resources are on this cluster, by their names,
     and `GPU` for GPUs of any type. GPU (nvidia.com/gpu) and NPU (huawei.com/Ascend910) are known

@@ -24,10 +24,10 @@ def filled(own: Model, defaults: Model) -> Model:
 def _merged(own: Any, default: Any) -> Any:
     if isinstance(own, BaseModel) and isinstance(default, BaseModel):
         return filled(own, default)
-    if isinstance(own, dict):
+    if isinstance(own, dict) and isinstance(default, dict):
         both = {name: _merged(own[name], default[name]) for name in own.keys() & default.keys()}
         return default | own | both
     if isinstance(own, list) and own and hasattr(own[0], "name"):
         names = {item.name for item in own}
         return [*(item for item in default if item.name not in names), *own]
-    return default if own in (None, []) else own
+    return default if own is None or (own == [] and default) else own

@@ -188,6 +188,8 @@ class Controller:
             self.cache.mark_deleting(job.key, ray_job)
             logger.info("deleted RayJob %s", ray_job.name)
         try:
+            for field, body in actions.dry_run:
+                await self.api.dry_run(field, body)
             ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)
@@ -251,7 +253,9 @@ class Controller:
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        status = status_after_create_error(job, CreateError(str(error), seconds), self.now())
+        field = error.field if isinstance(error, Invalid) else ""
+        reason = CreateError(str(error), seconds, field)
+        status = status_after_create_error(job, reason, self.now())
         if status is not None:
             await self._write(job, status)
 

@@ -29,7 +29,12 @@ class Forbidden(Refused):
 
 
 class Invalid(Refused):
-    """The API server does not know a field or a value of an object: its definition is too old."""
+    """The API server does not accept a field or a value of an object."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+        """The field of the job's spec that the object was rendered from, if it is known."""
 
 
 class Unreachable(Refused):
@@ -49,6 +54,12 @@ class KubeApi(Protocol):
         """Create an object and return it as stored. Raises Refused.
 
         Returns None if an object of that name already exists, which also counts as success.
+        """
+
+    async def dry_run(self, field: str, body: Object) -> None:
+        """Let the API server validate an object without creating it.
+
+        `field` is the field of the job's spec that is validated. Raises Invalid and Refused.
         """
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:

@@ -12,15 +12,16 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from batchinference.rendering import NAME_LABEL, RAY_API_VERSION, RAY_JOB, Backstop
+from batchinference.rendering import NAME_LABEL, POD_TEMPLATE, RAY_API_VERSION, RAY_JOB, Backstop
 from batchinference.spec.job import API_VERSION, KIND, PLURAL
-from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Unreachable
+from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Invalid, Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     TRANSIENT,
     OnRequest,
     is_error,
     is_gone,
+    message_of,
     raise_for,
     send_recorded,
 )
@@ -44,6 +45,7 @@ _COLLECTIONS = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     EVENT: ("/apis/events.k8s.io/v1", "events"),
+    POD_TEMPLATE: ("/api/v1", "podtemplates"),
     "Secret": ("/api/v1", "secrets"),
     RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
     RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
@@ -102,6 +104,15 @@ class KubeClient:
             return None
         raise_for(status, answer)
         return answer
+
+    async def dry_run(self, field: str, body: Object) -> None:
+        path = _path(body["kind"], body["metadata"]["namespace"])
+        query = "dryRun=All&fieldValidation=Strict"
+        status, answer = await self._request("POST", f"{path}?{query}", body)
+        # 400 is an unknown field or a value of another type
+        if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
+            raise Invalid(message_of(answer), field)
+        raise_for(status, answer)
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         return self._list(_path(kind, namespace), _SELECTED.get(kind, ""))

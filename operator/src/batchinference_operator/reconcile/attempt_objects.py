@@ -11,10 +11,11 @@ from batchinference.rendering import (
     Owner,
     attempt_objects,
     effective,
+    patched_pods,
     token_secret,
     with_memory,
 )
-from batchinference.spec import SpecError, parse
+from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem
@@ -31,11 +32,20 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 
 
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the objects, or that fail the job if its spec is invalid."""
+    """Return the actions that create the objects, or that fail the job if its spec is invalid.
+
+    The RayJob is created last, because it mounts the ConfigMap.
+    """
     if job.unread:
         return fail_job(job, Cause.INVALID_SPEC, job.unread, now)
     try:
-        return Actions(create=render_objects(job, names, config), requeue_after=POLL_SECONDS)
+        complete = complete_job(job, config)
+        owner = Owner(job.name, job.uid)
+        return Actions(
+            dry_run=tuple(patched_pods(complete, names)),
+            create=attempt_objects(complete, names, owner, job.generation),
+            requeue_after=POLL_SECONDS,
+        )
     except SpecError as error:
         return fail_job(job, Cause.INVALID_SPEC, "; ".join(str(error).splitlines()), now)
 
@@ -46,10 +56,10 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
     return job.with_status(add_attempt(job.status, names)).build_status(update, now)
 
 
-def render_objects(job: JobView, names: Names, config: Config) -> tuple[Object, ...]:
-    """Return the objects of an attempt. The RayJob is last, because it mounts the ConfigMap.
+def complete_job(job: JobView, config: Config) -> BatchInference:
+    """Return the parsed job with complete cluster settings.
 
-    Raises SpecError if the spec is invalid or the job is in the operator's namespace.
+    Raises SpecError if the spec is invalid, or the platform does not allow the job.
     """
     if job.namespace == config.own_namespace:
         message = (
@@ -57,10 +67,12 @@ def render_objects(job: JobView, names: Names, config: Config) -> tuple[Object, 
             "create the BatchInference in another namespace"
         )
         raise SpecError([Problem("metadata.namespace", message)])
-    complete = effective(parse(job.document), config.defaults)
+    parsed = parse(job.document)
+    if problems := config.policy.check_patches(parsed.spec.cluster.patches):
+        raise SpecError(problems)
+    complete = effective(parsed, config.defaults)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
-    complete = with_memory(complete, memory)
-    return attempt_objects(complete, names, Owner(job.name, job.uid), job.generation)
+    return with_memory(complete, memory)
 
 
 def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:

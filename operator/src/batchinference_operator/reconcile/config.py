@@ -9,17 +9,19 @@ from dataclasses import dataclass, field
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
 
 @dataclass(frozen=True)
 class Config:
-    """The platform's defaults, the key from which tokens are derived, and the concurrency limit."""
+    """The platform's defaults and policy, the key of the tokens, and the concurrency limit."""
 
     defaults: Cluster
     token_key: bytes
     concurrency: Concurrency = field(default_factory=Concurrency)
     previous_token_key: bytes = b""
     """The key before the last rotation, while jobs run whose tokens are derived from it."""
+    policy: PlatformPolicy = field(default_factory=PlatformPolicy)
     own_namespace: str = ""
     """The operator's namespace. A job there could mount the token key of all Ray clusters."""
 

@@ -71,14 +71,17 @@ class Observed:
 
 @dataclass(frozen=True)
 class Actions:
-    """What to do, in this order: stop drivers, remove RayJobs, create objects, release the clusters
-    of finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write the
-    status, requeue after `requeue_after` seconds."""
+    """What to do, in this order: stop drivers, remove RayJobs, dry run, create objects, release the
+    clusters of finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write
+    the status, requeue after `requeue_after` seconds."""
 
     stop_drivers: tuple[RayJobView, ...] = ()
     """RayJobs whose drivers must commit the work in progress and exit."""
     delete_ray_jobs: tuple[RayJobView, ...] = ()
     """RayJobs that must not continue, or whose TTL has expired."""
+    dry_run: tuple[tuple[str, Object], ...] = ()
+    """Fields of the spec, and objects that the API server must accept before anything is created.
+    The objects themselves are not created."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
     """RayJobs that have ended and whose clusters need not be kept any longer."""

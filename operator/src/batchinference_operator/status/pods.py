@@ -7,6 +7,7 @@ from typing import Self
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import NAME_LABEL
+from batchinference.rendering.pod_resources import running_containers
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
@@ -69,7 +70,7 @@ class PodView:
             group=labels.get(GROUP_LABEL, ""),
             deleting="deletionTimestamp" in metadata,
             gpus=gpus_of(labels),
-            cpus=sum(map(_cpus, _side_by_side(body.get("spec") or {}))),
+            cpus=sum(map(_cpus, running_containers(body.get("spec") or {}))),
             started=_scheduled_at(status),
             ended=_ended_at(status),
             gated=any(map(_is_gate, status.get("conditions", []))),
@@ -200,13 +201,6 @@ def _waits(status: Object) -> bool:
     quiet = ("ContainerCreating", "PodInitializing")
     waiting = [(one.get("state") or {}).get("waiting") or {} for one in _containers(status)]
     return any(one.get("reason") in quiet for one in waiting)
-
-
-def _side_by_side(spec: Object) -> list[Object]:
-    """Return the containers that run at the same time, including native sidecars."""
-    inits = spec.get("initContainers") or []
-    sidecars = [one for one in inits if one.get("restartPolicy") == "Always"]
-    return [*(spec.get("containers") or []), *sidecars]
 
 
 def _cpus(container: Object) -> float:

@@ -48,13 +48,15 @@ _FAILED_DELETE = "FailedDelete"
 
 
 def _planned_gpus(spec: Object) -> tuple[int, int | None]:
-    """Return the GPUs of the largest worker, and of the maximum number of workers.
+    """Return the GPUs of the largest pod, and of the head and the maximum number of workers.
 
     The second is None if the spec has no worker groups.
     """
-    groups = (spec.get("rayClusterSpec") or {}).get("workerGroupSpecs")
-    if groups is None:
+    cluster = spec.get("rayClusterSpec") or {}
+    if cluster.get("workerGroupSpecs") is None:
         return 0, None
+    head = {**(cluster.get("headGroupSpec") or {}), "maxReplicas": 1}
+    groups = [head, *cluster["workerGroupSpecs"]]
     templates = [(group.get("template") or {}).get("metadata") or {} for group in groups]
     gpus = [gpus_of(metadata.get("labels") or {}) for metadata in templates]
     counts = [int(group.get("maxReplicas", 0)) for group in groups]
@@ -134,9 +136,9 @@ class RayJobView:
     memory: tuple[tuple[str, str], ...]
     """The memory of a pod of each group, the head included, by the group's name."""
     max_gpus: int | None
-    """GPUs of the maximum number of workers; None if its spec has no worker groups."""
+    """GPUs of all its pods at most; None if its spec has no worker groups."""
     max_gpus_per_pod: int
-    """GPUs of the largest worker."""
+    """GPUs of the largest pod."""
     pod_creation_error: str
     """The API server's message if KubeRay cannot create pods: a quota, an admission policy."""
 

@@ -1,0 +1,159 @@
+"""Applies `cluster.patches` to the rendered pods.
+
+A patch cannot change what BatchInference and KubeRay rely on, or what protects other tenants: each
+of these parts is compared before and after the patch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from posixpath import normpath
+from typing import Any
+
+from batchinference.plan.groups import HEAD_GROUP
+from batchinference.rendering.names import GPUS_LABEL
+from batchinference.rendering.pod_resources import cpus_of_pod, devices_of_pod
+from batchinference.rendering.strategic_merge import MergeError, strategic_merge
+from batchinference.spec.cluster import RESERVED_PATHS, RESERVED_VOLUMES
+from batchinference.spec.patches import ALL_GROUPS, Patch
+from batchinference.spec.pods import RESERVED_NAMES
+from batchinference.spec.problems import Problem, SpecError, did_you_mean
+
+Object = dict[str, Any]
+RAY_CONTAINER = "ray"
+"""The container in which Ray runs, in every pod. KubeRay requires it to be the first."""
+RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
+"""Domains of the labels and annotations by which BatchInference, KubeRay and Kueue find pods."""
+_POD_FIELDS = (
+    *("restartPolicy", "serviceAccountName", "serviceAccount", "automountServiceAccountToken"),
+    # processes of other containers could read the files of the autoscaler, such as its token
+    *("shareProcessNamespace", "hostPID"),
+)
+_RAY_FIELDS = ("command", "args", "ports", "restartPolicy", "restartPolicyRules")
+"""Ports too: the head's Service has either the ports of the container or the defaults."""
+_KUBERAY_CONTAINERS = ("autoscaler", "wait-gcs-ready")
+_PROJECTED = {"configMap", "secret", "downwardAPI", "clusterTrustBundle"}
+"""Sources without credentials of the ServiceAccount. That of the head may change other pods."""
+_PROTECTED = "it belongs to BatchInference or KubeRay and cannot be patched. Remove it"
+
+
+def templates_of(ray_cluster: Object) -> list[tuple[str, int, Object]]:
+    """Return name, maximum number of pods and pod template of each group of a RayCluster spec."""
+    workers = ray_cluster["workerGroupSpecs"]
+    return [
+        (HEAD_GROUP, 1, ray_cluster["headGroupSpec"]["template"]),
+        *((group["groupName"], group["maxReplicas"], group["template"]) for group in workers),
+    ]
+
+
+def check_groups(field: str, names: Sequence[str], groups: Sequence[str]) -> list[Problem]:
+    """Return a problem for each name that is no group of the job."""
+    known = [HEAD_GROUP, *groups]
+    return [
+        Problem(field, f"there is no group '{name}', only {', '.join(known)}, and "
+                       f"'{ALL_GROUPS}' for all{did_you_mean(name, known)}")
+        for name in names
+        if name not in (ALL_GROUPS, *known)
+    ]  # fmt: skip
+
+
+def patched(ray_cluster: Object, patches: Sequence[Patch]) -> Object:
+    """Return the RayCluster spec with the patches applied to its pods, in their order.
+
+    Raises SpecError if a patch changes a protected part.
+    """
+    head, workers = ray_cluster["headGroupSpec"], ray_cluster["workerGroupSpecs"]
+    return {
+        **ray_cluster,
+        "headGroupSpec": {**head, "template": _patched(HEAD_GROUP, head["template"], patches)},
+        "workerGroupSpecs": [
+            {**group, "template": _patched(group["groupName"], group["template"], patches)}
+            for group in workers
+        ],
+    }
+
+
+def _patched(group: str, template: Object, patches: Sequence[Patch]) -> Object:
+    for index, patch in enumerate(patches):
+        if patch.applies_to(group):
+            template = _apply(template, patch, f"spec.cluster.patches[{index}].pod")
+    return template
+
+
+def _apply(template: Object, patch: Patch, field: str) -> Object:
+    metadata = patch.pod.metadata.model_dump(exclude_defaults=True)
+    try:
+        pod = strategic_merge(template["spec"], patch.pod.spec)
+        devices = devices_of_pod(pod) - devices_of_pod(template["spec"])
+        cpus_of_pod(pod)
+        found = [*_reserved_keys(metadata), *_changed(template["spec"], pod)]
+    except MergeError as error:
+        raise SpecError([Problem(f"{field}.spec.{error.path}", str(error))]) from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SpecError([Problem(f"{field}.spec", f"it is no valid pod: {error}")]) from None
+    if found:
+        raise SpecError([Problem(f"{field}.{path}", _PROTECTED) for path in found])
+    merged = strategic_merge(template["metadata"], metadata)
+    return {"metadata": _with_devices(merged, devices), "spec": pod}
+
+
+def _with_devices(metadata: Object, more: int) -> Object:
+    """Return the metadata with the label of the number of devices, by which they are charged."""
+    labels = {name: value for name, value in metadata["labels"].items() if name != GPUS_LABEL}
+    devices = int(metadata["labels"].get(GPUS_LABEL, "0")) + more
+    return {**metadata, "labels": labels | ({GPUS_LABEL: str(devices)} if devices else {})}
+
+
+def _reserved_keys(metadata: Object) -> Iterator[str]:
+    for kind, values in metadata.items():
+        reserved = (key for key in values if key.partition("/")[0] in RESERVED_DOMAINS)
+        yield from (f"metadata.{kind}.{key}" for key in reserved)
+
+
+def _changed(before: Object, after: Object) -> Iterator[str]:
+    """Yield the protected parts of a pod spec that differ."""
+    yield from (f"spec.{name}" for name in _POD_FIELDS if before.get(name) != after.get(name))
+    yield from _changed_ray_container(before["containers"][0], after.get("containers") or [{}])
+    if _reserved_volumes(before) != _reserved_volumes(after):
+        yield "spec.volumes"
+    for volume in after.get("volumes") or []:
+        sources = (volume.get("projected") or {}).get("sources") or []
+        if volume not in before["volumes"] and any(set(one) - _PROJECTED for one in sources):
+            yield f"spec.volumes[{volume['name']}].projected"
+    for kind in ("containers", "initContainers"):
+        for one in after.get(kind) or []:
+            if one["name"] in _KUBERAY_CONTAINERS:
+                yield f"spec.{kind}[{one['name']}]"
+            elif one["name"] != RAY_CONTAINER and _reserved_mounts(one, paths=False):
+                yield f"spec.{kind}[{one['name']}].volumeMounts"
+
+
+def _changed_ray_container(before: Object, containers: list[Object]) -> Iterator[str]:
+    place, after = f"spec.containers[{RAY_CONTAINER}]", containers[0]
+    if after.get("name") != RAY_CONTAINER:
+        yield place
+        return
+    yield from (f"{place}.{name}" for name in _RAY_FIELDS if before.get(name) != after.get(name))
+    if _reserved_variables(before) != _reserved_variables(after):
+        yield f"{place}.env"
+    if _reserved_mounts(before) != _reserved_mounts(after):
+        yield f"{place}.volumeMounts"
+
+
+def _reserved_variables(container: Object) -> list[Object]:
+    return [one for one in container.get("env") or [] if re.match(RESERVED_NAMES, one["name"])]
+
+
+def _reserved_volumes(pod: Object) -> list[Object]:
+    return [one for one in pod.get("volumes") or [] if re.match(RESERVED_VOLUMES, one["name"])]
+
+
+def _reserved_mounts(container: Object, *, paths: bool = True) -> list[Object]:
+    """Return the mounts of reserved volumes, and those at reserved paths."""
+    return [
+        one
+        for one in container.get("volumeMounts") or []
+        if re.match(RESERVED_VOLUMES, one.get("name", ""))
+        or (paths and re.match(RESERVED_PATHS, normpath(one["mountPath"])))
+    ]

@@ -1,0 +1,65 @@
+"""The CPUs and devices of a pod, counted over all of its containers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+from batchinference.rendering.quantities import cpus_of
+
+Object = dict[str, Any]
+MAX_AMOUNT = 1e18
+_NATIVE_DOMAIN = "kubernetes.io"
+
+
+def running_containers(pod: Object) -> list[Object]:
+    """Return the containers of a pod spec that run at the same time, with native sidecars."""
+    return [*(pod.get("containers") or []), *_init_containers(pod, sidecars=True)]
+
+
+def _init_containers(pod: Object, *, sidecars: bool) -> list[Object]:
+    found = pod.get("initContainers") or []
+    return [one for one in found if (one.get("restartPolicy") == "Always") == sidecars]
+
+
+def cpus_of_pod(pod: Object) -> float:
+    """Return the CPUs that a pod may use. Raises ValueError for an invalid quantity."""
+    whole = _amounts(pod).get("cpu", 0.0)
+    return max(whole, _most(pod, lambda container: _amounts(container).get("cpu", 0.0)))
+
+
+def devices_of_pod(pod: Object) -> int:
+    """Return the devices that a pod requests: extended resources and claims, each at least one.
+
+    Raises ValueError for an invalid quantity.
+    """
+    claims = len(pod.get("resourceClaims") or [])
+    return claims + ceil(_most(pod, _devices))
+
+
+def _most(pod: Object, amount: Callable[[Object], float]) -> float:
+    """Return the most that a pod uses at a time. Init containers run one after the other."""
+    first = max(map(amount, _init_containers(pod, sidecars=False)), default=0.0)
+    start = first + sum(map(amount, _init_containers(pod, sidecars=True)))
+    return max(start, sum(map(amount, running_containers(pod))))
+
+
+def _devices(container: Object) -> float:
+    return sum(
+        amount
+        for name, amount in _amounts(container).items()
+        if "/" in name and not name.partition("/")[0].endswith(_NATIVE_DOMAIN)
+    )
+
+
+def _amounts(owner: Object) -> dict[str, float]:
+    """Return the amount of each resource of a container or a pod: its limit or its request."""
+    found: dict[str, float] = {}
+    for side in ("requests", "limits"):
+        for name, quantity in ((owner.get("resources") or {}).get(side) or {}).items():
+            amount = cpus_of(quantity)
+            if not 0 <= amount <= MAX_AMOUNT:
+                raise ValueError(f"not a quantity: {quantity}")
+            found[name] = max(found.get(name, 0.0), amount)
+    return found

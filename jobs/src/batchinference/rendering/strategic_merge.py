@@ -1,0 +1,68 @@
+"""Strategic merge of pods: a patch names the list items to change, as with `kubectl patch`.
+
+Objects are merged by field, and `null` deletes a field. Lists of items with a key are merged by
+this key, new items come last, and all other lists are replaced. The keys are those of the core API.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_BY_NAME = ("name",)
+MERGE_KEYS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("containers", "initContainers", "volumes", "env"), _BY_NAME),
+    **dict.fromkeys(("imagePullSecrets", "resourceClaims", "claims", "schedulingGates"), _BY_NAME),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "protocol"),
+    "hostAliases": ("ip",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
+}
+"""The fields of a pod whose lists are merged, and the keys of their items."""
+_DEFAULTS = {"protocol": "TCP"}
+
+
+class MergeError(Exception):
+    """A list or an object is patched by a value of another type. `path` is its place in the pod."""
+
+    def __init__(self, path: str, expected: str) -> None:
+        super().__init__(f"expected {expected}")
+        self.path = path
+
+
+def strategic_merge(target: dict[str, Any], patch: dict[str, Any], path: str = "") -> Any:
+    """Return the object with the patch applied. Raises MergeError."""
+    merged = dict(target)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merge_value(name, merged.get(name), value, f"{path}.{name}".strip("."))
+    return merged
+
+
+def _merge_value(name: str, target: Any, value: Any, path: str) -> Any:
+    if isinstance(target, dict) and not isinstance(value, dict):
+        raise MergeError(path, "a mapping")
+    if isinstance(target, list) and not isinstance(value, list):
+        raise MergeError(path, "a list")
+    if isinstance(value, dict):
+        return strategic_merge(target or {}, value, path)
+    if isinstance(value, list) and name in MERGE_KEYS:
+        return _merge_list(MERGE_KEYS[name], target or [], value, path)
+    return value
+
+
+def _merge_list(keys: tuple[str, ...], target: list[Any], items: list[Any], path: str) -> list[Any]:
+    merged = {_key(keys, item): item for item in target}
+    for item in items:
+        if not isinstance(item, dict) or item.get(keys[0]) is None:
+            raise MergeError(path, f"each item to be a mapping with {keys[0]}")
+        key = _key(keys, item)
+        merged[key] = strategic_merge(merged.get(key, {}), item, f"{path}[{item[keys[0]]}]")
+    return list(merged.values())
+
+
+def _key(keys: tuple[str, ...], item: dict[str, Any]) -> str:
+    """Return the key of an item as text, because values of a patch may have any type."""
+    return repr([item.get(key, _DEFAULTS.get(key)) for key in keys])

@@ -1,0 +1,188 @@
+"""`cluster.patches` change any field of the pods, except for what others rely on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.rendering import GPUS_LABEL, Names, patched_pods
+from batchinference.spec import SpecError
+from batchinference.spec.cluster import RESERVED_VOLUMES
+from support.documents.minimal import model_step
+from support.documents.parsed import job
+from support.operator.rendered import Rendered, render
+
+GPU = "nvidia.com/gpu"
+TOKEN = {"serviceAccountToken": {"path": "token", "audience": "vault"}}
+PROTECTED = "it belongs to BatchInference or KubeRay and cannot be patched. Remove it"
+
+
+def patch(groups: list[str] | None = None, metadata: Any = None, **spec: Any) -> dict[str, Any]:
+    return {"groups": groups or ["*"], "pod": {"metadata": metadata or {}, "spec": spec}}
+
+
+def ray(**fields: Any) -> list[dict[str, Any]]:
+    return [{"name": "ray", **fields}]
+
+
+def patched(*patches: Any, **cluster: Any) -> Rendered:
+    steps = [model_step("embed", replicas={"max": 4}, resources={"gpu": 1})]
+    return render(job(steps=steps, cluster={"patches": list(patches), **cluster}))
+
+
+def refusal(*patches: Any, **cluster: Any) -> str:
+    with pytest.raises(SpecError) as refused:
+        patched(*patches, **cluster)
+    return str(refused.value)
+
+
+def test_patch_applies_to_its_groups_only() -> None:
+    made = patched(patch(["head"], schedulerName="a"), patch(["cpu", "embed"], schedulerName="b"))
+    head, *workers = [pod["spec"]["schedulerName"] for pod in made.pods]
+    assert (head, workers) == ("a", ["b", "b"])
+
+
+def test_later_patch_changes_what_an_earlier_one_added() -> None:
+    made = patched(patch(schedulerName="a"), patch(["head"], schedulerName=None))
+    head, *workers = [pod["spec"].get("schedulerName") for pod in made.pods]
+    assert (head, workers) == (None, ["a", "a"])
+
+
+def test_unknown_group_is_refused_with_the_known_ones() -> None:
+    known = "only head, cpu, embed, and '*' for all"
+    assert refusal(patch(["*"]), patch(["embd"])) == (
+        f"spec.cluster.patches[1].groups: there is no group 'embd', {known}; did you mean 'embed'?"
+    )
+    assert refusal(rayStartParams={"gpu": {"log-color": "true"}}).startswith(
+        f"spec.cluster.rayStartParams: there is no group 'gpu', {known}"
+    )
+
+
+@pytest.mark.parametrize("domain", ["batchinference.dev", "ray.io", "kueue.x-k8s.io"])
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+def test_labels_of_the_product_cannot_be_patched(kind: str, domain: str) -> None:
+    found = refusal(patch(metadata={kind: {f"{domain}/name": "other"}}))
+    assert found == f"spec.cluster.patches[0].pod.metadata.{kind}.{domain}/name: {PROTECTED}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"restartPolicy": "Always"}, "restartPolicy"),
+        ({"serviceAccountName": "admin"}, "serviceAccountName"),
+        ({"automountServiceAccountToken": True}, "automountServiceAccountToken"),
+        ({"automountServiceAccountToken": None}, "automountServiceAccountToken"),
+        ({"shareProcessNamespace": True}, "shareProcessNamespace"),
+        ({"hostPID": True}, "hostPID"),
+        ({"containers": None}, "containers[ray]"),
+        ({"containers": ray(command=["sh"])}, "containers[ray].command"),
+        ({"containers": ray(args=["-c"])}, "containers[ray].args"),
+        ({"containers": ray(ports=[{"containerPort": 80}])}, "containers[ray].ports"),
+        ({"containers": ray(env=[{"name": "RAY_AUTH_MODE", "value": "disabled"}])},
+         "containers[ray].env"),
+        ({"containers": ray(env=[{"name": "BATCHINFERENCE_JOB_SHA256", "value": None}])},
+         "containers[ray].env"),
+        ({"containers": ray(env=None)}, "containers[ray].env"),
+        ({"containers": ray(volumeMounts=None)}, "containers[ray].volumeMounts"),
+        ({"containers": ray(volumeMounts=[{"mountPath": "/etc/batchinference", "name": "x"}])},
+         "containers[ray].volumeMounts"),
+        ({"containers": ray(volumeMounts=[{"mountPath": "/x/../tmp/ray", "name": "x"}])},
+         "containers[ray].volumeMounts"),
+        ({"containers": ray(volumeMounts=[{"mountPath": "/x", "name": "ray-token"}])},
+         "containers[ray].volumeMounts"),
+        ({"containers": [{"name": "autoscaler"}]}, "containers[autoscaler]"),
+        ({"initContainers": [{"name": "wait-gcs-ready"}]}, "initContainers[wait-gcs-ready]"),
+        ({"containers": [{"name": "own", "volumeMounts": [
+            {"mountPath": "/x", "name": "batchinference-kube-api"}]}]},
+         "containers[own].volumeMounts"),
+        ({"initContainers": [{"name": "own", "volumeMounts": [
+            {"mountPath": "/x", "name": "batchinference-kube-api"}]}]},
+         "initContainers[own].volumeMounts"),
+        ({"volumes": [{"name": "own", "projected": {"sources": [TOKEN]}}]},
+         "volumes[own].projected"),
+        ({"volumes": [{"name": "ray-logs", "emptyDir": {}}]}, "volumes"),
+        ({"volumes": [{"name": "batchinference-kube-api", "emptyDir": {}}]}, "volumes"),
+        ({"volumes": None}, "volumes"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_protected_part_cannot_be_patched(spec: Any, path: str) -> None:
+    found = refusal(patch(["head"], **spec)).splitlines()
+    assert f"spec.cluster.patches[0].pod.spec.{path}: {PROTECTED}" in found
+
+
+def test_other_projected_volumes_are_allowed() -> None:
+    sources = [{"configMap": {"name": "c"}}, {"secret": {"name": "s"}}, {"downwardAPI": {}}]
+    volume = {"name": "own", "projected": {"sources": sources}}
+    assert all(volume in pod["spec"]["volumes"] for pod in patched(patch(volumes=[volume])).pods)
+    assert "own" not in RESERVED_VOLUMES
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"initContainers": "x"},
+        {"initContainers": [{"name": 1, "volumeMounts": 2}]},
+        {"containers": ray(resources={"limits": {"cpu": "many"}})},
+        {"containers": ray(resources={"limits": {GPU: "1e400"}})},
+        {"containers": ray(resources={"limits": {GPU: "-1"}})},
+        {"containers": ray(resources={"limits": [1]})},
+        {"volumes": [{"name": "own", "projected": {"sources": 1}}]},
+        {"resourceClaims": 1},
+    ],
+    ids=str,
+)
+def test_pod_that_cannot_be_read_is_refused(spec: Any) -> None:
+    assert refusal(patch(**spec)).startswith("spec.cluster.patches[0].pod.spec")
+
+
+def test_devices_of_patched_pods_are_counted_and_charged() -> None:
+    """A sidecar, an init container, another resource name and the head are no way around limits."""
+    two = {"resources": {"limits": {"nvidia.com/mig-1g": 2}}}
+    sidecars = patch(["embed"], containers=[{"name": "own", **two}])
+    assert (
+        "spec.cluster.limits.gpu: the job may grow to 12 devices (embed 4 x 3) and 11 are allowed"
+        in refusal(sidecars, limits={"gpu": 11})
+    )
+    label = patched(sidecars, limits={"gpu": 12}).workers["embed"]["template"]["metadata"]["labels"]
+    assert label[GPUS_LABEL] == "3"
+    inits = patch(["head"], initContainers=[{"name": "own", **two}])
+    assert "6 devices (head 1 x 2, embed 4 x 1)" in refusal(inits, limits={"gpu": 5})
+    assert patched(inits).pods[0]["metadata"]["labels"][GPUS_LABEL] == "2"
+
+
+def test_cpus_of_patched_pods_are_counted() -> None:
+    four = {"resources": {"requests": {"cpu": "3500m"}, "limits": {"cpu": "4"}}}
+    sidecar = {"name": "own", "restartPolicy": "Always", **four}
+    within = patched(limits={"cpu": 20}).cluster
+    assert within
+    for spec in ({"containers": [{"name": "own", **four}]}, {"initContainers": [sidecar]}):
+        assert "CPUs (head 1 x 5," in refusal(patch(["head"], **spec), limits={"cpu": 10})
+    assert "head 1 x 9," in refusal(
+        patch(["head"], resources={"limits": {"cpu": 9}}), limits={"cpu": 10}
+    )
+
+
+@pytest.mark.parametrize("limits", [{"gpu": 100}, {"gpuHours": 1}])
+def test_claims_are_refused_where_devices_are_limited(limits: Any) -> None:
+    claim = patch(["cpu"], resourceClaims=[{"name": "gpu", "resourceClaimTemplateName": "t"}])
+    assert refusal(claim, limits=limits).startswith(
+        "spec.cluster.patches: the devices of resourceClaims cannot be counted (group cpu)"
+    )
+    assert patched(claim).workers["cpu"]["template"]["metadata"]["labels"][GPUS_LABEL] == "1"
+
+
+def test_each_patch_is_validated_on_top_of_those_before_it() -> None:
+    patches = [patch(["head"], schedulerName="a"), patch(["*"], schedulerName="b")]
+    made = patched_pods(patched(*patches).job, Names("job", "uid", 3))
+    found = [
+        (field, body["metadata"]["name"], body["template"]["spec"]["schedulerName"])
+        for field, body in made
+    ]
+    assert found == [
+        ("spec.cluster.patches[0]", "job-3-head", "a"),
+        ("spec.cluster.patches[1]", "job-3-head", "b"),
+        ("spec.cluster.patches[1]", "job-3-cpu", "b"),
+        ("spec.cluster.patches[1]", "job-3-embed", "b"),
+    ]

@@ -143,6 +143,7 @@ def test_unknown_fields_are_kept_in_arguments_only() -> None:
         "model.engine",
         "python.constructorArgs",
         "python.callArgs",
+        "spec.cluster.patches[].pod.spec",
     ]
 
 

@@ -46,7 +46,7 @@ class PatchedMetadata(SpecModel):
 class PatchedPod(SpecModel):
     metadata: PatchedMetadata = PatchedMetadata()
     """Labels and annotations to add."""
-    spec: Annotated[dict[str, Any], AfterValidator(_not_too_deep)] = {}
+    spec: Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_not_too_deep)] = {}
     """Fields of the PodSpec of Kubernetes. The container of Ray is named `ray`."""
 
 

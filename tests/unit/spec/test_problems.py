@@ -45,7 +45,7 @@ def test_problems_are_reported_one_a_line() -> None:
         "spec.steps[1].model.inputs.image",
         "spec.steps[2].model.factoryArgs",
         "spec.steps[1].replicas.max",
-        "spec.steps[9].selectColumns[2]",
+        "spec.steps[10].selectColumns[2]",
         "spec.cluster.env[1].valueFrom.secretKeyRef.key",
         "spec.cluster.volumes[0].persistentVolumeClaim.claimName",
         "spec.cluster.nodeSelector.pool",

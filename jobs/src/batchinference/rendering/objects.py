@@ -114,7 +114,12 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 
 
 def job_file(job: BatchInference, uid: str) -> str:
-    """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields."""
+    """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields.
+
+    Empty settings of the cluster are left out, because older images may not know their fields.
+    """
+    spec = {name: value for name, value in dump(job.spec).items() if name not in LIFE}
+    cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}
     document = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -123,7 +128,7 @@ def job_file(job: BatchInference, uid: str) -> str:
             "namespace": job.metadata.namespace,
             "uid": uid,
         },
-        "spec": {name: value for name, value in dump(job.spec).items() if name not in LIFE},
+        "spec": {**spec, "cluster": cluster},
     }
     # ASCII only: PyYAML loses some Unicode line breaks if it writes them unescaped
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)

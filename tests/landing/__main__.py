@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ PASSES = Path("tests/long-passed.json")
 
 
 def main(arguments: Sequence[str]) -> int:
+    # background processes of a shell ignore SIGINT, and so would the suites (see run_command)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     groups = read_groups(GROUPS)
     if not arguments:
         return run_landing(groups)

@@ -163,7 +163,12 @@ def test_finished_files_are_not_opened(
         names.add(Path(address.path).stem)
         return pafs.LocalFileSystem()
 
+    def read_file(address: Location, limit: int | None = None) -> bytes:
+        names.add(Path(address.path).stem)
+        return Path(address.path).read_bytes()[:limit]
+
     monkeypatch.setattr(Location, "filesystem", property(filesystem))
+    monkeypatch.setattr(Location, "read", read_file)
     read(given_, {1: [(0, 1)], 3: [(0, 1)]})
     assert names == {"1", "3"}
 

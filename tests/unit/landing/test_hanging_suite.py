@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,14 @@ def test_hangs(cluster):
 
 INTERRUPT = "os.killpg(0, signal.SIGINT); time.sleep(600)"
 """What happens at the deadline of the suite (see test_steps.py)."""
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Let child processes receive SIGINT, even if a shell has started pytest in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def run(

@@ -182,8 +182,10 @@ class Fetcher:
         self._allowed.check_stored(address, beside)
         try:
             content = address.read(self._max_bytes + 1)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             raise Gone(f"{address.uri} does not exist") from None
+        except IsADirectoryError:
+            raise Gone(f"{address.uri} cannot be read: it is a directory") from None
         except OSError as error:
             kind = Away if is_storage_error(error) else Gone
             raise kind(f"{address.uri} cannot be read: {error}") from error

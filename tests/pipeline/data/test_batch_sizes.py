@@ -8,12 +8,17 @@ import sys
 import weakref
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import RowBatch
@@ -207,3 +212,23 @@ def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
     device = Limited(1 << 30)
     in_one(StepRunner(step, device, ErrorHandling(True, Location("/none"))))(batch(*range(70)))
     assert device.sizes == [70]
+
+
+@given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=12), size=st.integers(1, 12))
+def test_results_in_several_batches_lose_no_row_of_an_input_row(ids: list[int], size: int) -> None:
+    """Ray may put other rows between the rows of an input row. Each result here is large."""
+    values = pa.table({"n": range(len(ids))})
+    of_rows = np.array(ids, dtype=np.int64)
+    whole = RowBatch(values, of_rows, np.unique(of_rows))
+    step = Step.model_validate(
+        {"name": "step", "python": {"callable": "m:Class"}, "batchSize": size}
+    )
+    run = StepRunner(step, lambda part: part, ErrorHandling(True, Location("/none")))
+    with mock.patch.object(step_runner, "RESULT_BYTES", 1):
+        found = list(run(whole))
+    assert sorted(n for one in found if one.ids.size for n in one.table["n"].to_pylist()) == [
+        *range(len(ids))
+    ]
+    assert sorted(one for each in found for one in each.source) == sorted(set(ids))
+    assert [one for each in found for one in each.filtered] == []
+    assert all(set(each.ids) == set(each.source) for each in found)

@@ -105,6 +105,18 @@ def test_values_within_the_limits_are_read_as_they_are(value: Any, indent: int |
     assert read(json.dumps(event, indent=indent).encode()) == event
 
 
+def test_status_of_a_job_is_read_as_a_whole() -> None:
+    """Without its conditions, a finished job would start again."""
+    job = job_body("job") | {"status": {"conditions": [], "attempts": ["x"] * MAX_BYTES}}
+    assert read(json.dumps(job).encode()) == job
+
+
+def test_large_spec_of_a_ray_job_is_read() -> None:
+    """It may have many worker groups, whose devices and memory are needed."""
+    job = {"kind": "RayJob", "metadata": {}, "spec": {"rayClusterSpec": ["x"] * (MAX_BYTES // 4)}}
+    assert read(json.dumps(job).encode()) == job
+
+
 @pytest.mark.parametrize("cut", [1, 2, 40, MAX_BYTES])
 def test_answer_that_ends_too_early_is_an_error(cut: int) -> None:
     text = json.dumps({"spec": {"a": ["x"] * MAX_BYTES}}).encode()

@@ -103,7 +103,7 @@ class RowBatch:
 
     def divided(self, rows: int) -> tuple[RowBatch, RowBatch]:
         """Return the first rows with what became of their input rows, and a rest with everything
-        else. Row `rows` must be of another input row than the row before."""
+        else. The input rows of these rows must have no other rows."""
         ids = np.unique(self.ids[:rows])
         failed = self.errors.column("id").to_numpy()
         known = np.concatenate([self.ids, self.source, self.filtered, failed])

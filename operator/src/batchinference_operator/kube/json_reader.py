@@ -14,13 +14,18 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from batchinference.rendering import RAY_JOB
 from batchinference.spec.arguments import MAX_DEPTH
+from batchinference.spec.job import KIND
 from batchinference_operator.reconcile.job_view import LEFT_OUT
 from batchinference_operator.status.ray_job import Object
 
 MAX_BYTES = 128 << 10
 """Maximum size of the metadata, the spec or the status of an object. The operator keeps the specs
 of all jobs in memory. An answer up to this size is parsed as a whole."""
+MAX_RAY_JOB_BYTES = 512 << 10
+"""Maximum size of the metadata, the spec or the status of a RayJob. The operator has created it and
+needs its worker groups."""
 KEPT_BYTES = 4 << 10
 """Maximum size of a field of metadata, spec or status if they are larger than MAX_BYTES."""
 _SECTIONS = {"metadata", "spec", "status"}
@@ -57,8 +62,11 @@ def _object(scanner: _Scanner) -> Object:
     for key in scanner.members():
         if key == "items" and scanner.next == b"[":
             found[key] = [_object(scanner) for _ in scanner.elements()]
-        elif key == "object" or (key in _SECTIONS and scanner.next == b"{"):
-            found[key] = _object(scanner) if key == "object" else _section(scanner, key, left_out)
+        elif key == "object":
+            found[key] = _object(scanner)
+        elif _is_limited(found.get("kind"), key) and scanner.next == b"{":
+            most = MAX_RAY_JOB_BYTES if found.get("kind") == RAY_JOB else MAX_BYTES
+            found[key] = _section(scanner, key, left_out, most)
         else:
             found[key] = from_json(scanner.text[scanner.skip()])
     if left_out:
@@ -66,16 +74,24 @@ def _object(scanner: _Scanner) -> Object:
     return found
 
 
-def _section(scanner: _Scanner, name: str, left_out: dict[str, str]) -> Object:
+def _is_limited(kind: Any, section: str) -> bool:
+    """Return whether fields of a section may be left out.
+
+    The status of a job is read as a whole. Only the operator writes it, the definition limits its
+    size, and without its conditions a finished job would start again."""
+    return section in _SECTIONS and not (kind == KIND and section == "status")
+
+
+def _section(scanner: _Scanner, name: str, left_out: dict[str, str], limit: int) -> Object:
     """Return the metadata, the spec or the status at the position of the scanner."""
     fields = {key: scanner.skip() for key in scanner.members()}
     fields.pop("managedFields", None)  # nothing reads them, and they are as large as the spec
     size = sum(extent.stop - extent.start for extent in fields.values())
-    most = MAX_BYTES if size <= MAX_BYTES else KEPT_BYTES
+    most = limit if size <= limit else KEPT_BYTES
     found = {}
     for key, extent in fields.items():
         if extent.stop - extent.start > most:
-            left_out[name] = _too_large(name, size)
+            left_out[name] = _too_large(name, size, limit)
             continue
         try:
             found[key] = from_json(scanner.text[extent])
@@ -84,8 +100,8 @@ def _section(scanner: _Scanner, name: str, left_out: dict[str, str]) -> Object:
     return found
 
 
-def _too_large(name: str, size: int) -> str:
-    found, most = -(-size >> 10), MAX_BYTES >> 10
+def _too_large(name: str, size: int, limit: int) -> str:
+    found, most = -(-size >> 10), limit >> 10
     return f"{name}: it is too large ({found} KiB, at most {most} KiB). Put long values into files."
 
 

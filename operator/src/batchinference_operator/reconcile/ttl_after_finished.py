@@ -30,7 +30,7 @@ def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Action
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
     if (kept := _job_retention_seconds(policies.ttl)) is not None:
-        if kept <= since:
+        if kept <= since < inf:  # never because of a time that cannot be read
             return Actions(delete_job=True)
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in owned(observed)):

@@ -14,13 +14,12 @@ from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
-from batchinference_operator.status.ray_job import NODE_TYPE_LABEL, Object
+from batchinference_operator.status.ray_job import NODE_TYPE_LABEL, RAY_CONTAINERS, Object
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
 """Pods that may crash before the driver of an attempt starts. KubeRay replaces one every ten
 seconds and never gives up. A slow node makes a head time out once or twice."""
-_SIDECAR = "autoscaler"
 MAX_MESSAGE = 512
 
 
@@ -81,7 +80,8 @@ def _ended_container(status: Object) -> tuple[str, Object] | None:
         for container in status.get(kind, []):
             state = (container.get("state") or {}).get("terminated")
             failed = kind == "containerStatuses" or (state and state.get("exitCode"))
-            if state and failed and container["name"] != _SIDECAR:
+            is_ray = kind == "initContainerStatuses" or container["name"] in RAY_CONTAINERS
+            if state and failed and is_ray:
                 return container["name"], state
     return None
 

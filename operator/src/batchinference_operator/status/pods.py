@@ -11,7 +11,13 @@ from batchinference.rendering.pod_resources import running_containers
 from batchinference.rendering.quantities import cpus_of
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
-from batchinference_operator.status.ray_job import CLUSTER_LABEL, NODE_TYPE_LABEL, Object, gpus_of
+from batchinference_operator.status.ray_job import (
+    CLUSTER_LABEL,
+    NODE_TYPE_LABEL,
+    RAY_CONTAINERS,
+    Object,
+    gpus_of,
+)
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,8 @@ _Found = tuple[Cause, str, float | None]
 def _short_of_memory(status: Object) -> _Found | None:
     if _SHORT_OF_MEMORY in status.get("message", ""):
         return Cause.OUT_OF_MEMORY, status["message"], _ended_at(status) or None
-    found = map(_killed, _containers(status))
+    ray = [one for one in status.get("containerStatuses", []) if one["name"] in RAY_CONTAINERS]
+    found = map(_killed, ray)
     return next(((Cause.OUT_OF_MEMORY, message, at) for at, message in filter(None, found)), None)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import last_word_in
 from batchinference.spec.times import time_of
@@ -25,6 +26,8 @@ DASHBOARD_PORT = 8265
 CLUSTER_LABEL = "ray.io/cluster"
 NODE_TYPE_LABEL = "ray.io/node-type"
 """Labels of KubeRay. KubeRay does not label a pod with its RayJob."""
+RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
+"""The container of Ray in a pod, with its names in earlier versions. Others are sidecars."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:

@@ -84,14 +84,16 @@ class Steps:
             done: list[RowBatch] = []
             since = time.monotonic()
             for batch in rows.cut(ordered):
-                began = time.monotonic()
+                began, waited = time.monotonic(), 0.0
                 for result in self._results(batch):
                     done.append(result)
                     if sum(one.nbytes for one in done) >= FILE_BYTES:
+                        paused = time.monotonic()
                         yield merged(done).in_order_of(window.ids)
                         done = []
+                        waited += time.monotonic() - paused  # perhaps for the previous commit
                 now = time.monotonic()
-                rows.took(len(batch.ids), now - began)
+                rows.took(len(batch.ids), now - began - waited)
                 if stopping.is_set() or now - since >= WINDOW_SECONDS:
                     yield from [merged(done).in_order_of(window.ids)] if done else []
                     done, since = [], now

@@ -166,11 +166,9 @@ class StepRunner:
             found.rows = part.start + part.rows
             match part.result:
                 case pa.Table() as table:
-                    found.tables.append(table)
-                    found.parents.append(np.arange(start, start + part.rows))
+                    found.add_table(table, np.arange(start, start + part.rows))
                 case TransformResult() as result:
-                    found.tables.append(result.table)
-                    found.parents.append(start + result.parents)
+                    found.add_table(result.table, start + result.parents)
                     found.failed += [
                         (start + index, self._failed(rows, part.start + index, offset, ids, error))
                         for index, error in sorted(result.failed.items())
@@ -199,19 +197,24 @@ class StepResults:
     """The index of each failed row, and the failed row."""
     rows: int = 0
     """The number of rows of the batch that have results."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(table.nbytes) for table in self.tables)
+    nbytes: int = 0
+    """The memory of the tables in bytes."""
 
     def rows_wanted(self, ids: np.ndarray, most: int) -> int:
-        """Return the number of rows to compute next, at most `most`. After large results, only the
-        remaining rows of the same input row. `ids` are the ids of the input rows."""
+        """Return the number of rows to compute next, at most `most`. `ids` are the ids of the input
+        rows. After large results, only the rows up to the last one of an input row that has results
+        already. Ray may have put rows of other input rows between them."""
         rest = ids[self.rows :]
         if self.nbytes < RESULT_BYTES:
             return min(len(rest), most)
-        others = np.flatnonzero(rest != ids[self.rows - 1])
-        return min(int(others[0]) if len(others) else len(rest), most)
+        begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))
+        return min(int(begun[-1]) + 1 if len(begun) else 0, most)
+
+    def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
+        """Add a table, with the index of the row that each of its rows was made from."""
+        self.tables.append(table)
+        self.parents.append(parents)
+        self.nbytes += int(table.nbytes)
 
     def add(self, other: StepResults) -> None:
         """Add the results of the next rows."""
@@ -219,6 +222,7 @@ class StepResults:
         self.parents += other.parents
         self.failed += other.failed
         self.rows += other.rows
+        self.nbytes += other.nbytes
 
     def applied_to(self, batch: RowBatch) -> RowBatch:
         """Return the batch after the step."""

@@ -70,6 +70,26 @@ def test_roles_and_cluster_role_grant_the_same_permissions(chart: Chart) -> None
     assert within == [[rule for rule in everywhere if rule != extra]] * 2
 
 
+@pytest.mark.parametrize(
+    ("values", "granted"),
+    [
+        ({}, False),
+        ({"policy": None}, False),  # `helm upgrade --reuse-values` from a chart without it
+        ({"policy": {"patches": True}}, True),
+        ({"defaults": {"patches": [{"groups": ["*"], "pod": {}}]}}, True),
+    ],
+    ids=str,
+)
+def test_pods_can_be_validated_where_patches_are_allowed(
+    chart: Chart, values: Object, granted: bool
+) -> None:
+    manifests = chart.manifests({**values, "rbac": {"aggregate": False}})
+    resources = [rule["resources"] for rule in one(manifests, "ClusterRole")["rules"]]
+    assert (["podtemplates"] in resources) == granted
+    policy = {each["name"]: each.get("value") for each in container(manifests)["env"]}
+    assert policy["BATCHINFERENCE_OPERATOR_POLICY"][:1] == "{"
+
+
 def test_roles_are_aggregated_to_view_edit_and_admin(chart: Chart) -> None:
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
     given = {

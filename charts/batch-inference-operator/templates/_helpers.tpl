@@ -78,7 +78,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [configmaps, secrets]
   verbs: [create]
-{{- if or .Values.policy.patches (.Values.defaults | default dict).patches }}
+{{- if or (.Values.policy | default dict).patches (.Values.defaults | default dict).patches }}
 # dry runs only: the API server validates patched pods
 - apiGroups: [""]
   resources: [podtemplates]

@@ -346,14 +346,23 @@ async def test_patch_that_the_api_server_rejects_fails_the_job(
     harness: Harness, limits: Concurrency
 ) -> None:
     """Nothing is created and no attempt is left, so that the spec can be corrected."""
-    harness.cluster.validate = lambda body: f"{body['metadata']['name']} is invalid"
-    patch = {"groups": ["head"], "pod": {"spec": {"schedulerName": "!"}}}
+    checked: list[str] = []
+
+    def validate(body: Any) -> str:
+        checked.append(body["template"]["spec"]["schedulerName"])
+        return f"{body['metadata']['generateName']} is invalid" if "!" in checked[-1] else ""
+
+    harness.cluster.validate = validate
+    patches = [
+        {"groups": ["head"], "pod": {"spec": {"schedulerName": name}}} for name in ("a", "b!", "c!")
+    ]
     config = replace(CONFIG, concurrency=limits, policy=PlatformPolicy(patches=True))
     async with harness.operator(config=config):
-        harness.cluster.apply(cluster={"patches": [patch]})
+        harness.cluster.apply(cluster={"patches": patches})
         await until(lambda: harness.phase() == "Failed")
     (failed,) = [one for one in harness.cluster.status()["conditions"] if one["type"] == "Failed"]
     assert failed["reason"] == "InvalidSpec"
-    assert failed["message"] == "spec.cluster.patches[0]: job-1-head is invalid"
+    assert failed["message"] == "spec.cluster.patches[1]: job-1-head- is invalid"
+    assert checked == ["c!", "a", "b!"]
     assert "attempts" not in harness.cluster.status()
     assert harness.cluster.list("RayJob") == harness.cluster.list("ConfigMap") == []

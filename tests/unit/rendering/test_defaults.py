@@ -119,6 +119,19 @@ def test_patches_of_the_platform_follow_those_of_the_job() -> None:
     patches = [{"groups": [name], "pod": {}} for name in ("own", "head", "*")]
     made = merged({"patches": patches[:1]}, {"patches": patches[1:]})
     assert [patch.groups for patch in made.patches] == [["own"], ["head"], ["*"]]
+    most = merged({"patches": patches[:1] * 16}, {"patches": patches[1:]})
+    assert len(most.patches) == 18
+
+
+def test_settings_of_the_platform_for_other_groups_are_ignored() -> None:
+    params = {"log-color": "true"}
+    patches = [{"groups": groups, "pod": {}} for groups in (["embed"], ["cpu", "embed"])]
+    made = merged(
+        {"rayStartParams": {"own": params}},
+        {"rayStartParams": {"embed": params, "cpu": params}, "patches": patches},
+    )
+    assert made.ray_start_params.keys() == {"own", "cpu"}
+    assert [patch.groups for patch in made.patches] == [["cpu"]]
 
 
 def test_default_env_variable_is_replaced_by_name() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic.alias_generators import to_camel
 
 from batchinference.rendering.objects import JOB_FILE, job_file
 from batchinference.spec import BatchInference, load_documents, parse, parse_one
@@ -28,6 +29,7 @@ AMBIGUOUS_TEXTS = (
     *("yes", "1e3", "2026-01-01", "~", "a: b", "# no comment", "", " x ", "a\nb\n", "\t", "é"),
     *("\x85", "\u2028x"),
 )
+OF_THE_OPERATOR = ("patches", "ray_start_params", "idle_timeout", "termination_grace_period")
 
 
 def read_back(made: BatchInference) -> BatchInference:
@@ -35,7 +37,10 @@ def read_back(made: BatchInference) -> BatchInference:
 
 
 def driver_fields(made: BatchInference) -> dict[str, Any]:
-    return {k: v for k, v in made.spec.model_dump(by_alias=True).items() if k not in LIFE}
+    head = {"node_selector", "tolerations"}
+    cluster = dict.fromkeys((*OF_THE_OPERATOR, "head"), True) | {"head": head}
+    dumped = made.spec.model_dump(by_alias=True, exclude={"cluster": cluster})
+    return {k: v for k, v in dumped.items() if k not in LIFE}
 
 
 def with_values(texts: list[str], value: Any) -> BatchInference:
@@ -59,6 +64,9 @@ def test_job_file_keeps_every_field() -> None:
 def test_job_file_omits_what_only_the_operator_reads() -> None:
     (stored,) = load_documents(job_file(parse(full_document()), "uid"))
     assert set(LIFE).isdisjoint(stored["spec"])
+    cluster = stored["spec"]["cluster"]
+    assert {to_camel(name) for name in OF_THE_OPERATOR}.isdisjoint(cluster)
+    assert cluster["head"].keys() == {"cpu", "memory"}
 
 
 @settings(max_examples=examples(80), deadline=None)

@@ -22,9 +22,8 @@ GPUS = model_step("embed", replicas={"max": 4}, resources={"gpu": 2, "cpu": 3})
 
 def problems(steps: list[Document], **cluster: Any) -> list[str]:
     limits = Limits.model_validate(cluster.pop("limits"))
-    return [
-        str(one) for one in check_limits(limits, render(job(steps=steps, cluster=cluster)).cluster)
-    ]
+    made = render(job(steps=steps, cluster=cluster)).cluster
+    return [str(one) for one in check_limits(limits, made, made)]
 
 
 def refused(over: BatchInference) -> str:

@@ -130,11 +130,36 @@ def test_other_projected_volumes_are_allowed() -> None:
         {"containers": ray(resources={"limits": [1]})},
         {"volumes": [{"name": "own", "projected": {"sources": 1}}]},
         {"resourceClaims": 1},
+        {"initContainers": [{"name": "own", "startupProbe": 1}]},
     ],
     ids=str,
 )
 def test_pod_that_cannot_be_read_is_refused(spec: Any) -> None:
     assert refusal(patch(**spec)).startswith("spec.cluster.patches[0].pod.spec")
+
+
+def test_volumes_can_be_added_after_all_were_removed() -> None:
+    added = {"name": "own", "emptyDir": {}}
+    made = patched(patch(["cpu"], volumes=None), patch(["cpu"], volumes=[added]))
+    assert made.workers["cpu"]["template"]["spec"]["volumes"] == [added]
+
+
+@pytest.mark.parametrize("seconds", [61, -1, 1.0, "60", True])
+def test_grace_period_is_at_most_that_of_the_specification(seconds: Any) -> None:
+    """The next attempt does not wait longer for the pods of this one."""
+    field = "terminationGracePeriodSeconds"
+    probes = {"livenessProbe": {field: seconds}, "startupProbe": {field: 60}}
+    found = refusal(
+        patch(["cpu"], **{field: seconds}, initContainers=[{"name": "own", **probes}])
+    ).splitlines()
+    message = f"it is no integer from 0 to 60 ({seconds}). Change it"
+    place = "spec.cluster.patches[0].pod.spec"
+    assert found == [
+        f"{place}.{field}: {message}",
+        f"{place}.initContainers[own].livenessProbe.{field}: {message}",
+    ]
+    (head, *_) = patched(patch(**{field: 60})).pods
+    assert head["spec"][field] == 60
 
 
 def test_devices_of_patched_pods_are_counted_and_charged() -> None:
@@ -150,6 +175,11 @@ def test_devices_of_patched_pods_are_counted_and_charged() -> None:
     inits = patch(["head"], initContainers=[{"name": "own", **two}])
     assert "6 devices (head 1 x 2, embed 4 x 1)" in refusal(inits, limits={"gpu": 5})
     assert patched(inits).pods[0]["metadata"]["labels"][GPUS_LABEL] == "2"
+    none = patch(["embed"], containers=ray(resources={"limits": {GPU: None}, "requests": None}))
+    assert "4 devices (embed 4 x 1)" in refusal(none, limits={"gpu": 3})
+    pod = patched(none, none).workers["embed"]["template"]
+    assert pod["metadata"]["labels"][GPUS_LABEL] == "1"
+    assert GPU not in pod["spec"]["containers"][0]["resources"]["limits"]
 
 
 def test_cpus_of_patched_pods_are_counted() -> None:
@@ -162,6 +192,28 @@ def test_cpus_of_patched_pods_are_counted() -> None:
     assert "head 1 x 9," in refusal(
         patch(["head"], resources={"limits": {"cpu": 9}}), limits={"cpu": 10}
     )
+    less = patch(containers=ray(resources={"limits": {"cpu": "1m"}, "requests": {"cpu": "1m"}}))
+    assert "CPUs (head 1 x 1, cpu 2 x 2," in refusal(less, limits={"cpu": 2})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": [{"name": "own", "resources": {"requests": {"cpu": 1}}}]},
+        {"containers": [{"name": "own", "resources": {"limits": {"cpu": 0}}}]},
+        {"initContainers": [{"name": "own"}]},
+        {"resources": {"limits": {"cpu": 1}}, "containers": [{"name": "own"}]},
+        {"containers": ray(resources={"limits": {"cpu": None}, "requests": {"cpu": "1m"}})},
+    ],
+    ids=str,
+)
+def test_containers_need_a_cpu_limit_where_cpus_are_limited(spec: Any) -> None:
+    name = (spec.get("initContainers") or spec["containers"])[0]["name"]
+    assert refusal(patch(["cpu"], **spec), limits={"cpu": 100}) == (
+        f"spec.cluster.patches: CPUs are limited and a container has no CPU limit ({name} of "
+        "group cpu): set resources.limits.cpu of the container"
+    )
+    assert patched(patch(["cpu"], **spec))
 
 
 @pytest.mark.parametrize("limits", [{"gpu": 100}, {"gpuHours": 1}])
@@ -173,16 +225,21 @@ def test_claims_are_refused_where_devices_are_limited(limits: Any) -> None:
     assert patched(claim).workers["cpu"]["template"]["metadata"]["labels"][GPUS_LABEL] == "1"
 
 
-def test_each_patch_is_validated_on_top_of_those_before_it() -> None:
+def test_pods_of_each_group_are_validated_with_the_patches_so_far() -> None:
     patches = [patch(["head"], schedulerName="a"), patch(["*"], schedulerName="b")]
-    made = patched_pods(patched(*patches).job, Names("job", "uid", 3))
     found = [
-        (field, body["metadata"]["name"], body["template"]["spec"]["schedulerName"])
-        for field, body in made
+        [
+            (field, body["metadata"]["generateName"], body["template"]["spec"]["schedulerName"])
+            for field, body in versions
+        ]
+        for versions in patched_pods(patched(*patches).job, Names("job", "uid", 3))
     ]
     assert found == [
-        ("spec.cluster.patches[0]", "job-3-head", "a"),
-        ("spec.cluster.patches[1]", "job-3-head", "b"),
-        ("spec.cluster.patches[1]", "job-3-cpu", "b"),
-        ("spec.cluster.patches[1]", "job-3-embed", "b"),
+        [
+            ("spec.cluster.patches[0]", "job-3-head-", "a"),
+            ("spec.cluster.patches[1]", "job-3-head-", "b"),
+        ],
+        [("spec.cluster.patches[1]", "job-3-cpu-", "b")],
+        [("spec.cluster.patches[1]", "job-3-embed-", "b")],
     ]
+    assert len(list(patched_pods(patched(*patches[:1]).job, Names("job", "uid", 3)))) == 1

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from typing import Any
+
 from pydantic import ValidationError
 
+from batchinference.plan import plan_for_cluster
+from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lowest
 from batchinference.spec.merge import filled
+from batchinference.spec.patches import ALL_GROUPS
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
 
@@ -18,14 +24,38 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
     named items (env, volumes, imagePullSecrets) are merged by name. Any other value of the job
     replaces the default. Of two limits the lower one applies: a job may set a lower limit than the
     platform, but not a higher one. Patches of the platform come after those of the job, so that
-    they are applied last and the job's keep their indexes.
+    they are applied last and the job's keep their indexes. Groups in `rayStartParams` and `patches`
+    of the platform that the job does not have are ignored.
     Raises SpecError if the merged settings are invalid.
     """
     limits = lowest(job.spec.cluster.limits, defaults.limits)
-    patches = [*job.spec.cluster.patches, *defaults.patches]
-    changes = {"limits": limits, "patches": patches}
-    cluster = filled(job.spec.cluster, defaults).model_copy(update=changes)
+    cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
+    if defaults.ray_start_params or defaults.patches:
+        plan = plan_for_cluster(_with_cluster(job, cluster).spec)
+        known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
+        cluster = cluster.model_copy(update=_by_group(job.spec.cluster, cluster, defaults, known))
+    return _with_cluster(job, cluster)
+
+
+def _by_group(
+    own: Cluster, merged: Cluster, defaults: Cluster, known: Container[str]
+) -> dict[str, Any]:
+    """Return the settings that name groups, without those of the platform for unknown groups."""
+    params = {
+        group: options
+        for group, options in merged.ray_start_params.items()
+        if group in known or group in own.ray_start_params
+    }
+    patches = [
+        patch.model_copy(update={"groups": groups})
+        for patch in defaults.patches
+        if (groups := [group for group in patch.groups if group in known])
+    ]
+    return {"ray_start_params": params, "patches": [*own.patches, *patches]}
+
+
+def _with_cluster(job: BatchInference, cluster: Cluster) -> BatchInference:
     return job.model_copy(update={"spec": job.spec.model_copy(update={"cluster": cluster})})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from batchinference.plan import CPU_GROUP
 from batchinference.rendering.names import GPUS_LABEL
 from batchinference.rendering.patches import templates_of
-from batchinference.rendering.pod_resources import cpus_of_pod
+from batchinference.rendering.pod_resources import containers_without_cpu_limit, cpus_of_pod
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
@@ -20,18 +20,25 @@ Shares = list[tuple[str, float, int]]
 """Groups of pods: the name, the amount that each pod has, and the maximum number of pods."""
 
 
-def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
-    """Return a problem for each of `cluster.limits` that the pods of a RayCluster could exceed."""
+def check_limits(
+    limits: Limits, unpatched: dict[str, Any], ray_cluster: dict[str, Any]
+) -> list[Problem]:
+    """Return a problem for each of `cluster.limits` that the pods of a RayCluster could exceed.
+
+    Pods count at least with what they had before the patches.
+    """
     devices: Shares = []
     cpus: Shares = []
+    before = {name: cpus_of_pod(one["spec"]) for name, _, one in templates_of(unpatched)}
     for name, most, template in templates_of(ray_cluster):
         labels = template["metadata"]["labels"]
         devices.append((name, int(labels.get(GPUS_LABEL, "0")), most))
-        cpus.append((name, cpus_of_pod(template["spec"]), most))
+        cpus.append((name, max(before[name], cpus_of_pod(template["spec"])), most))
     found = [
         _check("gpu", "devices", devices, limits.gpu),
         _check("cpu", "CPUs", cpus, limits.cpu),
         _check_claims(limits, ray_cluster),
+        _check_unlimited(limits, ray_cluster),
     ]
     return [problem for problem in found if problem is not None]
 
@@ -51,6 +58,22 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
         f"the devices of resourceClaims cannot be counted (group {', '.join(claiming)}), and "
         "devices are limited: remove the claims, or the limits gpu and gpuHours, in the job and "
         "where the platform's defaults have them"
+    )
+    return Problem("spec.cluster.patches", message)
+
+
+def _check_unlimited(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
+    """Return a problem if CPUs are limited and a patched container may use any number of them."""
+    found = [
+        f"{container['name']} of group {name}"
+        for name, _, template in templates_of(ray_cluster)
+        for container in containers_without_cpu_limit(template["spec"])
+    ]
+    if limits.cpu is None or not found:
+        return None
+    message = (
+        f"CPUs are limited and a container has no CPU limit ({', '.join(found)}): set "
+        "resources.limits.cpu of the container"
     )
     return Problem("spec.cluster.patches", message)
 

@@ -27,6 +27,12 @@ DIGEST_VARIABLES = {
 }
 """Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
 that a user who can write only ConfigMaps cannot make the driver run another job."""
+_OPERATOR_FIELDS: dict[str, bool | set[str]] = {
+    **dict.fromkeys(("patches", "ray_start_params"), True),
+    **dict.fromkeys(("idle_timeout", "termination_grace_period"), True),
+    "head": {"node_selector", "tolerations"},
+}
+"""The settings of the cluster that only the operator reads."""
 TOKEN_KEY = "auth_token"  # noqa: S105
 """The key of the Secret that KubeRay reads the token from."""
 
@@ -116,9 +122,13 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields.
 
-    Empty settings of the cluster are left out, because older images may not know their fields.
+    Settings of the cluster that are empty or that the driver does not read are left out, because
+    older images may not know their fields.
     """
-    spec = {name: value for name, value in dump(job.spec).items() if name not in LIFE}
+    dumped = job.spec.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"cluster": _OPERATOR_FIELDS}
+    )
+    spec = {name: value for name, value in dumped.items() if name not in LIFE}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}
     document = {
         "apiVersion": API_VERSION,

@@ -15,7 +15,7 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.names import GPUS_LABEL
 from batchinference.rendering.pod_resources import cpus_of_pod, devices_of_pod
 from batchinference.rendering.strategic_merge import MergeError, strategic_merge
-from batchinference.spec.cluster import RESERVED_PATHS, RESERVED_VOLUMES
+from batchinference.spec.cluster import MAX_GRACE_SECONDS, RESERVED_PATHS, RESERVED_VOLUMES
 from batchinference.spec.patches import ALL_GROUPS, Patch
 from batchinference.spec.pods import RESERVED_NAMES
 from batchinference.spec.problems import Problem, SpecError, did_you_mean
@@ -35,6 +35,7 @@ _RAY_FIELDS = ("command", "args", "ports", "restartPolicy", "restartPolicyRules"
 _KUBERAY_CONTAINERS = ("autoscaler", "wait-gcs-ready")
 _PROJECTED = {"configMap", "secret", "downwardAPI", "clusterTrustBundle"}
 """Sources without credentials of the ServiceAccount. That of the head may change other pods."""
+_GRACE = "terminationGracePeriodSeconds"
 _PROTECTED = "it belongs to BatchInference or KubeRay and cannot be patched. Remove it"
 
 
@@ -75,34 +76,61 @@ def patched(ray_cluster: Object, patches: Sequence[Patch]) -> Object:
 
 
 def _patched(group: str, template: Object, patches: Sequence[Patch]) -> Object:
+    return [template, *(after for _, after in versions(group, template, patches))][-1]
+
+
+def versions(
+    group: str, template: Object, patches: Sequence[Patch]
+) -> Iterator[tuple[str, Object]]:
+    """Yield for each patch of a group its field, and the template after it and those before it.
+
+    Raises SpecError if a patch changes a protected part.
+    """
+    original = template
     for index, patch in enumerate(patches):
         if patch.applies_to(group):
-            template = _apply(template, patch, f"spec.cluster.patches[{index}].pod")
-    return template
+            field = f"spec.cluster.patches[{index}]"
+            template = _apply(original, template, patch, f"{field}.pod")
+            yield field, template
 
 
-def _apply(template: Object, patch: Patch, field: str) -> Object:
+def _apply(original: Object, template: Object, patch: Patch, field: str) -> Object:
     metadata = patch.pod.metadata.model_dump(exclude_defaults=True)
     try:
         pod = strategic_merge(template["spec"], patch.pod.spec)
-        devices = devices_of_pod(pod) - devices_of_pod(template["spec"])
+        devices = devices_of_pod(pod) - devices_of_pod(original["spec"])
         cpus_of_pod(pod)
-        found = [*_reserved_keys(metadata), *_changed(template["spec"], pod)]
+        protected = [*_reserved_keys(metadata), *_changed(template["spec"], pod)]
+        found = [*((path, _PROTECTED) for path in protected), *_grace_problems(pod)]
     except MergeError as error:
         raise SpecError([Problem(f"{field}.spec.{error.path}", str(error))]) from None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
         raise SpecError([Problem(f"{field}.spec", f"it is no valid pod: {error}")]) from None
     if found:
-        raise SpecError([Problem(f"{field}.{path}", _PROTECTED) for path in found])
+        raise SpecError([Problem(f"{field}.{path}", message) for path, message in found])
     merged = strategic_merge(template["metadata"], metadata)
+    # Ray keeps its devices even if the patch removes them from the container
+    devices = int(original["metadata"]["labels"].get(GPUS_LABEL, "0")) + max(0, devices)
     return {"metadata": _with_devices(merged, devices), "spec": pod}
 
 
-def _with_devices(metadata: Object, more: int) -> Object:
+def _with_devices(metadata: Object, devices: int) -> Object:
     """Return the metadata with the label of the number of devices, by which they are charged."""
     labels = {name: value for name, value in metadata["labels"].items() if name != GPUS_LABEL}
-    devices = int(metadata["labels"].get(GPUS_LABEL, "0")) + more
     return {**metadata, "labels": labels | ({GPUS_LABEL: str(devices)} if devices else {})}
+
+
+def _grace_problems(pod: Object) -> Iterator[tuple[str, str]]:
+    """Yield path and problem of each grace period for which the next attempt would not wait."""
+    periods = {f"spec.{_GRACE}": pod.get(_GRACE)}
+    for kind in ("containers", "initContainers"):
+        for one in pod.get(kind) or []:
+            for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+                path = f"spec.{kind}[{one['name']}].{probe}.{_GRACE}"
+                periods[path] = (one.get(probe) or {}).get(_GRACE)
+    for path, seconds in periods.items():
+        if seconds is not None and not (type(seconds) is int and 0 <= seconds <= MAX_GRACE_SECONDS):
+            yield path, f"it is no integer from 0 to {MAX_GRACE_SECONDS} ({seconds}). Change it"
 
 
 def _reserved_keys(metadata: Object) -> Iterator[str]:
@@ -119,7 +147,9 @@ def _changed(before: Object, after: Object) -> Iterator[str]:
         yield "spec.volumes"
     for volume in after.get("volumes") or []:
         sources = (volume.get("projected") or {}).get("sources") or []
-        if volume not in before["volumes"] and any(set(one) - _PROJECTED for one in sources):
+        if volume not in (before.get("volumes") or []) and any(
+            set(one) - _PROJECTED for one in sources
+        ):
             yield f"spec.volumes[{volume['name']}].projected"
     for kind in ("containers", "initContainers"):
         for one in after.get(kind) or []:

@@ -29,6 +29,19 @@ def cpus_of_pod(pod: Object) -> float:
     return max(whole, _most(pod, lambda container: _amounts(container).get("cpu", 0.0)))
 
 
+def containers_without_cpu_limit(pod: Object) -> list[Object]:
+    """Return the containers of a pod spec, and its init containers, without a CPU limit.
+
+    A limit of 0 is none. The limit of the pod does not count: older versions of Kubernetes drop it.
+    """
+    found = [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
+    return [
+        one
+        for one in found
+        if not cpus_of(((one.get("resources") or {}).get("limits") or {}).get("cpu", 0))
+    ]
+
+
 def devices_of_pod(pod: Object) -> int:
     """Return the devices that a pod requests: extended resources and claims, each at least one.
 

@@ -19,7 +19,7 @@ from batchinference.rendering.kueue import queued
 from batchinference.rendering.limits import check_limits
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import JOB_PATH, Owner, config_map, files_of, metadata
-from batchinference.rendering.patches import patched, templates_of
+from batchinference.rendering.patches import patched, templates_of, versions
 from batchinference.rendering.pods import (
     RESTRICTED,
     head_size,
@@ -68,8 +68,9 @@ def attempt_objects(
     if problems := check_cluster(job.spec, plan.groups):
         raise SpecError(problems)
     files = files_of(job, plan, names.uid)
-    cluster = patched(_ray_cluster(job, names, files, plan.groups), job.spec.cluster.patches)
-    if problems := check_limits(job.spec.cluster.limits, cluster):
+    unpatched = _ray_cluster(job, names, files, plan.groups)
+    cluster = patched(unpatched, job.spec.cluster.patches)
+    if problems := check_limits(job.spec.cluster.limits, unpatched, cluster):
         raise SpecError(problems)
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
@@ -100,21 +101,24 @@ def _ray_job(
     return queued(body, job.spec.cluster)
 
 
-def patched_pods(job: BatchInference, names: Names) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield for each patch its field, and a PodTemplate of each group that it applies to.
+def patched_pods(
+    job: BatchInference, names: Names
+) -> Iterator[tuple[tuple[str, dict[str, Any]], ...]]:
+    """Yield for each patched group the field of each of its patches, and a PodTemplate.
 
-    The PodTemplate has this patch and those before it.
+    The PodTemplate has this patch and those before it, so that of the last patch has all.
     """
-    cluster = job.spec.cluster
-    for index, patch in enumerate(cluster.patches):
-        so_far = cluster.model_copy(update={"patches": cluster.patches[: index + 1]})
-        spec = job.spec.model_copy(update={"cluster": so_far})
-        _, body = attempt_objects(job.model_copy(update={"spec": spec}), names, None)
-        for group, _, template in templates_of(body["spec"]["rayClusterSpec"]):
-            if patch.applies_to(group):
-                about = metadata(f"{names.ray_job}-{group}", job.metadata.namespace, {}, None)
-                pod = {"apiVersion": "v1", "kind": POD_TEMPLATE, "metadata": about}
-                yield f"spec.cluster.patches[{index}]", {**pod, "template": template}
+    patches = job.spec.cluster.patches
+    if not patches:
+        return
+    plan = plan_for_cluster(job.spec)
+    cluster = _ray_cluster(job, names, files_of(job, plan, names.uid), plan.groups)
+    for group, _, template in templates_of(cluster):
+        # an existing PodTemplate with a fixed name would make the dry run fail
+        about = {"generateName": f"{names.ray_job}-{group}-", "namespace": job.metadata.namespace}
+        pod = {"apiVersion": "v1", "kind": POD_TEMPLATE, "metadata": about}
+        if found := tuple(versions(group, template, patches)):
+            yield tuple((field, {**pod, "template": after}) for field, after in found)
 
 
 def entrypoint() -> str:

@@ -188,8 +188,8 @@ class Controller:
             self.cache.mark_deleting(job.key, ray_job)
             logger.info("deleted RayJob %s", ray_job.name)
         try:
-            for field, body in actions.dry_run:
-                await self.api.dry_run(field, body)
+            for versions in actions.dry_run:
+                await self._dry_run(versions)
             ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)
@@ -202,6 +202,18 @@ class Controller:
             await self.api.delete_job(*job.key, job.uid, job.resource_version)
             logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
+
+    async def _dry_run(self, versions: Sequence[tuple[str, Object]]) -> None:
+        """Validate the last version of an object.
+
+        Raises Invalid with the field of the first version that the API server rejects.
+        """
+        try:
+            await self.api.dry_run(*versions[-1])
+        except Invalid:
+            for field, body in versions[:-1]:
+                await self.api.dry_run(field, body)
+            raise
 
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.

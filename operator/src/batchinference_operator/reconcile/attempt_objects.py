@@ -42,8 +42,8 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
         complete = complete_job(job, config)
         owner = Owner(job.name, job.uid)
         return Actions(
-            dry_run=tuple(patched_pods(complete, names)),
             create=attempt_objects(complete, names, owner, job.generation),
+            dry_run=tuple(patched_pods(complete, names)),
             requeue_after=POLL_SECONDS,
         )
     except SpecError as error:

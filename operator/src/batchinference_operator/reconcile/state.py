@@ -79,9 +79,9 @@ class Actions:
     """RayJobs whose drivers must commit the work in progress and exit."""
     delete_ray_jobs: tuple[RayJobView, ...] = ()
     """RayJobs that must not continue, or whose TTL has expired."""
-    dry_run: tuple[tuple[str, Object], ...] = ()
-    """Fields of the spec, and objects that the API server must accept before anything is created.
-    The objects themselves are not created."""
+    dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
+    """Fields of the spec, and versions of an object. The API server must accept the last version of
+    each object before anything is created. The objects themselves are not created."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
     """RayJobs that have ended and whose clusters need not be kept any longer."""

@@ -275,3 +275,23 @@ def test_file_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
             Location(str(path)).read(10)
         with pytest.raises(BadInput, match="is not a regular file"):
             snapshot_input([str(path)], [])
+
+
+@pytest.mark.skipif(not hasattr(os, "O_PATH"), reason="needs O_PATH, which Linux has")
+def test_file_is_read_in_directories_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "deep" / "file"
+    file.parent.mkdir()
+    file.write_bytes(b"content")
+    real_open = os.open
+
+    def refusing(path: str, flags: int, *args: int, **options: int) -> int:
+        if flags & os.O_DIRECTORY and not flags & os.O_PATH:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real_open(path, flags, *args, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    root = Location(str(tmp_path))
+    assert Location(str(file)).read() == b"content"
+    assert (root.without_links_below(root) / "deep/file").read() == b"content"

@@ -25,6 +25,7 @@ from batchinference.pipeline.output.part_formats import ParquetParts, part_forma
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
+from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
@@ -88,8 +89,10 @@ class TestMerging:
         source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 9})
         return begin_attempt(layout_of(tmp_path / "out"), source)
 
-    def merged(self, attempt: Attempt, *batches: RowBatch, earlier: int = 0) -> list[ManifestEntry]:
-        for task, batch in enumerate(batches):
+    def merged(
+        self, attempt: Attempt, *batches: RowBatch, earlier: int = 0, first: int = 0
+    ) -> list[ManifestEntry]:
+        for task, batch in enumerate(batches, first):
             commit_rows(attempt, batch, task)
         end = close_attempt(attempt)
         mergeable = {file.name for entry in end.entries[earlier:] for file in entry.data}
@@ -144,6 +147,26 @@ class TestMerging:
         left = without_failed(Snapshot(OURS, "", entries), attempt.layout.errors)
         assert left.missing_rows(1, 3) == {0: [(0, 1)]}
         assert [len(entry.data) for entry in left.entries] == [1]
+
+    def test_rows_much_larger_than_their_file_are_merged(
+        self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Files of others with such rows are refused."""
+        monkeypatch.setattr(arrow_files, "MAX_BYTES", 0)
+        zeros = pa.LargeListArray.from_arrays([0, 1 << 23], pa.array(np.zeros(1 << 23, np.int8)))
+        large = pa.table({"n": zeros})
+        self.merged(attempt, good(0, 0, large), good(0, 1, large))
+        (file,) = data_files(Path(attempt.layout.output.path))
+        assert pq.read_metadata(file).num_rows == 2
+
+    def test_changed_file_is_not_merged(self, attempt: Attempt) -> None:
+        commit_rows(attempt, good(0, 0, [0]), 0)
+        (changed,) = data_files(Path(attempt.layout.output.path))
+        changed.write_bytes(content := changed.read_bytes()[:-1] + b"x")
+        self.merged(attempt, good(0, 1, [1]), good(0, 2, [2]), first=1)
+        assert changed.read_bytes() == content
+        changed.unlink()
+        assert self.rows(attempt) == [[{"n": 1}, {"n": 2}]]
 
     def test_files_of_earlier_runs_are_kept(self, attempt: Attempt) -> None:
         self.merged(attempt, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)

@@ -22,6 +22,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.ray_compat.arrow import ArrowPythonObjectType
 from batchinference.pipeline.ray_compat.arrow import concat as _ray_concat
 from batchinference.pipeline.schema import unify_types
+from batchinference.pipeline.unreadable_values import in_known_zones, with_known_zones
 
 Batch = dict[str, np.ndarray]
 """Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
@@ -123,7 +124,7 @@ def to_table(columns: Mapping[str, Any]) -> pa.Table:
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield rows as Ray Data passes them to `map` functions."""
-    accessor = BlockAccessor.for_block(table)
+    accessor = BlockAccessor.for_block(with_known_zones(table))
     return iter(accessor.iter_rows(public_row_format=True))
 
 
@@ -202,7 +203,7 @@ def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column as Python objects, tensors as NumPy arrays, null as None."""
     if not isinstance(column.type, get_arrow_extension_tensor_types()):
-        return list(column.to_pylist())
+        return list(in_known_zones(column).to_pylist())
     found: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)

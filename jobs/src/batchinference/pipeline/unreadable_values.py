@@ -1,8 +1,9 @@
-"""Finds values that Arrow can hold and Python cannot: invalid UTF-8, dates beyond the year 9999,
-unknown time zones.
+"""Finds values that Arrow can hold and Python cannot: invalid UTF-8, dates beyond the year 9999.
 
 Files can hold such values, and Arrow passes them on. Each step or writer that converts one to a
-Python object raises an exception.
+Python object raises an exception. The time zone of a column is only metadata of its timestamps: in
+a zone that Python does not know, or that moves one out of the years 1 to 9999, they are converted
+in UTC.
 """
 
 from __future__ import annotations
@@ -29,18 +30,56 @@ _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.i
 def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
     """Return the error of each row with a value that Python cannot represent, by row index."""
     errors: dict[int, Exception] = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        start = 0
+    for field, zoned in zip(table.schema, table.columns, strict=True):
+        start, column = 0, in_known_zones(zoned)
         for chunk in column.chunks:
             for index in [] if _is_readable(chunk) else range(len(chunk)):
                 try:
                     chunk[index].as_py()
                 except Exception as error:  # noqa: BLE001 - whatever is raised, it is invalid
                     reason = f"{type(error).__name__}: {error}"
-                    message = f"column '{name}': its value is invalid as {column.type} ({reason})"
+                    message = (
+                        f"column '{field.name}': its value is invalid as {field.type} ({reason})"
+                    )
                     errors.setdefault(start + index, ValueError(message))
             start += len(chunk)
     return errors
+
+
+def with_known_zones(table: pa.Table) -> pa.Table:
+    """Return a table with columns as `in_known_zones` returns them."""
+    columns = [in_known_zones(column) for column in table.columns]
+    return pa.Table.from_arrays(columns, table.column_names) if columns else table
+
+
+def in_known_zones(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column with its timestamps in UTC if Python cannot represent them in their zone."""
+    kind = _in_utc(column.type)
+    if kind == column.type or all(map(_is_readable, column.chunks)):
+        return column
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # each value that is invalid is found
+        return column
+
+
+@lru_cache(maxsize=1024)
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with UTC as the zone of all timestamps in it."""
+    if kinds.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if kinds.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _in_utc(kind.value_type), kind.ordered)
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if kinds.is_map(kind):
+        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
+    for is_list, of in ((kinds.is_list, pa.list_), (kinds.is_large_list, pa.large_list)):
+        if is_list(kind):
+            return of(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if kinds.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)), kind.list_size)
+    return kind
 
 
 @lru_cache(maxsize=1024)

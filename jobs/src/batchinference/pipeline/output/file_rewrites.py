@@ -109,7 +109,8 @@ class Rewrite(ABC):
         Raises BadOutput, and leaves no files, if this task is late."""
 
     def _table(self, file: DataFile) -> pa.Table:
-        return self.schema.cast(self.form.read((self.attempt.layout.data / file.name).read()))
+        """Return the rows of a file. Raises BadOutput if it is not as it was written."""
+        return self.schema.cast(self.form.read(_own(self.attempt.layout.data, file)))
 
 
 @dataclass(frozen=True)
@@ -117,26 +118,33 @@ class RewriteTask(Rewrite):
     """Merges the files of entries that have the same columns, and writes others each for itself."""
 
     def __call__(self) -> list[ManifestEntry]:
-        tables = [list(map(self._table, entry.data)) for entry in self.entries]
-        first, *others = (table.schema for each in tables for table in each)
-        if len(self.entries) > 1 and all(map(first.equals, others)):
-            return [self._merged(pa.concat_tables([one for each in tables for one in each]))]
-        return [self._rewritten(*pair) for pair in zip(self.entries, tables, strict=True)]
+        read, unread = [], []
+        for entry in self.entries:
+            try:
+                read.append((entry, list(map(self._table, entry.data))))
+            except (BadOutput, ValueError, MemoryError):  # nothing is lost if it stays as it is
+                unread.append(entry)
+        schemas = [table.schema for _, tables in read for table in tables]
+        if len(read) > 1 and all(map(schemas[0].equals, schemas)):
+            return [*unread, self._merged(*zip(*read, strict=True))]
+        return [*unread, *(self._rewritten(*pair) for pair in read)]
 
     def _rewritten(self, entry: ManifestEntry, tables: list[pa.Table]) -> ManifestEntry:
         pairs = zip(entry.data, tables, strict=True)
         data = [self._put(old.name, table) for old, table in pairs]
         return replace(entry, data=data, columns=self.schema.columns(entry))
 
-    def _merged(self, table: pa.Table) -> ManifestEntry:
-        first = self.entries[0]
+    def _merged(
+        self, entries: Sequence[ManifestEntry], tables: Sequence[list[pa.Table]]
+    ) -> ManifestEntry:
+        table = pa.concat_tables([one for each in tables for one in each])
         return ManifestEntry(
-            total(entry.counts for entry in self.entries),
-            [each for entry in self.entries for each in entry.row_ranges],
+            total(entry.counts for entry in entries),
+            [each for entry in entries for each in entry.row_ranges],
             [],
-            [self._put(first.data[0].name, table)],
-            self.schema.columns(first),
-            merged_errors(self.attempt, self.entries),
+            [self._put(entries[0].data[0].name, table)],
+            self.schema.columns(entries[0]),
+            merged_errors(self.attempt, entries),
         )
 
     def _put(self, old: str, table: pa.Table) -> DataFile:
@@ -157,15 +165,26 @@ def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content
     return DataFile.of(name, content)
 
 
-def merged_errors(attempt: Attempt, entries: list[ManifestEntry]) -> DataFile | None:
+def _own(place: Location, file: DataFile) -> bytes:
+    """Return the content of a file that the manifest names. Raises BadOutput if it has changed."""
+    content = (place / file.name).read()
+    if DataFile.of(file.name, content) != file:
+        raise BadOutput(
+            f"'{(place / file.name).uri}' has changed since it was written. Restore it, or delete "
+            "the output and run the job again"
+        )
+    return content
+
+
+def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFile | None:
     """Write the error records of entries to one file and return it; None if there are none."""
     place = attempt.layout.errors
-    names = [entry.errors.name for entry in entries if entry.errors]
-    if not names:
+    files = [entry.errors for entry in entries if entry.errors]
+    if not files:
         return None
     form = ParquetParts("snappy")
-    content = form.write(pa.concat_tables([form.read((place / name).read()) for name in names]))
-    return put_rewritten(attempt, place, renamed_part(names[0], uuid.uuid4().hex[:8]), content)
+    content = form.write(pa.concat_tables([form.read(_own(place, file)) for file in files]))
+    return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
 
 
 def fit_in_driver(tasks: Sequence[Rewrite]) -> bool:

@@ -15,15 +15,13 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.arrow_files import read_own_table
 from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteParquet
 
 TEXT = pa.large_string()
 """The type of the columns of a format without types."""
 ROWS = 10_000
 """Rows that are Python objects at a time, which take much more memory than the file."""
-MAX_TABLE_BYTES, MAX_GROWTH = 4 << 30, 64
-"""Limit for the rows of a file in memory: the larger of a constant and a multiple of its size."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -35,7 +33,7 @@ class PartFormat(Protocol):
         """Whether tables have the types of the columns. Otherwise all columns are encoded text."""
 
     def read(self, content: bytes) -> pa.Table:
-        """Return the rows of a file."""
+        """Return the rows of a file that this job has written. Their size is not limited."""
 
     def write(self, table: pa.Table) -> Content:
         """Return a file with these rows, as the writer of the format encodes them."""
@@ -59,8 +57,7 @@ class ParquetParts:
     typed = True
 
     def read(self, content: bytes) -> pa.Table:
-        most = max(MAX_TABLE_BYTES, MAX_GROWTH * len(content))
-        return read_table(pa.BufferReader(content), most=most).replace_schema_metadata()
+        return read_own_table(content).replace_schema_metadata()
 
     def write(self, table: pa.Table) -> Content:
         ((_, content),) = ParquetWriter(self.compression).files(table)

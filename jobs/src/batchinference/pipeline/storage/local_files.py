@@ -21,7 +21,10 @@ from typing import BinaryIO
 from batchinference.pipeline.error_attribution import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""How a directory is opened: for fsync, or only to open paths below it. The latter also works
+without permission to list the directory, except where O_PATH does not exist."""
 
 
 def read(path: str, root: str, limit: int | None = None) -> bytes:
@@ -37,8 +40,12 @@ def opened(path: str, root: str) -> BinaryIO:
     """Open a regular file for reading and return it."""
     directory, name = os.path.split(path)
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    with _named(path), _directory(directory, root) as parent:
-        descriptor = _open(name, flags, parent, path) if root else os.open(path, flags)
+    with _named(path):
+        if root:
+            with _directory(directory, root) as parent:
+                descriptor = _open(name, flags, parent, path)
+        else:
+            descriptor = os.open(path, flags)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -123,21 +130,23 @@ class LinkedPath(BadOutput):
 
 @contextmanager
 def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
-    """Open a directory and yield its descriptor. With `make`, create it if it does not exist.
+    """Open a directory and yield its descriptor. With `make`, create it if it does not exist, and
+    allow fsync.
 
     Raises LinkedPath if a link would be followed below `root`."""
     parts = _below(path, root) if root else []
     current = root if parts else path
     if make:
         os.makedirs(current, exist_ok=True)
-    descriptor = os.open(current, _DIRECTORY)
+    last = _LISTED if make else _PASSED
+    descriptor = os.open(current, _PASSED if parts else last)
     try:
-        for part in parts:
+        for left, part in zip(reversed(range(len(parts))), parts, strict=True):
             current = os.path.join(current, part)
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=descriptor)
-            inner = _open(part, _DIRECTORY, descriptor, current)
+            inner = _open(part, _PASSED if left else last, descriptor, current)
             os.close(descriptor)
             descriptor = inner
         yield descriptor

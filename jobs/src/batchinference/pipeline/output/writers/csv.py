@@ -10,6 +10,7 @@ import pyarrow.csv as pac
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.writers.json import to_json
+from batchinference.pipeline.unreadable_values import with_known_zones
 
 
 class CsvWriter:
@@ -20,7 +21,7 @@ class CsvWriter:
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()
         options = pac.WriteOptions(delimiter=self._delimiter)
-        pac.write_csv(_flat(tensors_to_lists(table)), sink, options)
+        pac.write_csv(_flat(with_known_zones(tensors_to_lists(table))), sink, options)
         content = sink.getvalue().to_pybytes()
         if self._gzip:
             yield ".csv.gz", gzip.compress(content, mtime=0)

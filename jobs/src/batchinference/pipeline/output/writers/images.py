@@ -23,7 +23,7 @@ class ImageWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         images = values_of(table.column(self._column))
-        names = table.column(self._name_column).to_pylist() if self._name_column else None
+        names = values_of(table.column(self._name_column)) if self._name_column else None
         for row, image in enumerate(images):
             if image is not None:
                 name = file_name(names[row]) if names else ""

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.unreadable_values import with_known_zones
 
 
 class JsonWriter:
@@ -22,7 +23,7 @@ class JsonWriter:
         self._gzip = compression == "gzip"
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        rows = tensors_to_lists(table).to_pylist()
+        rows = with_known_zones(tensors_to_lists(table)).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self._gzip:
             yield ".jsonl.gz", gzip.compress(content, mtime=0)

@@ -19,6 +19,7 @@ from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
+from batchinference.pipeline.unreadable_values import in_known_zones
 
 NOTHING = ("json", b"null")
 """The member of a row without values. Readers recognize a row only by its members."""
@@ -120,7 +121,7 @@ def _keys(column: pa.ChunkedArray) -> list[str]:
     one row."""
     taken: dict[str, int] = {}
     keys = []
-    for row, value in enumerate(column.to_pylist()):
+    for row, value in enumerate(in_known_zones(column).to_pylist()):
         wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
         while key in taken:
             taken[wanted] += 1

@@ -139,11 +139,11 @@ def _chunks(
     size = rows_per_file or fitting
     for start in range(0, len(order), size):
         part = order[start : start + size]
-        places = [np.flatnonzero(owners[part] == owner) for owner in range(len(files))]
+        places = np.argsort(owners[part], kind="stable")
+        chosen, firsts = np.unique(owners[part[places]], return_index=True)
         yield [
-            (file, indexes[part[place]], place)
-            for file, place in zip(files, places, strict=True)
-            if len(place)
+            (files[owner], indexes[part[place]], place)
+            for owner, place in zip(chosen, np.split(places, firsts[1:]), strict=True)
         ]
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from batchinference.pipeline import job, row_batch, row_ids
 from batchinference.pipeline.commit import attempt, committer, snapshot
-from batchinference.pipeline.execution import fused, fused_steps, step_runner
+from batchinference.pipeline.execution import fused, fused_steps, step_runner, text_windows
 from batchinference.pipeline.execution.error_isolation import Part
 from batchinference.pipeline.row_batch import NO_ROWS, RowBatch
 
@@ -73,7 +73,8 @@ def without_progress() -> None:
 
 def without_bucketing() -> None:
     """Texts are computed in the order of the input."""
-    fused_steps._text_columns = lambda table, columns: []
+    fused_steps.text_columns = lambda table, columns: []
+    text_windows.text_columns = lambda table, columns: []
 
 
 def _all_rows_count() -> None:

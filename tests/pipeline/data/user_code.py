@@ -31,6 +31,13 @@ def picky(batch: Batch) -> Batch:
     return {**batch, "upper": np.array([text.upper() for text in batch["text"]], dtype=object)}
 
 
+def letters(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each letter, none for an empty text. Raise ValueError for a bad text."""
+    if "bad" in (row["text"] or ""):
+        raise ValueError(f"cannot take {row['text']}")
+    return [{**row, "letter": letter} for letter in row["text"] or ""]
+
+
 class Scaler:
     """Multiplies a column, and counts its instances."""
 

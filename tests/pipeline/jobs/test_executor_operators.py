@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from ray.data import DataContext, Dataset
 
+from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.control import ExecutionControl
 from batchinference.pipeline.execution.staged import StagedExecution
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import files as input_files
+from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.storage.location import Location
-from batchinference.plan import CPU_GROUP, plan_for_cluster
+from batchinference.plan import CPU_GROUP, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of
@@ -119,6 +122,37 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
         "Write": on_cpus,
     }
     assert DataContext.get_current().execution_options.label_selector == on_cpus
+
+
+def test_pool_of_a_text_model_gets_windows_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, int] = {}
+
+    def write(self: Dataset, *_: object, **__: object) -> None:
+        operator = self._logical_plan.dag
+        while hasattr(operator, "batch_size"):
+            sizes[operator.name] = operator.batch_size
+            (operator,) = operator.input_dependencies
+
+    monkeypatch.setattr(Dataset, "write_datasink", write)
+    monkeypatch.setattr(executor, "sink_for", lambda *_: SimpleNamespace(run_id="run"))
+    own = {"name": "own", "python": {"callable": "own_code:Suffix"}, "batchSize": 16}
+    steps = [model_step(replicas={"max": 2}), own]
+    spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=steps)
+    write_lines(tmp_path, {"a.txt": ["text"] * 600})
+    rows = open_input(spec.read)
+    attempt = SimpleNamespace(layout=SimpleNamespace(input=Location("/in")))
+    prepared: Any = SimpleNamespace(
+        input=rows,
+        count=rows.count(),
+        sizing=Sizing(1, 8, 1),
+        missing=None,
+        attempt=attempt,
+        first_file=0,
+    )
+    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    assert sizes == {"MapBatches(embed)": 100, "MapBatches(own)": 16}
 
 
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(

@@ -14,15 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.execution import fused_steps
-from batchinference.pipeline.execution.fused_steps import (
-    BatchRows,
-    Steps,
-    columns_of_first_model,
-    text_lengths,
-)
+from batchinference.pipeline.execution.fused_steps import BatchRows, Steps
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
-from support.documents.minimal import Document, model_step
-from support.documents.parsed import filter_step, steps_of
 from support.outputs.batches import good
 
 UNIT = 8
@@ -126,38 +119,6 @@ class TestWindows:
         assert rows.window == rows.next
         rows.next, rows.have_texts = following, True
         assert rows.window == window
-
-
-RENAMED = [
-    {"name": "a", "renameColumns": {"body": "page"}},
-    {"name": "b", "renameColumns": {"page": "text"}},
-]
-
-
-@pytest.mark.parametrize(
-    ("steps", "columns"),
-    [
-        ([], ()),
-        ([filter_step()], ()),
-        ([filter_step(), model_step()], ("text",)),
-        ([*RENAMED, model_step()], ("body",)),
-    ],
-    ids=["none", "no model", "model", "renamed"],
-)  # fmt: skip
-def test_columns_of_the_first_model(steps: list[Document], columns: tuple[str, ...]) -> None:
-    assert columns_of_first_model(steps_of(*steps)) == columns
-
-
-def test_length_of_several_texts_is_their_sum() -> None:
-    table = pa.table({
-        "a": ["xx", None, ""],
-        "b": pa.array(["x", "xxx", None], pa.large_string()),
-        "n": [1, 2, 3],
-    })  # fmt: skip
-    lengths = text_lengths(table, ("a", "b", "n"))
-    assert lengths is not None
-    assert lengths.tolist() == [3, 3, 0]
-    assert text_lengths(table, ("n",)) is None
 
 
 class TestRowsPerBatch:

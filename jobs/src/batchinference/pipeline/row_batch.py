@@ -111,9 +111,10 @@ class RowBatch:
         return first, self.only(np.setdiff1d(known, ids))
 
     def taken(self, order: np.ndarray) -> RowBatch:
-        """Return a batch as it was read with its rows in another order."""
+        """Return the batch with its rows in another order."""
         ids = self.ids[order]
-        source = ids if len(self.source) == len(ids) else self.source
+        as_read = self.shares is None and np.array_equal(self.source, self.ids)
+        source = ids if as_read else self.source
         return replace(self, table=self.table.take(pa.array(order)), ids=ids, source=source)
 
     def in_order_of(self, ids: np.ndarray) -> RowBatch:

@@ -59,6 +59,12 @@ class Stage:
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The columns with texts that the model pads to the longest one of a batch."""
+        model = self.steps[0].model if self.steps else None
+        return model.padded_texts if model else ()
+
+    @property
     def is_llm(self) -> bool:
         """Whether Ray Data runs the stage with an LLM processor, as several operators."""
         model = self.steps[0].model if self.steps else None

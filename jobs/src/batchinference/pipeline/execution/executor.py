@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.execution.attempt_run import AttemptRun
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, StopRequest
-from batchinference.pipeline.execution.fused_steps import Steps, columns_of_first_model
+from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     fused_tasks_at_once,
@@ -27,8 +27,9 @@ from batchinference.pipeline.execution.resources import (
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.input.planning import Sizing
+from batchinference.pipeline.input.planning import Sizing, row_bytes
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
 from batchinference.pipeline.output.part_formats import part_format_of
@@ -65,7 +66,8 @@ class Executor:
         if self._plan.fused and (enough or prepared.input.divisible):
             self._fused(tasks).run()
         else:
-            self._staged(tasks, len(tasks) if enough else sizing.blocks).run()
+            blocks = len(tasks) if enough else sizing.blocks
+            self._staged(tasks, blocks, self._window_limits(share)).run()
 
     def _fused_tasks(self, sizing: Sizing, share: float) -> int:
         """Return the number of fused tasks. If the first model may read texts, there are fewer, so
@@ -91,14 +93,30 @@ class Executor:
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
         return FusedExecution(fused, stop, arguments, at_once, self._control)
 
-    def _staged(self, tasks: list[ReadRows], blocks: int) -> StagedExecution:
+    def _window_limits(self, share: float) -> WindowLimits | None:
+        """Return the limits of windows of texts; None if the number of rows is unknown."""
+        given, count = self._prepared.input, self._prepared.count
+        if count is None:
+            return None
+        size = row_bytes(given.size, count.rows, self._spec.read)
+        return WindowLimits(int(share * count.rows), size)
+
+    def _staged(
+        self, tasks: list[ReadRows], blocks: int, windows: WindowLimits | None
+    ) -> StagedExecution:
         prepared = self._prepared
         write, rows = self._spec.write, prepared.sizing.rows_per_file
         sink = sink_for(write, prepared.attempt, rows, prepared.first_file)
-        repeatable = prepared.input.repeatable
-        ordered = isinstance(write, WriteOrdered) and write.order == "input"
         return StagedExecution(
-            self._plan, tasks, blocks, repeatable, self._errors, sink, self._control, ordered
+            self._plan,
+            tasks,
+            blocks,
+            prepared.input.repeatable,
+            self._errors,
+            sink,
+            self._control,
+            windows,
+            ordered=isinstance(write, WriteOrdered) and write.order == "input",
         )
 
     @property

@@ -13,22 +13,23 @@ from functools import lru_cache
 from threading import Event
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from batchinference.pipeline.execution.step_runner import (
     UNLIMITED,
     ErrorHandling,
     StageRunner,
     first_size,
 )
+from batchinference.pipeline.execution.text_windows import (
+    WINDOW_ROWS,
+    columns_of_first_model,
+    longest_first,
+    text_columns,
+)
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 
 if TYPE_CHECKING:
     from batchinference.plan import Plan
-    from batchinference.spec.steps import Step
 
 BATCH_BYTES = 16 << 20
 """The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
@@ -37,8 +38,7 @@ FIRST_ROWS, MAX_GROWTH = 64, 8
 BATCH_SECONDS = 1.0
 """Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
 loses little work."""
-_TEXT = (pa.string(), pa.large_string())
-WINDOW_BATCHES, WINDOW_ROWS = 30, 4096
+WINDOW_BATCHES = 30
 """A window has as many rows as this number of batches, but at most WINDOW_ROWS."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
 """A window that takes longer, because the steps were expected to be faster, is yielded in parts."""
@@ -78,8 +78,7 @@ class Steps:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
 
         for window in resized(self._searched(read, rows), wanted, size):
-            lengths = text_lengths(window.table, self.texts)
-            ordered = window if lengths is None else window.taken(np.argsort(-lengths))
+            ordered = longest_first(window, self.texts)
             _stages_of_process(self.pickled)  # the time to load them is not that of a batch
             done: list[RowBatch] = []
             since = time.monotonic()
@@ -103,7 +102,7 @@ class Steps:
     def _searched(self, read: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
         """Yield the batches. Record if they have texts: batches without rows have no columns."""
         for batch in read:
-            rows.have_texts |= bool(_text_columns(batch.table, self.texts))
+            rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch
 
     def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
@@ -144,36 +143,6 @@ class BatchRows:
         most = self.next * MAX_GROWTH
         wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
         self.next = max(self._unit, int(wanted) // self._unit * self._unit)
-
-
-def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
-    """Return the columns that the first model reads, by their names before all steps."""
-    before: dict[str, str] = {}
-    for step in steps:
-        if step.model is not None:
-            return tuple(before.get(name, name) for name in step.model.inputs.values())
-        renamed = step.rename_columns or {}
-        before |= {new: before.get(old, old) for old, new in renamed.items()}
-    return ()
-
-
-def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the total length of the texts of each row; None if none of the columns has texts."""
-    texts = _text_columns(table, columns)
-    if not texts:
-        return None
-    lengths = np.zeros(table.num_rows, dtype=np.int64)
-    for text in texts:
-        lengths += pc.fill_null(pc.binary_length(text), 0).to_numpy()
-    return lengths
-
-
-def _text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
-    return [
-        table.column(name)
-        for name in columns
-        if name in table.column_names and table.schema.field(name).type in _TEXT
-    ]
 
 
 @lru_cache(maxsize=1)  # models are large

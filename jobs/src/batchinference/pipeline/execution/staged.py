@@ -35,6 +35,7 @@ from batchinference.pipeline.execution.resources import (
 from batchinference.pipeline.execution.retries import retry_notes
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.text_windows import WindowLimits, computed_longest_first
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
@@ -66,6 +67,9 @@ class StagedExecution:
     errors: ErrorHandling
     sink: CommitSink
     control: ExecutionControl
+    windows: WindowLimits | None = None
+    """The limits of the windows in which pools compute texts; None if the number of input rows is
+    unknown. There are no windows then."""
     ordered: bool = False
     """Whether blocks stay in the order of the input, so that files hold consecutive rows."""
 
@@ -78,7 +82,7 @@ class StagedExecution:
         options.preserve_order = self.ordered
         dataset = self._read()
         for stage in self.plan.stages:
-            dataset = _add(dataset, stage, self.plan, self.errors)
+            dataset = self._add(dataset, stage)
         arguments, at_once = of_write_tasks(self.plan), writers(all_cpus(self.plan))
         dataset.write_datasink(self.sink, ray_remote_args=arguments, concurrency=at_once)
 
@@ -92,6 +96,43 @@ class StagedExecution:
             **_UNFUSED,
         )
         return dataset
+
+    def _add(self, dataset: Dataset, stage: Stage) -> Dataset:
+        plan, errors = self.plan, self.errors
+        group = plan.group_of(stage) if plan.groups else ""
+        common: dict[str, Any] = {
+            "batch_format": "pyarrow",
+            "num_cpus": cpus_of(stage, plan),
+            "udf_modifying_row_count": False,
+            "label_selector": selector(plan, group),
+        }
+        if stage.rows_per_block:
+            return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
+        if stage.replicas is None:
+            task = _task(stage, errors)
+            retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
+            return dataset.map_batches(task, batch_size=None, **common, **retries)
+        if stage.is_llm:
+            return _add_llm(dataset, stage, plan, errors)
+        least, most = pool_size(stage, plan)
+        return dataset.map_batches(
+            _actor(stage, errors),
+            batch_size=self._rows_at_once(stage, most),
+            compute=ActorPoolStrategy(min_size=least, max_size=most),
+            num_gpus=stage.gpus or None,
+            resources=dict(stage.custom) or None,
+            accelerator_type=stage.accelerator,
+            memory=memory_of(stage, plan),
+            max_task_retries=TASK_RETRIES,
+            max_restarts=ACTOR_RESTARTS,
+            **common,
+        )
+
+    def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
+        """Return the number of rows that an actor gets at once: a batch, or a window of texts."""
+        if not (self.windows and stage.texts and stage.batch_size):
+            return stage.batch_size
+        return self.windows.window_rows(stage.batch_size, replicas)
 
 
 class RowSource(Datasource):
@@ -196,37 +237,6 @@ class TableSink(CommitSink):
         self._table.begin(pa.schema([known.field(name) for name in names]))
 
 
-def _add(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
-    group = plan.group_of(stage) if plan.groups else ""
-    common: dict[str, Any] = {
-        "batch_format": "pyarrow",
-        "num_cpus": cpus_of(stage, plan),
-        "udf_modifying_row_count": False,
-        "label_selector": selector(plan, group),
-    }
-    if stage.rows_per_block:
-        return dataset.repartition(target_num_rows_per_block=stage.rows_per_block)
-    if stage.replicas is None:
-        task = _task(stage, errors)
-        retries = {"max_retries": TASK_RETRIES, **_UNFUSED}
-        return dataset.map_batches(task, batch_size=None, **common, **retries)
-    if stage.is_llm:
-        return _add_llm(dataset, stage, plan, errors)
-    least, most = pool_size(stage, plan)
-    return dataset.map_batches(
-        _actor(stage, errors),
-        batch_size=stage.batch_size,
-        compute=ActorPoolStrategy(min_size=least, max_size=most),
-        num_gpus=stage.gpus or None,
-        resources=dict(stage.custom) or None,
-        accelerator_type=stage.accelerator,
-        memory=memory_of(stage, plan),
-        max_task_retries=TASK_RETRIES,
-        max_restarts=ACTOR_RESTARTS,
-        **common,
-    )
-
-
 def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
     from batchinference.pipeline.execution.vllm_stage import add_llm
     from batchinference.pipeline.runtimes.vllm.processor import NodeSelectors, RetryOptions
@@ -285,10 +295,11 @@ class BlockStage:
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         self._name = stage.name
         self._runner = StageRunner(stage, errors)
+        self._texts = stage.texts
         self._memory = PeakMemory()
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in several blocks if a step makes large results."""
-        for batch in self._runner(decode(block)):
+        for batch in computed_longest_first(self._runner, decode(block), self._texts):
             notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
             yield encode(replace(batch, notes=notes))

@@ -59,6 +59,12 @@ class RuntimeModel(SpecModel):
         return getattr(self, "factory", None)
 
     @property
+    def padded_texts(self) -> tuple[str, ...]:
+        """The columns with texts that the model pads to the longest one of a batch. None for a
+        model that generates texts: the time for a batch depends on the texts it generates."""
+        return ()
+
+    @property
     def pods(self) -> int:
         """Pods of a replica on a cluster. GPUs are divided between them."""
         return 1

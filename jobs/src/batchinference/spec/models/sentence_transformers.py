@@ -49,6 +49,10 @@ class SentenceTransformersModel(RuntimeModel):
     dtype: Dtype | None = None
     """The numbers that the model computes with, instead of those it comes with."""
 
+    @property
+    def padded_texts(self) -> tuple[str, ...]:
+        return tuple(self.inputs[name] for name in ("text",) if name in self.inputs)
+
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):

@@ -29,6 +29,7 @@ from batchinference.spec.models.transformers_tasks import (
     FIELDS,
     GENERATION,
     INPUTS,
+    PADDED_TEXTS,
     ZERO_SHOT,
     Task,
     tasks_in_words,
@@ -107,6 +108,10 @@ class TransformersModel(RuntimeModel):
     """Passed to the library as keyword arguments: of the tokenizer or processor such as
     `max_length`, and of the pipeline for tasks that run as one, such as `threshold`. `backend`
     chooses the implementation of an image processor: `torchvision` or `pil`."""
+
+    @property
+    def padded_texts(self) -> tuple[str, ...]:
+        return tuple(self.inputs.values()) if self.task in PADDED_TEXTS else ()
 
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:

@@ -93,6 +93,7 @@ _ZERO_SHOT_CLASSIFICATION = (
 )
 CLASSIFICATION = (*_CLASSIFICATION, *_ZERO_SHOT_CLASSIFICATION)
 ZERO_SHOT = (*_ZERO_SHOT_CLASSIFICATION, "zero-shot-object-detection")
+PADDED_TEXTS = ("feature-extraction", "text-classification", "fill-mask", "token-classification")
 _PADDED = ("feature-extraction", "text-classification", "text-generation")
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -106,7 +107,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "messages": GENERATION,
     "sampling": GENERATION,
     "images": ("image-text-to-text", "any-to-any"),
-    "max_tokens_per_batch": (*_PADDED, "fill-mask", "token-classification"),
+    "max_tokens_per_batch": (*PADDED_TEXTS, "text-generation"),
     "pad_to_multiple_of": _PADDED,
 }
 """The tasks that know a field, for those that not all know."""

@@ -1,0 +1,92 @@
+"""Sorts texts by length, so that a model pads the texts of a batch little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.input.planning import FILE_BYTES
+from batchinference.pipeline.row_batch import RowBatch
+
+if TYPE_CHECKING:
+    from batchinference.spec.steps import Step
+
+WINDOW_ROWS = 4096
+"""The most rows of a window, within which texts are sorted."""
+WINDOW_BYTES = 128 << 20
+"""The most bytes of a window: sorting copies its rows."""
+MIN_WINDOWS = 3
+"""The minimum number of windows for each replica of a model."""
+_TEXT = (pa.string(), pa.large_string())
+
+
+@dataclass(frozen=True)
+class WindowLimits:
+    """The expected number of rows of an input, and their size in bytes."""
+
+    rows: int
+    row_bytes: int
+
+    def window_rows(self, batch_size: int, replicas: int) -> int:
+        """Return the number of rows of a window in an actor pool, at least one batch."""
+        each = self.rows // (MIN_WINDOWS * replicas)
+        return max(batch_size, min(WINDOW_ROWS, each, FILE_BYTES // self.row_bytes))
+
+
+def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
+    """Return the batch with its longest texts first; the batch itself if no column has texts.
+
+    Rows of the same input row stay together and in their order."""
+    lengths = text_lengths(batch.table, columns)
+    if lengths is None:
+        return batch
+    unique, inputs = np.unique(batch.ids, return_inverse=True)
+    longest = np.zeros(len(unique), dtype=np.int64)
+    np.maximum.at(longest, inputs, lengths)
+    return batch.taken(np.lexsort((inputs, -longest[inputs])))
+
+
+def computed_longest_first(
+    run: Callable[[RowBatch], Iterator[RowBatch]], batch: RowBatch, columns: tuple[str, ...]
+) -> Iterator[RowBatch]:
+    """Yield the results of the rows of a window, which are computed longest texts first. The rows
+    of each result are in the order of the batch."""
+    ordered = batch if batch.nbytes > WINDOW_BYTES else longest_first(batch, columns)
+    for result in run(ordered):
+        yield result if ordered is batch else result.in_order_of(batch.ids)
+
+
+def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
+    """Return the columns that the first model reads, by their names before all steps."""
+    before: dict[str, str] = {}
+    for step in steps:
+        if step.model is not None:
+            return tuple(before.get(name, name) for name in step.model.inputs.values())
+        renamed = step.rename_columns or {}
+        before |= {new: before.get(old, old) for old, new in renamed.items()}
+    return ()
+
+
+def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
+    """Return the total length of the texts of each row; None if none of the columns has texts."""
+    texts = text_columns(table, columns)
+    if not texts:
+        return None
+    lengths = np.zeros(table.num_rows, dtype=np.int64)
+    for text in texts:
+        lengths += pc.fill_null(pc.binary_length(text), 0).to_numpy()
+    return lengths
+
+
+def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
+    """Return those of the columns that have texts."""
+    return [
+        table.column(name)
+        for name in columns
+        if name in table.column_names and table.schema.field(name).type in _TEXT
+    ]

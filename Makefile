@@ -30,6 +30,8 @@ CHART := charts/batch-inference-operator
 
 # How often the benchmarks run each side in turns; the medians count.
 BENCH_ROUNDS ?= 3
+# The share of their rows that throughput and ablation run.
+BENCH_SIZE ?= 1
 # Five jobs with two faults each meet each kind once.
 # CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --write" writes docs/chaos.md.
 CHAOS_JOBS ?= 5
@@ -39,7 +41,7 @@ CHAOS_OPTIONS ?=
 PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
 
 export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECOND_NODE \
-    BENCH_ROUNDS
+    BENCH_ROUNDS BENCH_SIZE
 
 .PHONY: help
 help: ## Show this list

@@ -36,7 +36,12 @@ def without_row_ids() -> None:
     def same(file: int, first: int, count: int) -> np.ndarray:
         return np.broadcast_to(np.int64(0), count)
 
+    def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
+        lengths = text_windows.text_lengths(batch.table, columns)
+        return batch if lengths is None else batch.taken(np.argsort(-lengths))
+
     row_ids.consecutive = same
+    fused_steps.longest_first = longest_first
     row_batch.RowBatch.derived = derived  # type: ignore[method-assign]
     row_batch.RowBatch.in_order_of = lambda self, ids: self  # type: ignore[method-assign]
     committer.commit_groups = lambda batch: iter([batch])

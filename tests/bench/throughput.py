@@ -36,7 +36,7 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import yaml
 from PIL import Image
-from rounds import ROUNDS
+from rounds import ROUNDS, sized
 from skimage import data as photos
 from texts import BATCH, MODEL, TEXTS, write_texts
 
@@ -45,8 +45,9 @@ from support.documents.minimal import document
 HERE = Path(__file__).parent
 NOISE = 0.1
 """How far a ratio may fall below its limit by chance alone, on a machine with two cores."""
-IMAGES, SHAPE = 8000, (300, 400)
-ROWS, FILES, ROW_GROUP = 20_000_000, 20, 250_000
+IMAGES, SHAPE = sized(8000), (300, 400)
+FILES, ROW_GROUP = 20, 250_000
+ROWS = FILES * sized(1_000_000)
 SMALL = 1000
 FEW = 64
 START_SECONDS = 2.0

@@ -8,10 +8,12 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import cluster
@@ -29,31 +31,57 @@ from letters import up as up_one
 def up(batch):
     return {"up": [up_one(text) for text in batch["text"]]}
 """
+PLACES = """
+import ray
+
+def node(batch, column):
+    return {**batch, column: [ray.get_runtime_context().get_node_id()] * len(batch["image"])}
+
+def before(batch):
+    return node(batch, "before")
+
+def after(batch):
+    return node(batch, "after")
+
+class See:
+    def __call__(self, batch):
+        return node(batch, "see")
+"""
+
+
+@contextmanager
+def started(files: str, *arguments: str, group: str) -> Iterator[None]:
+    """Start a node of a Ray cluster with a token, for a worker group. It finds no modules."""
+    command = [
+        *(str(PROGRAM.with_name("ray")), "start", "--block", "--disable-usage-stats"),
+        *(f"--labels=batchinference.dev/group={group}", "--object-store-memory=100000000"),
+    ]
+    env = {**os.environ, "HOME": f"{files}/home", "RAY_AUTH_TOKEN": TOKEN,
+           "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}  # fmt: skip
+    log = Path(files) / group
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, *arguments], cwd=files, env=env, stdout=output, stderr=output
+        )
+    try:
+        wait_until(lambda: "Ray runtime started" in log.read_text(), log.name, 300)
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
 
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[str]:
-    """Yield the address of a Ray cluster with a token. Its directory contains no modules."""
+    """Yield the address of a Ray cluster with a node for CPU work and a node with a device."""
     with tempfile.TemporaryDirectory(prefix="ray-") as files:
         (Path(files) / "home").mkdir()
-        program = str(PROGRAM.with_name("ray"))
-        command = [
-            *(program, "start", "--head", "--block", "--port=0", "--num-cpus=3"),
-            *("--labels=batchinference.dev/group=cpu", "--include-dashboard=false"),
-            *(f"--temp-dir={files}/r", "--object-store-memory=100000000", "--disable-usage-stats"),
-        ]
-        log = Path(files) / "log"
-        env = {**os.environ, "HOME": f"{files}/home", "RAY_AUTH_TOKEN": TOKEN,
-               "RAY_AUTH_MODE": "token", "RAY_worker_niceness": "0"}  # fmt: skip
-        with log.open("w") as output:
-            process = subprocess.Popen(command, cwd=files, env=env, stdout=output, stderr=output)
-        try:
-            wait_until(lambda: "Ray runtime started" in log.read_text(), log.name, 300)
-            current = Path(files) / "r" / "ray_current_cluster"
-            yield current.read_text().strip()
-        finally:
-            process.terminate()
-            process.wait(60)
+        alone = ["--head", "--port=0", "--include-dashboard=false", f"--temp-dir={files}/r"]
+        with started(files, *alone, "--num-cpus=3", group="cpu"):
+            address = (Path(files) / "r" / "ray_current_cluster").read_text().strip()
+            device = [f"--address={address}", "--num-cpus=4", '--resources={"NPU": 1}']
+            with started(files, *device, group="see"):
+                yield address
 
 
 def job_in(directory: Path) -> None:
@@ -85,6 +113,33 @@ def test_job_with_modules_runs_on_a_ray_that_wants_a_token(
     assert done.returncode == 0, done.stderr
     assert [row["up"] for row in rows_of(tmp_path / "out")] == ["X", "Y"]
     assert "INFO" not in done.stderr
+
+
+@pytest.mark.long("remote")
+def test_decoding_does_not_occupy_the_node_of_a_device(head: str, tmp_path: Path) -> None:
+    """It has free CPUs, and the other node has more work than CPUs."""
+    (tmp_path / "in").mkdir()
+    for number in range(30):
+        Image.new("RGB", (400, 300)).save(tmp_path / "in" / f"{number}.png")
+    see = {"python": {"callable": "places:See"}, "resources": {"custom": {"NPU": 1}}}
+    steps = [
+        {"name": "before", "python": {"callable": "places:before"}},
+        {"name": "see", **see, "batchSize": 4},
+        {"name": "after", "python": {"callable": "places:after"}},
+        {"name": "slim", "dropColumns": ["image"]},
+    ]
+    source = str(tmp_path / "in")
+    job = job_document("places", source, tmp_path / "out", steps=steps, read={"format": "images"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "places.py").write_text(PLACES)
+    run = ["run", "--address", head, "job.yaml"]
+    done = Command(run, tmp_path, {"RAY_AUTH_TOKEN": TOKEN}).run(timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "out")
+    assert len(rows) == 30
+    (on_cpus,) = {node for row in rows for node in (row["before"], row["after"])}
+    (on_device,) = {row["see"] for row in rows}
+    assert on_cpus != on_device
 
 
 def test_address_where_nothing_answers_is_named() -> None:

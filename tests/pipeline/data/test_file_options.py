@@ -142,7 +142,7 @@ def test_override_num_blocks_sets_the_tasks(tmp_path: Path) -> None:
         given_ = open_input("text", tmp_path / "in", override_num_blocks=blocks).given
         options = {"override_num_blocks": blocks}
         read = job(read={"format": "text", "paths": ["in"], "options": options}).spec.read
-        sizing = sizing_of(given_, read, given_.count())
+        sizing = sizing_of(given_, read, given_.count(), merged=True)
         assert sizing.blocks == blocks
         assert len(given_.read_tasks(sizing.read_tasks)) == tasks
 

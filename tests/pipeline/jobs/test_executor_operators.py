@@ -12,6 +12,7 @@ from ray.data import DataContext, Dataset
 
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.control import ExecutionControl
+from batchinference.pipeline.execution.executor import MIN_LARGE_TASKS
 from batchinference.pipeline.execution.staged import StagedExecution
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import files as input_files
@@ -86,6 +87,15 @@ def test_tasks_are_fused_but_pools_and_writing_are_not(
     assert operators(written[0]) == expected
     options = DataContext.get_current().execution_options
     assert options.preserve_order == ("order" in write)
+
+
+def test_files_that_are_not_merged_are_few(tmp_path: Path) -> None:
+    """With as many tasks as for merged files, the output of 401 rows would have 24 files."""
+    source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(401)]})
+    write = {"format": "webdataset"}
+    run = run_job(job_document("job", source, tmp_path / "out", write=write))
+    assert run.counts == (401, 401, 0, 0)
+    assert len(list((tmp_path / "out").glob("*.tar"))) == MIN_LARGE_TASKS * 3  # Ray has 3 CPUs
 
 
 def test_job_without_pools_needs_no_operators(tmp_path: Path, written: list[Dataset]) -> None:

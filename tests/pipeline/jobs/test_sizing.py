@@ -20,6 +20,7 @@ from batchinference.pipeline.input.planning import (
     MAX_TASKS,
     MIN_BLOCK_ROWS,
     MIN_COMMITS,
+    MIN_FILES,
     MIN_TASKS,
     SAMPLED_FILES,
     TASK_BYTES,
@@ -63,7 +64,7 @@ def frozen(files: int, size: int) -> InputSnapshot:
 
 
 def cut(files: int, size: int, count: RowCount | None, read: Read = TEXT) -> Sizing:
-    return sizing_of(frozen(files, size), read, count)
+    return sizing_of(frozen(files, size), read, count, merged=True)
 
 
 @given(FILES, FILE_SIZES, ROWS, st.sampled_from([TEXT, IMAGES]))
@@ -117,6 +118,11 @@ def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
 )
 def test_cuts(files: int, size: int, rows: int, expected: Sizing) -> None:
     assert cut(files, size, RowCount(rows, estimated=False)) == expected
+
+
+def test_files_that_are_not_merged_are_fewer() -> None:
+    few = sizing_of(frozen(1, 10_000), TEXT, RowCount(401, estimated=False), merged=False)
+    assert few.rows_per_file == 401 // MIN_FILES
 
 
 def test_large_rows_make_short_files() -> None:

@@ -49,6 +49,7 @@ from batchinference.pipeline.input.snapshot import (
     read_snapshot,
     read_snapshot_with_digest,
 )
+from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.preflight import check_input, check_job
 from batchinference.pipeline.report.builder import finished_report
@@ -93,7 +94,8 @@ def prepare(
         _check_may_start_over(spec, state)
         start = None
     count = source.count(start.ends if start else NOTHING)
-    sizing = sizing_of(source, spec.read, count)
+    merged = part_format_of(spec.write) is not None
+    sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)

@@ -40,8 +40,8 @@ from batchinference.spec.write import WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
-TASK_TEXTS, MIN_TEXT_TASKS = 2048, 3
-"""Rows of a fused task if they are texts for a model, and the minimum number of such tasks for each
+LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
+"""Rows of a fused task that should have many rows, and the minimum number of such tasks for each
 one that the CPUs can run."""
 
 
@@ -70,14 +70,15 @@ class Executor:
             self._staged(tasks, blocks, self._window_limits(share)).run()
 
     def _fused_tasks(self, sizing: Sizing, share: float) -> int:
-        """Return the number of fused tasks. If the first model may read texts, there are fewer, so
-        that each has rows for a window."""
+        """Return the number of fused tasks. There are fewer if the first model may read texts, so
+        that each has rows for a window, and if output files are not merged."""
         read, count = self._spec.read, self._prepared.count
         texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
-        if not texts or count is None or read.options.override_num_blocks:
+        large = texts or part_format_of(self._spec.write) is None
+        if not large or count is None or read.options.override_num_blocks:
             return sizing.blocks
         at_once = all_cpus(self._plan) / self._plan.task_cpus
-        least = max(share * count.rows / TASK_TEXTS, MIN_TEXT_TASKS * at_once)
+        least = max(share * count.rows / LARGE_TASK_ROWS, MIN_LARGE_TASKS * at_once)
         return min(sizing.blocks, math.ceil(least))
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
-MIN_COMMITS = 32
-"""Minimum number of commits, so that even a small job shows progress."""
+MIN_COMMITS, MIN_FILES = 32, 8
+"""Minimum number of commits, so that even a small job shows progress: if small files are merged at
+the end of the job, and if they are not."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
@@ -68,8 +69,9 @@ class Measured(Protocol):
     def size(self) -> int: ...
 
 
-def sizing_of(given: Measured, read: Read, count: RowCount | None) -> Sizing:
-    """Return the sizing for an input. `count` is None if the number of rows is unknown."""
+def sizing_of(given: Measured, read: Read, count: RowCount | None, *, merged: bool) -> Sizing:
+    """Return the sizing for an input. `count` is None if the number of rows is unknown. `merged`
+    says whether small output files are merged at the end of the job."""
     files, size = len(given), given.size
     rows = count.rows if count else size // 100
     tasks = _tasks(files, size, rows, read)
@@ -77,7 +79,8 @@ def sizing_of(given: Measured, read: Read, count: RowCount | None) -> Sizing:
     blocks = tasks * max(1, math.ceil(wanted / max(1, tasks)))
     if chosen := read.options.override_num_blocks:
         tasks = blocks = chosen
-    rows_per_file = min(rows // MIN_COMMITS, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
+    commits = MIN_COMMITS if merged else MIN_FILES
+    rows_per_file = min(rows // commits, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
     return Sizing(tasks, blocks, max(1, rows_per_file))
 
 

@@ -14,21 +14,13 @@ from apiserver.operators import Operators
 from support.cluster.chart import Chart
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
-from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import PlayedJob
-from support.servers.api_server import ApiServer, new_namespace, running
+from support.servers.api_server import ApiServer, new_namespace
 from support.servers.dashboard import Dashboard
 
 Object = dict[str, Any]
 Start = Callable[..., OperatorProcess]
-
-
-@pytest.fixture(scope="module")
-def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Run an API server without any definition."""
-    with running(kubebuilder_assets(), tmp_path_factory.mktemp("bare")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def namespace(operator: Kubectl) -> Iterator[Kubectl]:
     run(["kubectl", "create", "namespace", name])
     run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
     yield PatientKubectl(name)
-    run(["kubectl", "delete", "namespace", name, "--timeout=120s"], timeout=130)
+    run(["kubectl", "delete", "namespace", name, "--wait=false"])
 
 
 @pytest.fixture(scope="session")

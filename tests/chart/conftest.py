@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.cluster.chart import Chart, own_chart, whole_chart
-from support.cluster.kubectl import eventually
 from support.cluster.release import Release
-from support.engines import kubebuilder_assets
-from support.servers.api_server import ApiServer, running
+from support.servers.api_server import ApiServer
 
 
 @pytest.fixture(scope="session")
@@ -27,18 +25,14 @@ def with_kuberay() -> Chart:
     return whole_chart()
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Start an API server without controllers: objects stay as Helm wrote them; no pod starts."""
-    with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
-        yield server
-
-
 @pytest.fixture
-def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release]:
-    """Return a release that is not installed yet. Delete its objects elsewhere afterwards."""
-    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-    yield Release(chart, server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
+def release(chart: Chart, bare_server: ApiServer, tmp_path: Path) -> Iterator[Release]:
+    """Return a release that is not installed yet. Delete its objects elsewhere afterwards.
+
+    The server has no controllers: objects stay as Helm wrote them, and no pod starts.
+    """
+    kubeconfig = bare_server.kubeconfig(tmp_path / "kubeconfig")
+    yield Release(chart, bare_server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
     ours = "app.kubernetes.io/managed-by=Helm"
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     places = [f"namespaces/{name}" for name in ("default", "kube-public", "kube-system")]
@@ -47,7 +41,4 @@ def release(chart: Chart, server: ApiServer, tmp_path: Path) -> Iterator[Release
         *(f"{rbac}/{one}/{plural}" for one in places for plural in ("roles", "rolebindings")),
         *(f"/api/v1/{one}/configmaps" for one in places),
     ):
-        server.call("DELETE", path, labelSelector=ours)
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    server.call("DELETE", definitions)
-    eventually("no definitions", lambda: not server.get(definitions)["items"], 30, 0.05)
+        bare_server.call("DELETE", path, labelSelector=ours)

@@ -6,6 +6,7 @@ The example `vllm` runs on Ray (pipeline/jobs/test_vllm_jobs.py).
 from __future__ import annotations
 
 import csv
+import functools
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -72,11 +73,12 @@ def test_keras_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert np.abs(expected - x**2).mean() < 0.2
 
 
-def test_legacy_predictor(tmp_path: Path) -> None:
+def test_legacy_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = prepared("legacy-predictor", tmp_path)
+    legacy = module_of("legacy-predictor", "legacy")
+    monkeypatch.setattr(legacy, "seeded_resnet152", functools.cache(legacy.seeded_resnet152))
     rows = rows_made_by(copy)
     assert len(rows) == len(list((copy / "data").iterdir()))
-    legacy = module_of("legacy-predictor", "legacy")
     weights = torchvision.models.ResNet152_Weights.DEFAULT
     predictor = legacy.TorchPredictor(legacy.seeded_resnet152, weights)
     probabilities = predictor.predict_batch([Image.open(rows[0]["path"])])
@@ -129,9 +131,9 @@ def test_text_generation(tmp_path: Path) -> None:
     assert len({row["sentence"] for row in rows}) > 6
     step = job_of(copy)["spec"]["steps"][0]
     step["model"]["source"] = str(copy / "model")
-    again = load_step(Step.model_validate(step), Device())(pa.Table.from_pylist(rows))
+    again = load_step(Step.model_validate(step), Device())(pa.Table.from_pylist(rows[:2]))
     assert isinstance(again, pa.Table)
-    assert again.to_pylist() == rows, "the same seed writes the same"
+    assert again.to_pylist() == rows[:2], "the same seed writes the same"
 
 
 def test_image_captioning(tmp_path: Path) -> None:

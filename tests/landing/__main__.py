@@ -28,7 +28,7 @@ from landing.plan import LONG_MINUTES, TOTAL_BUDGET, plan
 from landing.run import Landing
 from landing.steps import Result, Step, run_command
 from landing.suite import SuiteResult
-from landing.table import timing_table
+from landing.table import report
 from landing.verdict import failures
 
 GROUPS = Path("tests/long.toml")
@@ -63,9 +63,10 @@ def run_landing(groups: Sequence[Group]) -> int:
     seconds = time.monotonic() - begin
     _record(chosen, results)
     failed = failures(results, dues, seconds, limit)
-    _print_report(
-        steps, results, factor, Result("total", "failed" if failed else "passed", seconds)
-    )
+    total = Result("total", "failed" if failed else "passed", seconds)
+    budgets = {step.name: step.budget for step in steps} | {"total": TOTAL_BUDGET}
+    print("\n=== landing")
+    print(report([*results, SuiteResult(total)], budgets, factor))
     _print_long_tier(dues, chosen)
     print("".join(f"FAILED {line}\n" for line in failed))
     print(f"{sum(each.passed for each in results)} passed, "
@@ -92,17 +93,6 @@ def _record(chosen: Sequence[Due], results: Sequence[SuiteResult]) -> None:
 def _record_pass(group: Group) -> None:
     today = dt.datetime.now(dt.UTC).date().isoformat()
     write_pass(PASSES, group, today, guarded_hash(group))
-
-
-def _print_report(
-    steps: Sequence[Step], results: Sequence[SuiteResult], factor: float, total: Result
-) -> None:
-    budgets = {step.name: step.budget for step in steps} | {"total": TOTAL_BUDGET}
-    print("\n=== landing")
-    print(timing_table([*(each.result for each in results), total], budgets, factor))
-    for each in results:
-        for test in each.flaky:
-            print(f"FLAKY  {test} failed and passed when it was run again")
 
 
 def _print_long_tier(dues: Sequence[Due], chosen: Sequence[Due]) -> None:

@@ -11,7 +11,7 @@ import os
 import pytest
 
 GROUPS = {
-    **{"one_ray": "ray", "server": "apiserver", "s3": "s3"},
+    **{"one_ray": "ray", "server": "apiserver", "one_bare_server": "apiserver", "s3": "s3"},
     **dict.fromkeys(("bert", "minilm", "resnet", "tiny", "vit"), "models"),
 }
 """The xdist group of the tests that use each fixture. The first match wins."""

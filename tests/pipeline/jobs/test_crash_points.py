@@ -21,8 +21,8 @@ A kill before a step keeps what the previous steps have written. Commits survive
 reads the manifests, removes files that no manifest names, and reads only the missing rows.
 
 Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing` kills
-jobs before every step on a disk, and before one step of each kind on S3. It kills a job that
-overwrites before one step of each kind, and before every step after the switch to the new output.
+jobs before every step on a disk, and before one write of each kind on S3. It kills a job that
+overwrites before one write of each kind, and before every step after the switch to the new output.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from support.jobs.crash_points import (
     on_disk,
     on_disk_and_long_on_s3,
     one_of_each_kind,
+    one_write_of_each_kind,
 )
 from support.jobs.on_ray import without_order
 from support.jobs.without_ray import ROWS
@@ -157,7 +158,7 @@ def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], 
 @pytest.mark.scaled("crash-points")
 def test_next_run_finishes_a_job_killed_before_any_step(place: Place) -> None:
     steps = place.run(place.job("undisturbed")).steps
-    chosen = every_step if place.local or in_long_tier() else one_of_each_kind
+    chosen = every_step if place.local or in_long_tier() else one_write_of_each_kind
     assert faults(finished_by_the_next_run(place, steps), chosen(steps)) == {}
 
 
@@ -250,7 +251,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
 
     kills = set(every_step(steps))
     if not in_long_tier():  # the steps before the switch are those of a job without `overwrite`
-        kills -= {*range(switch)} - {*one_of_each_kind(steps)}
+        kills -= {*range(switch)} - {*one_write_of_each_kind(steps)}
     assert faults(check, sorted(kills)) == {}
 
 

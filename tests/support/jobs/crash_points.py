@@ -201,6 +201,11 @@ def one_of_each_kind(steps: list[str]) -> list[int]:
     return list({name: n for n, name in enumerate(steps) if ": " not in name}.values())
 
 
+def one_write_of_each_kind(steps: list[str]) -> list[int]:
+    """Return the number of the last write of each kind, and of the end."""
+    return [n for n in one_of_each_kind(steps) if steps[n] == END or steps[n].startswith("write")]
+
+
 def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int, list[str]]:
     """Return the faults that the check finds, by case, without cases that have none."""
     cases = list(cases)

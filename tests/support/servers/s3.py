@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -44,14 +45,7 @@ class S3Server:
 
     def client(self) -> Any:
         """Return a boto3 client, which is independent of the product's code."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.endpoint,
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-            region_name="us-east-1",
-            config=Config(s3={"addressing_style": "path"}),
-        )
+        return _client(self.endpoint)
 
     def put(self, bucket: str, objects: dict[str, bytes]) -> None:
         for key, content in objects.items():
@@ -67,6 +61,18 @@ class S3Server:
             for key in keys
             if not key.endswith("/")
         }
+
+
+@functools.cache
+def _client(endpoint: str) -> Any:
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}),
+    )
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from landing.steps import Result, Step
 from landing.suite import SuiteResult, run_suite
+from landing.table import report
 from landing.verdict import failures
 
 SUITE = Step("test", ("all",), 10, is_suite=True)
@@ -47,6 +48,9 @@ def test_test_that_passes_when_run_again_is_flaky() -> None:
     assert found.result.ok
     assert found.result.seconds == 10.0
     assert found.flaky == ("a", "b")
+    lines = report([found], {"test": 9.0}, factor=1.0).splitlines()
+    assert "passed OVER" in lines[1]
+    assert [line.split()[:2] for line in lines[3:]] == [["FLAKY", "a"], ["FLAKY", "b"]]
 
 
 def test_test_that_fails_twice_fails_the_suite() -> None:

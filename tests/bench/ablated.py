@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import job, row_batch, row_ids
+from batchinference.pipeline import job, row_batch
 from batchinference.pipeline.commit import attempt, committer, snapshot
 from batchinference.pipeline.execution import fused, fused_steps, step_runner, text_windows
 from batchinference.pipeline.execution.error_isolation import Part
+from batchinference.pipeline.input import scan
 from batchinference.pipeline.row_batch import NO_ROWS, RowBatch
 
 PART = "ABLATION"
@@ -40,7 +41,7 @@ def without_row_ids() -> None:
         lengths = text_windows.text_lengths(batch.table, columns)
         return batch if lengths is None else batch.taken(np.argsort(-lengths))
 
-    row_ids.consecutive = same
+    scan.consecutive_ids = same
     fused_steps.longest_first = longest_first
     row_batch.RowBatch.derived = derived  # type: ignore[method-assign]
     row_batch.RowBatch.in_order_of = lambda self, ids: self  # type: ignore[method-assign]

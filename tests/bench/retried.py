@@ -13,13 +13,12 @@ import time
 
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
 
 EACH, FAILED = 100_000, 1_000
@@ -28,7 +27,7 @@ EACH, FAILED = 100_000, 1_000
 
 def piece_of(file: int, paths: pa.ChunkedArray, errors: Location) -> ManifestEntry:
     every = EACH // FAILED
-    failed = RowBatch.unreadable(row_ids.consecutive(file, 0, EACH)[::every], ValueError("no"))
+    failed = RowBatch.unreadable(consecutive_ids(file, 0, EACH)[::every], ValueError("no"))
     records = error_records(failed.errors, paths)
     ((ending, content),) = ParquetWriter("snappy").files(records)
     name = f"part-{file}{ending}"

@@ -19,7 +19,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.data._internal.arrow_ops import transform_pyarrow
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import (
     concat,
     rows_of,
@@ -38,7 +37,14 @@ from batchinference.pipeline.execution.block_codec import (
     has_data,
 )
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, merged
+from batchinference.pipeline.row_batch import (
+    FULL_SHARE,
+    ROW_MASK,
+    RowBatch,
+    consecutive_ids,
+    merged,
+    pack_id,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -74,7 +80,7 @@ def batch_of(draw: st.DrawFn, file: int) -> RowBatch:
     """Return a batch of rows of a file after steps that failed, filtered and multiplied rows."""
     children = draw(OUTCOMES)
     parents = np.array([row for row, found in enumerate(children) for _ in found], dtype=np.int64)
-    rows = row_ids.consecutive(file, 0, len(children))
+    rows = consecutive_ids(file, 0, len(children))
     given_: dict[str, list[int]] = {"good": [], "failed": [], "filtered": []}
     for number, outcome in enumerate(outcome for found in children for outcome in found):
         given_[outcome].append(number)
@@ -82,7 +88,7 @@ def batch_of(draw: st.DrawFn, file: int) -> RowBatch:
         given_["good"] = draw(st.permutations(given_["good"]))
     ids = {name: rows[parents[numbers]] for name, numbers in given_.items()}
     shares = st.lists(st.integers(1, FULL_SHARE - 1), min_size=len(rows), max_size=len(rows))
-    errors = [failed(file, row & row_ids.ROW_MASK) for row in ids["failed"].tolist()]
+    errors = [failed(file, row & ROW_MASK) for row in ids["failed"].tolist()]
     return replace(
         merged([*errors, *([end(file, len(rows))] if draw(st.booleans()) else [])]),
         table=draw(table_of(given_["good"])) if given_["good"] else pa.table({}),
@@ -168,7 +174,7 @@ def test_only_divided_rows_have_shares() -> None:
     assert block.column(SHARE).to_pylist() == [half, half, FULL_SHARE, None, None]
     assert decode(block).shares is None
     assert shares_of(decode(block.slice(1))) == {0: half, 1: FULL_SHARE, 2: FULL_SHARE,
-                                                 row_ids.pack(0, 3): FULL_SHARE}  # fmt: skip
+                                                 pack_id(0, 3): FULL_SHARE}  # fmt: skip
 
 
 def test_share_is_divided_without_remainder() -> None:

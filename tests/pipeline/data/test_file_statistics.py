@@ -19,7 +19,7 @@ from batchinference.pipeline.input.readers import numpy as numpy_reader
 from batchinference.pipeline.input.readers import parquet as parquet_reader
 from batchinference.pipeline.input.readers.base import FileStats
 from batchinference.pipeline.input.snapshot import ResumedInput
-from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.row_batch import MissingRows
 from batchinference.spec.read import ParquetOptions, ReadFiles, ReadNumpy, ReadParquet
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.inputs.read_files import Outcome

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.input.readers.base import BadRow, Chunk, size_of, within
-from batchinference.pipeline.row_ids import MissingRows, RowRange
+from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Place, open_input

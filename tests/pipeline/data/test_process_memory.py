@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from batchinference.pipeline.execution import memory
+from batchinference.pipeline.execution import task_notes
 from batchinference.pipeline.execution.block_codec import decode, encode
-from batchinference.pipeline.execution.memory import peak_bytes
 from batchinference.pipeline.execution.staged import BlockReader, BlockStage
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.execution.task_notes import peak_bytes
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -25,7 +25,7 @@ Peak = Callable[[int], None]
 @pytest.fixture
 def peak(monkeypatch: pytest.MonkeyPatch) -> Peak:
     """Return a function that sets the peak memory of the process, in bytes."""
-    return lambda size: monkeypatch.setattr(memory, "peak_bytes", lambda: size)
+    return lambda size: monkeypatch.setattr(task_notes, "peak_bytes", lambda: size)
 
 
 def reading() -> Iterator[RowBatch]:

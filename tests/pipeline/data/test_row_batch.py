@@ -9,8 +9,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import row_ids
-from batchinference.pipeline.row_batch import RowBatch, merged, resized
+from batchinference.pipeline.row_batch import (
+    READ_STEP,
+    RowBatch,
+    consecutive_ids,
+    merged,
+    pack_id,
+    resized,
+)
 from support.outputs.batches import (
     end,
     errors_of,
@@ -27,20 +33,20 @@ from support.tiers import examples
 
 def test_rows_that_were_read_are_their_own_input_rows() -> None:
     batch = good(3, 10, ["a", "b"])
-    assert batch.ids.tolist() == batch.source.tolist() == [row_ids.pack(3, row) for row in (10, 11)]
+    assert batch.ids.tolist() == batch.source.tolist() == [pack_id(3, row) for row in (10, 11)]
     assert outcomes(batch) == dict.fromkeys(batch.ids.tolist(), "good")
     assert (batch.shares, batch.ends, batch.notes) == (None, (), ())
 
 
 def test_unreadable_rows_share_their_error() -> None:
     error = ValueError("postgres://u:pw@h/db " + "x" * 5_000_000 + " the end")
-    batch = RowBatch.unreadable(row_ids.consecutive(0, 4, 2), error)
+    batch = RowBatch.unreadable(consecutive_ids(0, 4, 2), error)
     assert outcomes(batch) == {4: "failed", 5: "failed"}
     (text,) = set(errors_of(batch).values())
     assert len(text) < 5000
     assert text.startswith("ValueError: postgres://***@h/db xxx")
     assert text.endswith("xxx the end")
-    assert set(batch.errors.column("step").to_pylist()) == {row_ids.READ_STEP}
+    assert set(batch.errors.column("step").to_pylist()) == {READ_STEP}
 
 
 def test_step_divides_rows_into_good_failed_and_filtered_ones() -> None:
@@ -78,7 +84,7 @@ def test_merged_batches_hold_all_of_each() -> None:
     whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
     assert rows_of(whole) == [
         (0, {"n": "a", "m": None}),
-        (row_ids.pack(1, 0), {"n": None, "m": 1.5}),
+        (pack_id(1, 0), {"n": None, "m": 1.5}),
     ]
     assert list(outcomes(whole).values()) == ["good", "failed", "good", "filtered"]
     assert whole.ends == ((0, 2), (1, 2))

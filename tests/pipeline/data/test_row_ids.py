@@ -14,13 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.execution.block_codec import decode
 from batchinference.pipeline.execution.staged import RowSource
 from batchinference.pipeline.input.files import tasks_of
 from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.readers.whole_file import BinaryReader
-from batchinference.pipeline.row_ids import READ_STEP
+from batchinference.pipeline.row_batch import (
+    MAX_FILES,
+    READ_STEP,
+    ROW_BITS,
+    consecutive_ids,
+    pack_id,
+    unpack_ids,
+)
 from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
 
@@ -91,7 +97,7 @@ def test_row_numbers_are_contiguous_from_zero(opened: Input) -> None:
 def test_end_follows_the_rows_of_a_file_of_several_rows(opened: Input) -> None:
     ended: list[int] = []
     for batch in opened.read().batches:
-        files = set((batch.source >> row_ids.ROW_BITS).tolist())
+        files = set((batch.source >> ROW_BITS).tolist())
         assert files.isdisjoint(ended)
         ended += [file for file, _ in batch.ends]
     assert ended == ([] if opened.given.rows_each else list(range(5)))
@@ -158,24 +164,24 @@ def test_tasks_have_similar_sizes(sizes: list[int], tasks: int) -> None:
     assert [len(chosen) for chosen in tasks_of(files_of([0] * 100), 4)] == [25, 25, 25, 25]
 
 
-MAX_ROWS = 1 << row_ids.ROW_BITS
-PLACES = st.tuples(st.integers(0, row_ids.MAX_FILES - 1), st.integers(0, MAX_ROWS - 1))
+MAX_ROWS = 1 << ROW_BITS
+PLACES = st.tuples(st.integers(0, MAX_FILES - 1), st.integers(0, MAX_ROWS - 1))
 FEW = settings(max_examples=examples(100))
 
 
 @FEW
 @given(places=st.lists(PLACES, min_size=1))
 def test_id_holds_file_and_row(places: list[tuple[int, int]]) -> None:
-    ids = np.array([row_ids.pack(file, row) for file, row in places], dtype=np.int64)
-    files, numbers = row_ids.unpack(ids)
+    ids = np.array([pack_id(file, row) for file, row in places], dtype=np.int64)
+    files, numbers = unpack_ids(ids)
     assert list(zip(files.tolist(), numbers.tolist(), strict=True)) == places
 
 
 @FEW
 @given(one=PLACES, other=PLACES)
 def test_ids_follow_the_input_order(one: tuple[int, int], other: tuple[int, int]) -> None:
-    assert (row_ids.pack(*one) < row_ids.pack(*other)) == (one < other)
-    assert (row_ids.pack(*one) == row_ids.pack(*other)) == (one == other)
+    assert (pack_id(*one) < pack_id(*other)) == (one < other)
+    assert (pack_id(*one) == pack_id(*other)) == (one == other)
 
 
 @FEW
@@ -183,11 +189,11 @@ def test_ids_follow_the_input_order(one: tuple[int, int], other: tuple[int, int]
 def test_rows_are_numbered_from_the_first(place: tuple[int, int], count: int) -> None:
     file, first = place
     first = min(first, MAX_ROWS - count)
-    expected = [row_ids.pack(file, first + number) for number in range(count)]
-    assert row_ids.consecutive(file, first, count).tolist() == expected
+    expected = [pack_id(file, first + number) for number in range(count)]
+    assert consecutive_ids(file, first, count).tolist() == expected
 
 
 def test_largest_id_fits_into_64_bits() -> None:
-    assert row_ids.pack(row_ids.MAX_FILES - 1, MAX_ROWS - 1) == 2**63 - 1
-    assert row_ids.MAX_FILES > 8_000_000
+    assert pack_id(MAX_FILES - 1, MAX_ROWS - 1) == 2**63 - 1
+    assert MAX_FILES > 8_000_000
     assert MAX_ROWS > 10**12

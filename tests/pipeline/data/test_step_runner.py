@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution import step_time
+from batchinference.pipeline.execution import task_notes
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     WAITS,
     ErrorHandling,
     StageRunner,
 )
-from batchinference.pipeline.execution.step_time import StepTime
+from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
 from batchinference.pipeline.row_batch import RowBatch, merged
@@ -195,7 +195,7 @@ def test_provenance_passes_through() -> None:
 def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is noted at once, later ones as soon as they are a tenth of the time."""
     clock = Mock(perf_counter=Mock(), process_time=Mock())
-    monkeypatch.setattr(step_time, "time", clock)
+    monkeypatch.setattr(task_notes, "time", clock)
     found = StepTime()
     taken = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):

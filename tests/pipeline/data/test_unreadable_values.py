@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import rows_of
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
@@ -23,7 +22,7 @@ from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.csv import CsvWriter
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.unreadable_values import unreadable_rows
 from batchinference.plan import Stage
@@ -80,7 +79,7 @@ def test_unreadable_value_fails_its_row_when_it_is_read(name: str) -> None:
     for start in (0, 1):
         column = array.slice(start)
         table = pa.table({"n": range(len(column)), "c": column})
-        read = batch_of(table, row_ids.consecutive(0, start, len(column)))
+        read = batch_of(table, consecutive_ids(0, start, len(column)))
         assert outcomes(read) == {
             n: "failed" if n == 1 else "good" for n in range(start, len(array))
         }

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
@@ -28,8 +27,14 @@ from batchinference.pipeline.execution.staged import CommitSink
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, RowBatch, merged
-from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.row_batch import (
+    ERRORS,
+    FULL_SHARE,
+    MissingRows,
+    RowBatch,
+    consecutive_ids,
+    merged,
+)
 from batchinference.pipeline.storage.checksummed_json import SEAL
 from batchinference.pipeline.storage.location import Location
 from support.jobs.on_ray import data_files, write_lines
@@ -102,7 +107,7 @@ def test_data_file_has_the_users_columns_only(commit: Committer) -> None:
 def test_failed_row_becomes_an_error_record(
     commit: Committer, layout: Layout, tmp_path: Path
 ) -> None:
-    (row_id,) = row_ids.consecutive(0, 2, 1).tolist()
+    (row_id,) = consecutive_ids(0, 2, 1).tolist()
     columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."], ['{"n": 1}']]
     commit.put(RowBatch(source=np.array([row_id]), errors=pa.table(columns, schema=ERRORS)), task=3)
     assert errors_of(layout) == [

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline import job as pipeline_job
 from batchinference.pipeline import prepare
-from batchinference.pipeline.commit import heartbeat
+from batchinference.pipeline.commit import lease as leases
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
@@ -28,7 +28,7 @@ from support.outputs.verify_command import verified
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.5)
 
 
 class Place:
@@ -126,7 +126,7 @@ def test_output_that_is_being_written_is_not_replaced(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its failed rows are retried while the replacement is computed."""
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(leases, "LEASE_TIMEOUT_SECONDS", 0.5)
     step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
     place.add(c="bad")
     old = place.job("old", steps=[step], errors={"maxRows": 1})
@@ -140,8 +140,10 @@ def test_output_that_is_being_written_is_not_replaced(
     def retry() -> None:
         layout.success.delete()
         lease.write(layout)
-        read = heartbeat._read
-        monkeypatch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+        read = leases._read_heartbeat
+        monkeypatch.setattr(
+            leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
+        )
 
     before(monkeypatch, pipeline_job, "publish", retry)
     new = place.job("new", "other", write={"mode": "overwrite"})
@@ -167,10 +169,12 @@ def test_rows_of_a_live_append_are_not_deleted(
 
     def alive() -> None:
         fail_after_tasks(monkeypatch, append)
-        lease, beats, read = read_lease(layout), itertools.count(), heartbeat._read
+        lease, beats, read = read_lease(layout), itertools.count(), leases._read_heartbeat
         assert lease is not None
         replace(lease, process="").write(layout)  # of another machine
-        monkeypatch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+        monkeypatch.setattr(
+            leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
+        )
 
     if begun == "before the replacement":
         alive()
@@ -190,9 +194,11 @@ def test_nothing_is_appended_while_the_output_is_replaced(
     refused: list[Report] = []
 
     def append() -> None:
-        beats, read = itertools.count(), heartbeat._read
+        beats, read = itertools.count(), leases._read_heartbeat
         with monkeypatch.context() as patch:
-            patch.setattr(heartbeat, "_read", lambda place: read(place) + b"%d" % next(beats))
+            patch.setattr(
+                leases, "_read_heartbeat", lambda place: read(place) + b"%d" % next(beats)
+            )
             refused.append(run_without_ray(place.job("append", "third", write={"mode": "append"})))
 
     place.add("third", z="z1")

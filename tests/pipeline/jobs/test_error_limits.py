@@ -13,8 +13,8 @@ import pytest
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.job import check_errors
 from batchinference.pipeline.output.error_records import bad_row
-from batchinference.pipeline.report.error_budget import check_errors
 from batchinference.spec.error_policy import ErrorPolicy
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.row_batch import pack_id
 from batchinference.pipeline.storage.location import Location
 
 
@@ -24,8 +24,8 @@ def test_each_is_named_once(tmp_path: Path) -> None:
     """The file has several error records for a row of which several parts have failed."""
     ids: list[str | None] = ["3:8", "0:1", "3:8", "2:0"]
     failed = Failed.read(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
-    assert failed.ids.tolist() == [row_ids.pack(0, 1), row_ids.pack(2, 0), row_ids.pack(3, 8)]
-    assert failed.unread.tolist() == [row_ids.pack(0, 1)]
+    assert failed.ids.tolist() == [pack_id(0, 1), pack_id(2, 0), pack_id(3, 8)]
+    assert failed.unread.tolist() == [pack_id(0, 1)]
 
 
 @pytest.mark.parametrize("id_", ["1", "one:1", ":", "", None])

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer, counts_of_group
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
@@ -28,7 +27,7 @@ from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Sto
 from batchinference.pipeline.execution.fused_steps import Steps
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.plan import plan_for_cluster, plan_for_machine
 from support.documents.parsed import spec_of
@@ -421,7 +420,7 @@ def test_each_row_is_committed_once_however_it_is_cut(
         for manifest in manifests
         for entry in manifest.entries
         for file, first, after in entry.row_ranges
-        for row_id in row_ids.consecutive(file, first, after - first).tolist()
+        for row_id in consecutive_ids(file, first, after - first).tolist()
     )
     assert found == sorted(merged(given_).source.tolist())
     assert committer.attempt.counts() == counts_of_group(merged(given_))

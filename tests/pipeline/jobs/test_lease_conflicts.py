@@ -12,10 +12,15 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit import heartbeat, lease
-from batchinference.pipeline.commit.heartbeat import ensure_not_running, identity_of, keep_heartbeat
+from batchinference.pipeline.commit import lease
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.lease import (
+    Lease,
+    ensure_not_running,
+    identity_of,
+    keep_heartbeat,
+    read_lease,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
@@ -31,8 +36,8 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 2.0)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_SECONDS", 2.0)
 
 
 def resource(directory: Path, uid: str, **spec: object) -> Document:
@@ -108,7 +113,7 @@ def test_attempts_of_one_resource_do_not_wait_for_each_other(
 ) -> None:
     run_job(resource(tmp_path, "first"))
     Layout.of(parse(resource(tmp_path, "first")).spec).success.delete()
-    monkeypatch.setattr(heartbeat.time, "sleep", pytest.fail)
+    monkeypatch.setattr(lease.time, "sleep", pytest.fail)
     assert run_job(resource(tmp_path, "first")).report.state == JobState.SUCCEEDED
 
 
@@ -117,7 +122,7 @@ def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: st
     """This happens if a cron job takes longer than its interval."""
     held = HeldJob(tmp_path, "", write={"mode": mode})
     try:
-        with patch.object(heartbeat, "this_process", lambda: "another process"):
+        with patch.object(lease, "this_process", lambda: "another process"):
             run = run_job(held.document)
         assert run.report.reason == "BadOutput"
         assert f"is being written by {identity_of(parse(held.document))}" in str(run.report.message)
@@ -139,7 +144,7 @@ def test_dead_run_of_the_same_file_is_taken_over(
     layout, clock = layout_of(tmp_path / "out"), itertools.count()
     waited: list[float] = []
     time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
-    monkeypatch.setattr(heartbeat, "time", time)
+    monkeypatch.setattr(lease, "time", time)
     machine = lease.this_process().partition("-")[0]
     dead = Lease.new(layout, 1, job="reviews on laptop")
     ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import (
     DataFile,
     Manifest,
@@ -19,12 +18,12 @@ from batchinference.pipeline.commit.manifest import (
     parse_manifest_name,
     ranges_of,
 )
-from batchinference.pipeline.row_batch import FULL_SHARE
+from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
 from support.outputs.made import entry
 from support.tiers import examples
 
-FILES = st.integers(0, 3) | st.integers(0, row_ids.MAX_FILES - 1)
-ROWS = st.integers(0, 40) | st.integers(0, (1 << row_ids.ROW_BITS) - 42)
+FILES = st.integers(0, 3) | st.integers(0, MAX_FILES - 1)
+ROWS = st.integers(0, 40) | st.integers(0, (1 << ROW_BITS) - 42)
 COUNTS = st.builds(RowCounts, *[st.integers(0, 10**12)] * 4)
 TEXT = st.text(max_size=9)
 PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
@@ -54,7 +53,7 @@ MANIFESTS = st.builds(
 
 
 def ids_of(pairs: list[tuple[int, int]]) -> np.ndarray:
-    return np.array([row_ids.pack(*pair) for pair in pairs], dtype=np.int64)
+    return np.array([pack_id(*pair) for pair in pairs], dtype=np.int64)
 
 
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))
@@ -72,7 +71,7 @@ def test_there_are_no_more_ranges_than_needed(pairs: list[tuple[int, int]]) -> N
 
 
 def test_ranges_do_not_cross_files() -> None:
-    last = (1 << row_ids.ROW_BITS) - 1
+    last = (1 << ROW_BITS) - 1
     row_ranges = ranges_of(ids_of([(0, last - 1), (1, 0)]))
     assert row_ranges == [(0, last - 1, last), (1, 0, 1)]
 

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import (
     JobFailure,
     ModelLoad,
 )
-from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.preflight import check_errors_path
 from batchinference.pipeline.prepare import NothingToDo, prepare

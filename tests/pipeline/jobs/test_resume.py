@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.row_batch import MissingRows
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.inputs.formats import pictures, png

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,
@@ -31,8 +30,7 @@ from batchinference.pipeline.commit.row_coverage import (
 )
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
-from batchinference.pipeline.row_batch import FULL_SHARE
-from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, MissingRows, pack_id
 from support.outputs.made import OURS, entry
 from support.tiers import examples
 
@@ -46,7 +44,7 @@ PARTS = st.dictionaries(ROW, st.integers(1, 3), max_size=3)
 
 
 def row_ranges(of: Iterable[Row]) -> list[Range]:
-    return ranges_of(np.array([row_ids.pack(*row) for row in of], dtype=np.int64))
+    return ranges_of(np.array([pack_id(*row) for row in of], dtype=np.int64))
 
 
 def holding(whole: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> ManifestEntry:
@@ -236,7 +234,7 @@ def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -
 
 @given(SETS, st.lists(ROW))
 def test_row_is_held_or_not(there: set[Row], rows: list[Row]) -> None:
-    held, ids = RowSet.of([holding(there)]), [row_ids.pack(*row) for row in rows]
+    held, ids = RowSet.of([holding(there)]), [pack_id(*row) for row in rows]
     inside = [row in there for row in rows]
     assert [held.has(id_) for id_ in ids] == inside
     assert held.holds(np.array(ids, dtype=np.int64)).tolist() == inside
@@ -318,11 +316,11 @@ def test_first_gaps_are_named_and_the_rest_counted() -> None:
 
 
 def test_shares_of_the_last_possible_row() -> None:
-    last: Share = (row_ids.MAX_FILES - 1, (1 << row_ids.ROW_BITS) - 2, QUARTER)
+    last: Share = (MAX_FILES - 1, (1 << ROW_BITS) - 2, QUARTER)
     one = entry(shares=[last])
     rest = entry(shares=[(*last[:2], 3 * QUARTER)])
     assert resolve_overlaps([one, rest]) == [one, rest]
-    assert RowSet.of([one, rest]).has(row_ids.pack(*last[:2]))
+    assert RowSet.of([one, rest]).has(pack_id(*last[:2]))
 
 
 def test_rows_after_the_end_of_a_file_are_refused() -> None:

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.input.files import FileInput, open_files, parts_of
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.planning import SAMPLED_FILES, with_row_counts
 from batchinference.pipeline.input.readers.base import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 from batchinference.spec.read import Read, ReadFiles
 
 _READ: TypeAdapter[Read] = TypeAdapter(Read)
@@ -80,7 +79,7 @@ class Outcome:
 
 
 def _places(ids: np.ndarray) -> list[Place]:
-    files, rows = row_ids.unpack(ids)
+    files, rows = unpack_ids(ids)
     return list(zip(files.tolist(), rows.tolist(), strict=True))
 
 

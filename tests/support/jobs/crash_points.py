@@ -29,7 +29,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 
-from batchinference.pipeline.commit import heartbeat
+from batchinference.pipeline.commit import lease as leases
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import Report
@@ -219,7 +219,7 @@ def _run_in_child(
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a crash of the machine loses written data
-    heartbeat.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
+    leases.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
     steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log)
     steps.count()
     if task is None:

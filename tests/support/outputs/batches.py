@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.errors import describe
-from batchinference.pipeline.row_batch import ERRORS, RowBatch, merged
+from batchinference.pipeline.row_batch import ERRORS, RowBatch, consecutive_ids, merged, pack_id
 
 Run = Callable[[RowBatch], RowBatch]
 
@@ -20,19 +19,19 @@ Run = Callable[[RowBatch], RowBatch]
 def good(file: int, first: int, rows: pa.Table | Sequence[Any]) -> RowBatch:
     """Return rows of a file from row `first` on: a table, or the values of a column `n`."""
     table = rows if isinstance(rows, pa.Table) else pa.table({"n": rows})
-    return RowBatch.read(table, row_ids.consecutive(file, first, table.num_rows))
+    return RowBatch.read(table, consecutive_ids(file, first, table.num_rows))
 
 
 def failed(file: int, row: int, step: str = "own", error: Exception | None = None) -> RowBatch:
     """Return a failed row of a file."""
-    ids = row_ids.consecutive(file, row, 1)
+    ids = consecutive_ids(file, row, 1)
     columns = [ids.tolist(), [step], [describe(error or ValueError("no"))], [""], [None]]
     return RowBatch(source=ids, errors=pa.table(columns, schema=ERRORS))
 
 
 def filtered(file: int, *rows: int) -> RowBatch:
     """Return filtered rows of a file."""
-    ids = np.array([row_ids.pack(file, row) for row in rows], dtype=np.int64)
+    ids = np.array([pack_id(file, row) for row in rows], dtype=np.int64)
     return RowBatch(source=ids, filtered=ids)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
@@ -23,7 +22,7 @@ from batchinference.pipeline.commit.manifest import (
     Share,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
-from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
@@ -33,7 +32,7 @@ from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import Writer, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.prepare import prepare
-from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_batch import RowBatch, merged, unpack_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.job import BatchInferenceSpec
@@ -158,7 +157,7 @@ def make_output(
 
 
 def _with_outcomes(batch: RowBatch, outcomes_of: Outcomes) -> RowBatch:
-    outcomes = outcomes_of(row_ids.unpack(batch.ids)[1])
+    outcomes = outcomes_of(unpack_ids(batch.ids)[1])
     handling = ErrorHandling(tolerant=True, input=Location("/nowhere"))
     failed = [
         (index, handling.failed_row("own", int(batch.ids[index]), ValueError("no"), batch.table))

@@ -163,9 +163,9 @@ def pipeline_is_installed() -> bool:
     try:
         import ray.data  # noqa: F401
     except ImportError as error:
-        from batchinference.pipeline.imports import PIPELINE_EXTRA, missing
+        from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
 
-        echo(f"{missing('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
+        echo(f"{missing_package('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
         return False
     return True
 

@@ -19,8 +19,8 @@ from ray.data.extensions import (
 )
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_compat.arrow import ArrowPythonObjectType
-from batchinference.pipeline.ray_compat.arrow import concat as _ray_concat
+from batchinference.pipeline.ray_compat import ArrowPythonObjectType
+from batchinference.pipeline.ray_compat import concat as _ray_concat
 from batchinference.pipeline.schema import unify_types
 from batchinference.pipeline.unreadable_values import in_known_zones, with_known_zones
 

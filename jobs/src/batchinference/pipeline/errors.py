@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from batchinference.credentials import without_credentials
 from batchinference.text import without_controls
 
@@ -9,6 +11,10 @@ MAX_MESSAGE = 4000
 """Maximum characters of an error. Libraries put whole rows and responses into their messages."""
 MARGIN = 1 << 14
 """Characters around a cut that are masked but not shown: a part of a secret is not recognized."""
+PIPELINE_EXTRA = "./jobs[pipeline]"
+FORMATS_EXTRA = "./jobs[formats]"
+RUNTIMES_EXTRA = "./jobs[runtimes]"
+VISION_EXTRA = "./jobs[vision]"
 
 
 def without_secrets(text: str) -> str:
@@ -100,3 +106,18 @@ class WorkerCrashed(JobFailure):
     """A process died more often than Ray restarts it. No step raised an error."""
 
     reason = "WorkerCrashed"
+
+
+def require_package(what: str, module: str, package: str, failure: type[JobFailure]) -> None:
+    """Raise `failure` with the message of `missing_package` if the module is not installed."""
+    if importlib.util.find_spec(module) is None:
+        raise failure(missing_package(what, module, package))
+
+
+def missing_package(what: str, module: str, package: str) -> str:
+    """Return a message that names the missing module and the pip command that installs it.
+
+    This program is in no package registry, so its extras are installed from its repository."""
+    library = module.replace("_", "-")
+    where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
+    return f"{what} needs the package {library}: pip install '{package}'{where}, or use the image"

@@ -9,28 +9,31 @@ from functools import partial
 
 from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
-from batchinference.pipeline.commit.heartbeat import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
+from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
-from batchinference.pipeline.execution.attempt_run import AttemptEnd, AttemptRun
+from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, TooManyErrors
 from batchinference.pipeline.execution.cluster import spilled_bytes
-from batchinference.pipeline.execution.executor import Executor
+from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
-from batchinference.pipeline.report.error_budget import check_errors
 from batchinference.pipeline.report.progress import Meter
 from batchinference.plan import Plan
+from batchinference.spec.error_policy import ErrorPolicy
 from batchinference.spec.job import BatchInference
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 
 MAX_ATTEMPTS = 4
 """Maximum number of attempts of a run. If rows are still missing afterwards, the job fails."""
+ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
+"""How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
+An estimate can end a job only after ESTIMATE_FROM rows have been read."""
 Publish = Callable[[Report], None]
 
 
@@ -168,3 +171,41 @@ class JobRun:
         with suppress(OSError):
             self.publish(merged)
         return merged
+
+
+def check_errors(
+    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None, example: Callable[[], str]
+) -> None:
+    """Raise TooManyErrors if more rows have failed than the policy allows.
+
+    A percentage refers to the whole input. It is checked while the job runs only as far as the
+    number of rows is known. `example` returns a description of one failed row.
+    """
+    if counts.failed == 0:
+        return
+    if (most := policy.max_rows) is not None and counts.failed > most:
+        limit = f"errors.maxRows ({most})"
+    elif (passed := _percentage_passed(policy, counts, total)) is not None:
+        limit = f"errors.maxPercent ({passed})"
+    elif not policy.tolerant:
+        limit = "none is allowed unless spec.errors says so"
+    else:
+        return
+    raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
+
+
+def _percentage_passed(
+    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None
+) -> str | None:
+    """Return the exceeded percentage limit as text; None if it is not exceeded.
+
+    If the row count is an estimate, the input may have many more rows."""
+    if policy.max_percent is None or total is None:
+        return None
+    if total.estimated and counts.read < ESTIMATE_FROM:
+        return None
+    rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
+    margin = ESTIMATE_MARGIN if total.estimated else 1
+    if 100 * counts.failed <= policy.max_percent * rows * margin:
+        return None
+    return f"{policy.max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from batchinference.pipeline.code_identity import code_of
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
@@ -29,14 +28,13 @@ from batchinference.pipeline.commit.decision import (
     load_state,
     storage_errors_as_bad_output,
 )
-from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.stored_code import write_code
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.listing import STATS
@@ -53,6 +51,7 @@ from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.preflight import check_input, check_job
 from batchinference.pipeline.report.builder import finished_report
+from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles

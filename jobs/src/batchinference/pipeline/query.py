@@ -143,7 +143,7 @@ def _refuse_prepared(index: Index, embed: Step) -> None:
 
 def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     from batchinference.pipeline.input.readers.base import BadRow
-    from batchinference.pipeline.input.readers.images import ImageReader
+    from batchinference.pipeline.input.readers.whole_file import ImageReader
 
     given = spec.read.options
     options = given if isinstance(given, ImageOptions) else ImageOptions()

@@ -3,6 +3,9 @@
 Steps see the table only. The provenance travels next to it: filtered rows and failed rows leave the
 table, and an input row may become several rows. So the commit of a batch knows what became of each
 input row without any bookkeeping column in the data.
+
+A row id packs the number of the file (in the sorted input snapshot) and the number of the row in
+the file. Ids depend only on the input, so that a row has the same id in every attempt.
 """
 
 from __future__ import annotations
@@ -13,10 +16,20 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import describe
 
+ROW_BITS = 40
+MAX_FILES = 1 << (63 - ROW_BITS)
+ROW_MASK = (1 << ROW_BITS) - 1
+READ_STEP = "read"
+"""The step name in the error record of a row that could not be decoded."""
+NUMBERS_PER_FILE = 10**12
+"""What the numbers of rows in consecutive files differ by (`write.rowNumber`)."""
+RowRange = tuple[int, int | None]
+"""First row and row after the last; the latter is None if the end of the file is unknown."""
+MissingRows = dict[int, list[RowRange]]
+"""Missing rows by file number. Files without missing rows are not included."""
 FULL_SHARE = 1 << 40
 """The share of an input row that has all of its rows in one batch."""
 ERRORS = pa.schema(
@@ -28,6 +41,29 @@ ERRORS = pa.schema(
 """The columns of failed rows. The id is that of the input row."""
 NO_IDS = np.empty(0, dtype=np.int64)
 NO_ROWS = pa.table({})
+
+
+def pack_id(file: int, row: int) -> int:
+    return file << ROW_BITS | row
+
+
+def unpack_ids(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the file numbers and row numbers of ids (int64)."""
+    return ids >> ROW_BITS, ids & ROW_MASK
+
+
+def numbers_of(ids: np.ndarray, first_file: int) -> np.ndarray:
+    """Return ids as numbers that people can read, in the same order (int64). `first_file` is the
+    number of the first file of the input."""
+    files, rows = unpack_ids(ids)
+    numbers: np.ndarray = (files + first_file) * NUMBERS_PER_FILE + rows
+    return numbers
+
+
+def consecutive_ids(file: int, first: int, count: int) -> np.ndarray:
+    """Return the ids of `count` rows of a file, from row `first` on (int64)."""
+    start = pack_id(file, first)
+    return np.arange(start, start + count, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -61,7 +97,7 @@ class RowBatch:
     @classmethod
     def unreadable(cls, ids: np.ndarray, error: Exception) -> RowBatch:
         """Return rows that could not be read because of the same error."""
-        texts = (row_ids.READ_STEP, describe(error), "")
+        texts = (READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
         columns.append(pa.nulls(len(ids), pa.string()))
         return cls(source=ids, errors=pa.table(columns, schema=ERRORS))

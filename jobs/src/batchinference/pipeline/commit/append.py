@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from batchinference.pipeline.commit.decision import has_failed_rows, storage_errors_as_bad_output
-from batchinference.pipeline.commit.heartbeat import name_of
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import completed, is_complete, read_lease
+from batchinference.pipeline.commit.lease import completed, is_complete, name_of, read_lease
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles

@@ -8,13 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import check_unchanged, parts_in
-from batchinference.pipeline.commit.heartbeat import (
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import (
+    Lease,
     ensure_not_running,
     heartbeat_file,
     keep_heartbeat,
+    read_lease,
+    this_process,
 )
-from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, read_lease, this_process
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.commit.stored_code import parse_code
 from batchinference.pipeline.errors import BadOutput, Incomplete

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import (
     Content,
@@ -26,7 +25,7 @@ from batchinference.pipeline.commit.manifest import (
     ranges_of,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch
+from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, unpack_ids
 from batchinference.pipeline.storage.location import Location
 
 PUT_THREADS = 8
@@ -169,7 +168,7 @@ def shares_of(group: RowBatch) -> list[Share]:
     partial = _partial(group)
     if group.shares is None or not partial.any():
         return []
-    files, rows = row_ids.unpack(group.source[partial])
+    files, rows = unpack_ids(group.source[partial])
     shares = group.shares[partial]
     return list(zip(files.tolist(), rows.tolist(), shares.tolist(), strict=True))
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from batchinference.pipeline.commit.attempt import is_part
-from batchinference.pipeline.commit.heartbeat import is_resource
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.lease import Lease, is_resource, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.stored_code import changed_code
 from batchinference.pipeline.commit.table_commit import (

@@ -19,9 +19,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.layout import part_prefix
-from batchinference.pipeline.row_batch import FULL_SHARE
+from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
 from batchinference.pipeline.storage.checksummed_json import (
     dump_checksummed,
     load_checksummed,
@@ -54,8 +53,8 @@ def all_of_work(names: Iterable[str], key: str) -> bool:
     return all(base_name(name).startswith(part_prefix(key)) for name in names)
 
 
-_File = Annotated[int, Field(strict=True, ge=0, lt=row_ids.MAX_FILES)]
-_Row = Annotated[int, Field(strict=True, ge=0, le=row_ids.ROW_MASK + 1)]
+_File = Annotated[int, Field(strict=True, ge=0, lt=MAX_FILES)]
+_Row = Annotated[int, Field(strict=True, ge=0, le=ROW_MASK + 1)]
 
 
 def _not_empty(found: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -218,6 +217,6 @@ def ranges_of(ids: np.ndarray) -> list[Range]:
     breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
     starts = ordered[np.concatenate(([0], breaks))]
     lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))]
-    files, first = row_ids.unpack(starts)
-    _, last = row_ids.unpack(lasts)
+    files, first = unpack_ids(starts)
+    _, last = unpack_ids(lasts)
     return list(zip(files.tolist(), first.tolist(), (last + 1).tolist(), strict=True))

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts, ranges_of
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.row_ids import READ_STEP
+from batchinference.pipeline.row_batch import READ_STEP, ROW_BITS, pack_id
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.checksummed_json import damaged_state
 from batchinference.pipeline.storage.location import Location
@@ -25,7 +24,7 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
     If the last row of a file could not be read, it may represent the entire rest of the file. The
     end of that file is then unknown and is removed from `ends`."""
     entries, ends = [], dict(snapshot.ends)
-    lasts = {row_ids.pack(file, after - 1): file for file, after in ends.items() if after}
+    lasts = {pack_id(file, after - 1): file for file, after in ends.items() if after}
     for entry in snapshot.entries:
         failed = Failed.read(errors / entry.errors.name) if entry.errors else None
         for row in lasts.keys() & failed.unread.tolist() if failed else ():
@@ -58,7 +57,7 @@ def ids_of(records: pa.Table) -> np.ndarray:
     """Return the row ids of error records, int64. Raises ArrowInvalid for text that is no id."""
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
-    ids: np.ndarray = files << row_ids.ROW_BITS | numbers
+    ids: np.ndarray = files << ROW_BITS | numbers
     return ids
 
 
@@ -78,6 +77,6 @@ def _cut(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
     """Return the ranges without the rows that have these ids."""
     left = []
     for file, first, after in row_ranges:
-        inside = np.arange(row_ids.pack(file, first), row_ids.pack(file, after), dtype=np.int64)
+        inside = np.arange(pack_id(file, first), pack_id(file, after), dtype=np.int64)
         left += ranges_of(np.setdiff1d(inside, ids, assume_unique=True))
     return left

@@ -1,6 +1,6 @@
 """Determines which committed rows count, and which rows of the input are missing.
 
-A row is identified by its id (see `row_ids`). The ids of the rows of a file are consecutive
+A row is identified by its id (see `row_batch`). The ids of the rows of a file are consecutive
 integers. So row sets are stored as ranges, and memory use does not grow with the number of rows.
 """
 
@@ -12,11 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import Incomplete
-from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS
-from batchinference.pipeline.row_ids import MissingRows, RowRange
+from batchinference.pipeline.row_batch import (
+    FULL_SHARE,
+    NO_IDS,
+    ROW_BITS,
+    ROW_MASK,
+    MissingRows,
+    RowRange,
+    pack_id,
+)
 
 SHOWN = 3
 
@@ -66,7 +72,7 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
     flat = np.array(
         [edge for entry in entries for edges in entry.row_ranges for edge in edges], dtype=np.int64
     ).reshape(-1, 3)
-    base = flat[:, 0] << row_ids.ROW_BITS
+    base = flat[:, 0] << ROW_BITS
     return base | flat[:, 1], base + flat[:, 2], np.repeat(np.arange(len(entries)), counts)
 
 
@@ -77,7 +83,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[Mani
         sums: dict[int, int] = defaultdict(int)
         for entry in entries:
             for file, row, share in entry.shares:
-                sums[row_ids.pack(file, row)] += share
+                sums[pack_id(file, row)] += share
         bad = {row for row, share in sums.items() if share != FULL_SHARE or held.has(row)}
         left = [entry for entry in entries if bad.isdisjoint(_parted(entry))]
         if len(left) == len(entries):
@@ -86,7 +92,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[Mani
 
 
 def _parted(entry: ManifestEntry) -> list[int]:
-    return [row_ids.pack(file, row) for file, row, _ in entry.shares]
+    return [pack_id(file, row) for file, row, _ in entry.shares]
 
 
 @dataclass(frozen=True)
@@ -131,9 +137,9 @@ class RowSet:
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
         """Raise Incomplete if there are rows beyond the end of their file. Takes arguments like
         `missing`."""
-        of_files = self.starts >> row_ids.ROW_BITS
+        of_files = self.starts >> ROW_BITS
         last = np.flatnonzero(np.diff(of_files, append=-1))
-        files, reach = of_files[last].tolist(), (self.stops[last] & row_ids.ROW_MASK).tolist()
+        files, reach = of_files[last].tolist(), (self.stops[last] & ROW_MASK).tolist()
         for file, after in zip(files, reach, strict=True):
             end = ends.get(file, rows_each)
             if end is not None and after > end:
@@ -145,12 +151,12 @@ class RowSet:
         """Return the missing rows of an input of `files` files. `ends` maps each file whose end was
         seen to its number of rows. `rows_each` is the number of rows of every file, if that is
         known in advance."""
-        of_files = self.starts >> row_ids.ROW_BITS
+        of_files = self.starts >> ROW_BITS
         edges = np.searchsorted(of_files, np.arange(files + 1))
         found: MissingRows = {}
         for file in self._unfinished(edges, ends, rows_each).tolist():
             some = slice(int(edges[file]), int(edges[file + 1]))
-            base = file << row_ids.ROW_BITS
+            base = file << ROW_BITS
             held = list(zip((self.starts[some] - base).tolist(),
                             (self.stops[some] - base).tolist(), strict=True))  # fmt: skip
             if gaps := _between(held, ends.get(file, rows_each)):
@@ -166,7 +172,7 @@ class RowSet:
         if ends:
             sizes[np.fromiter(ends.keys(), np.int64)] = np.fromiter(ends.values(), np.int64)
         single = np.flatnonzero(np.diff(edges) == 1)
-        base = single << row_ids.ROW_BITS
+        base = single << ROW_BITS
         places = edges[single]
         whole = (self.starts[places] == base) & (self.stops[places] == base + sizes[single])
         unfinished = np.ones(files, dtype=bool)

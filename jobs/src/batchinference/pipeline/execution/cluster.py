@@ -19,7 +19,7 @@ import ray
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.execution.user_modules import copied_modules
-from batchinference.pipeline.ray_compat.cluster import (
+from batchinference.pipeline.ray_compat import (
     AuthenticationTokenLoader,
     auto_init_hook,
     get_memory_info_reply,

@@ -1,20 +1,24 @@
-"""Runs an attempt on Ray: as fused tasks if the plan and the input allow it, else with Ray Data."""
+"""One attempt of a job, and the executor that runs it on Ray.
+
+It runs as fused tasks if the plan and the input allow it, else with Ray Data.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import ray
 from ray.data import DataContext
 
-from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.execution.attempt_run import AttemptRun
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, StopRequest
 from batchinference.pipeline.execution.fused_steps import Steps
@@ -28,12 +32,15 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
-from batchinference.pipeline.input.base import ReadRows
-from batchinference.pipeline.input.planning import Sizing, row_bytes
+from batchinference.pipeline.input.base import JobInput, ReadRows
+from batchinference.pipeline.input.planning import RowCount, Sizing, row_bytes
+from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
 from batchinference.pipeline.output.part_formats import part_format_of
+from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import WriteOrdered
@@ -43,6 +50,62 @@ _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
 """Rows of a fused task that should have many rows, and the minimum number of such tasks for each
 one that the CPUs can run."""
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """What an attempt has left: the snapshot of the output, the input rows that are missing, and
+    the notes of the steps (step, JSON)."""
+
+    snapshot: Snapshot
+    missing: MissingRows
+    notes: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class AttemptRun:
+    """An attempt that is ready to run. `missing` are the input rows that the output lacks; None
+    means all rows. `table` is the table that the job writes, if any."""
+
+    input: JobInput
+    count: RowCount | None
+    sizing: Sizing
+    attempt: Attempt
+    start: Snapshot
+    missing: MissingRows | None = None
+    table: Table | None = None
+    first_file: int = 0
+    """The number of the first input file, for the numbers of rows."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether missing rows can be read and written again without the other rows."""
+        return self.input.repeatable and self.table is None
+
+    def counts(self) -> RowCounts:
+        """Return the counts of the committed rows."""
+        return self.start.counts + self.attempt.counts()
+
+    def bad_row(self) -> str:
+        """Return a description of one failed row."""
+        entries = itertools.chain(self.start.entries, self.attempt.failed_entries())
+        return bad_row(self.attempt.layout, entries)
+
+    def close(self) -> AttemptEnd:
+        """Close the attempt for commits and return what it has left. Fetches all manifests.
+
+        Raises BadOutput if another run has taken over the output."""
+        self.attempt.close()
+        manifests = self.attempt.manifests()
+        snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
+        missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
+        return AttemptEnd(snapshot, missing, [note for one in manifests for note in one.notes])
+
+    def next_attempt(self, end: AttemptEnd) -> AttemptRun:
+        """Open the next attempt, for the rows that are still missing, and return it."""
+        lease = self.attempt.lease
+        attempt = Attempt.open(self.attempt.layout, lease.attempt + 1, end.snapshot, lease.job)
+        return replace(self, attempt=attempt, start=end.snapshot, missing=end.missing)
 
 
 class Executor:

@@ -24,11 +24,10 @@ from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.fused_steps import Steps
-from batchinference.pipeline.execution.memory import peak_memory
-from batchinference.pipeline.execution.retries import retry_notes
+from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
-from batchinference.pipeline.ray_compat.cluster import (
+from batchinference.pipeline.ray_compat import (
     has_flag,
     retries_of_this_task,
     set_flag,

@@ -19,8 +19,7 @@ from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
-from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.row_ids import numbers_of
+from batchinference.pipeline.row_batch import RowBatch, numbers_of
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

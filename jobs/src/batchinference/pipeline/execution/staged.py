@@ -20,7 +20,6 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.memory import PeakMemory, peak_memory
 from batchinference.pipeline.execution.resources import (
     ACTOR_RESTARTS,
     TASK_RETRIES,
@@ -32,16 +31,15 @@ from batchinference.pipeline.execution.resources import (
     read_retries,
     selector,
 )
-from batchinference.pipeline.execution.retries import retry_notes
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.task_notes import PeakMemory, peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import WindowLimits, computed_longest_first
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.writers import writer_for
-from batchinference.pipeline.row_batch import RowBatch, resized
-from batchinference.pipeline.row_ids import READ_STEP
+from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.error_attribution import is_out_of_memory, may_pass
 from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
 from batchinference.pipeline.execution.error_isolation import isolate
-from batchinference.pipeline.execution.step_time import StepTime
+from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
-from batchinference.pipeline.row_batch import ERRORS, RowBatch
+from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.steps import Transform, load_step
 from batchinference.pipeline.steps.base import TransformResult
@@ -54,7 +53,7 @@ class ErrorHandling:
         """Return the failed row. `row` is the row that the step got. Raises JobFailure if no failed
         rows are allowed."""
         if not self.tolerant:
-            (file,), (number,) = row_ids.unpack(np.array([row_id]))
+            (file,), (number,) = unpack_ids(np.array([row_id]))
             path = paths_of(self.input)[int(file)].as_py()
             raise JobFailure(
                 f"step '{step}' failed on row {number} of {path}: {describe(error)}"

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.row_batch import RowBatch, merged
-from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.row_batch import MissingRows, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.unreadable_values import unreadable_rows
 from batchinference.spec.reserved import OWN_PREFIX

@@ -36,7 +36,7 @@ from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import ProcessedFiles, ResumedInput
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.row_ids import MissingRows, RowRange
+from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FileOptions, Read, ReadFiles
 

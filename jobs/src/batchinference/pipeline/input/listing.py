@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.base import FileStats
-from batchinference.pipeline.row_ids import MAX_FILES, RowRange
+from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table, schema_of
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries

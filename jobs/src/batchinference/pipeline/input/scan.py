@@ -9,7 +9,6 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.error_attribution import is_about_the_file, is_storage_error
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.base import batch_of, check_names
@@ -26,7 +25,7 @@ from batchinference.pipeline.input.readers.base import (
     within,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
 
@@ -98,7 +97,7 @@ class FileRows:
         return after(row, chunks if stop is None else first(stop, chunks))
 
     def _batch(self, chunk: Chunk, file: InputFile, row: int) -> RowBatch:
-        ids = row_ids.consecutive(file.number, row, size_of(chunk))
+        ids = consecutive_ids(file.number, row, size_of(chunk))
         if isinstance(chunk, BadRow):
             return RowBatch.unreadable(ids, chunk.error)
         uri = self.root.at(file.path).uri
@@ -184,7 +183,7 @@ def _whole_file_batch(
     decoded: list[tuple[InputFile, Any | BadRow]],
 ) -> RowBatch:
     batches = [
-        RowBatch.unreadable(row_ids.consecutive(file.number, 0, 1), one.error)
+        RowBatch.unreadable(consecutive_ids(file.number, 0, 1), one.error)
         for file, one in decoded
         if isinstance(one, BadRow)
     ]
@@ -192,7 +191,7 @@ def _whole_file_batch(
     if good:
         table = reader.table([one for _, one in good])
         table = path_columns.added_to_each(table, [root.at(file.path).uri for file, _ in good])
-        ids = np.array([row_ids.pack(file.number, 0) for file, _ in good], dtype=np.int64)
+        ids = np.array([pack_id(file.number, 0) for file, _ in good], dtype=np.int64)
         batches.append(batch_of(table, ids))
     return merged(batches)
 

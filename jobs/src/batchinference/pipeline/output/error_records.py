@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.output.writers.json import to_json
+from batchinference.pipeline.row_batch import unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_tables
 
 MAX_VALUE = 1000
@@ -34,7 +34,7 @@ ERRORS_SCHEMA = pa.schema(
 def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
     """Return the error records of failed rows (see `row_batch.ERRORS`). `paths` are the paths of
     the input files."""
-    files, positions = row_ids.unpack(failed.column("id").to_numpy())
+    files, positions = unpack_ids(failed.column("id").to_numpy())
     columns = [
         pa.array([f"{file}:{row}" for file, row in zip(files, positions, strict=True)]),
         paths.take(pa.array(files)),

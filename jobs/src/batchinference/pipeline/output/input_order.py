@@ -17,7 +17,6 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Range, total
 from batchinference.pipeline.commit.row_coverage import RowSet
@@ -32,6 +31,7 @@ from batchinference.pipeline.output.file_rewrites import (
     size_of,
 )
 from batchinference.pipeline.output.part_formats import PartFormat
+from batchinference.pipeline.row_batch import ROW_BITS, pack_id, unpack_ids
 from batchinference.pipeline.storage.location import base_name
 
 FILE_BYTES = 64 << 20
@@ -191,12 +191,12 @@ def _first(group: list[ManifestEntry]) -> int:
 
 def _span(entry: ManifestEntry) -> tuple[int, int]:
     """Return the first id of the rows of an entry, and the id after the last."""
-    whole = [(row_ids.pack(file, first), last - first) for file, first, last in entry.row_ranges]
-    spans = [*whole, *((row_ids.pack(file, row), 1) for file, row, _ in entry.shares)]
+    whole = [(pack_id(file, first), last - first) for file, first, last in entry.row_ranges]
+    spans = [*whole, *((pack_id(file, row), 1) for file, row, _ in entry.shares)]
     return min(first for first, _ in spans), max(first + rows for first, rows in spans)
 
 
 def _ranges(held: RowSet) -> list[Range]:
-    files, first = row_ids.unpack(held.starts)
-    after = held.stops - (files << row_ids.ROW_BITS)
+    files, first = unpack_ids(held.starts)
+    after = held.stops - (files << ROW_BITS)
     return list(zip(files.tolist(), first.tolist(), after.tolist(), strict=True))

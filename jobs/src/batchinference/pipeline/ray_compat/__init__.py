@@ -1,5 +1,86 @@
 """Private parts of Ray that this project uses, for the Ray version pinned in pyproject.toml.
 
-import-linter forbids other modules to import them from Ray. There is one module for each part of
-Ray, so that a worker imports only what it needs.
+A test forbids other modules to import them from Ray. What workers do not need and what takes long
+to import is in modules of its own.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ray import get_runtime_context
+from ray._private import auto_init_hook
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
+from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+from ray._private.node import Node
+from ray._private.worker import global_worker
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
+from ray.data._internal.datasource.lance_datasource import LanceDatasource
+from ray.data._internal.datasource.sql_datasource import SQLDatasource
+from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
+from ray.experimental.internal_kv import (
+    _internal_kv_exists,
+    _internal_kv_initialized,
+    _internal_kv_put,
+)
+
+__all__ = [
+    "ArrowPythonObjectType",
+    "AuthenticationTokenLoader",
+    "LanceDatasource",
+    "SQLDatasource",
+    "auto_init_hook",
+    "concat",
+    "get_memory_info_reply",
+    "get_state_from_address",
+    "has_flag",
+    "maybe_enable_token_auth_if_token_available",
+    "number_of_this_task",
+    "retries_of_this_task",
+    "set_flag",
+    "unify_schemas",
+    "without_monitors",
+]
+
+
+@contextmanager
+def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
+    """Make `ray.init` start no dashboard and no autoscaler, and start what sends the output of
+    workers to the driver only on request.
+
+    Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
+    `ray.init` waits for the dashboard, even for one without web pages."""
+    names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
+    before = {name: getattr(Node, name) for name in names}
+    for name in names:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
+
+
+def retries_of_this_task() -> int:
+    """Return how often the running task was retried because its process died; 0 outside of Ray."""
+    if not global_worker.connected:
+        return 0
+    core_worker = global_worker.core_worker  # type: ignore[attr-defined]
+    return int(core_worker.get_current_task_attempt_number())
+
+
+def number_of_this_task() -> int:
+    """Return a number of the running task, which its retries share."""
+    return int(str(get_runtime_context().get_task_id())[:12], 16)
+
+
+def set_flag(name: str) -> None:
+    """Set a flag that all processes of the Ray cluster can read, until the cluster ends."""
+    _internal_kv_put(name, b"1")
+
+
+def has_flag(name: str) -> bool:
+    """Return whether a flag is set."""
+    return bool(_internal_kv_initialized() and _internal_kv_exists(name))

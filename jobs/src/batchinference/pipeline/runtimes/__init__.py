@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
-from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import PIPELINE_EXTRA, RUNTIMES_EXTRA, VISION_EXTRA, need
+from batchinference.pipeline.errors import (
+    PIPELINE_EXTRA,
+    RUNTIMES_EXTRA,
+    VISION_EXTRA,
+    ModelLoad,
+    require_package,
+)
 from batchinference.pipeline.runtimes.base import Runtime
 from batchinference.pipeline.runtimes.device import Device
 
@@ -60,7 +65,7 @@ def check_runtime(model: Model) -> None:
 
 def _check_library(model: Model) -> None:
     entry = RUNTIMES[model.runtime]
-    need(f"the runtime '{model.runtime}'", entry.library, entry.package, ModelLoad)
+    require_package(f"the runtime '{model.runtime}'", entry.library, entry.package, ModelLoad)
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import load_callable
 
 _Model = TypeVar("_Model")
 Batch = dict[str, np.ndarray]
@@ -107,6 +108,19 @@ def check_input_names(model: Iterable[str], given: Iterable[str]) -> None:
     if set(model) != set(given):
         takes, names = (", ".join(sorted(each)) for each in (model, given))
         raise ModelLoad(f"inputs: the model takes {takes}, not {names}. Use the model's names")
+
+
+def load_callable(path: str) -> Any:
+    """Return the object at `module:name`. Raises ModelLoad if it cannot be loaded."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        return reduce(getattr, name.split("."), module)
+    except Exception as error:  # importing a module can raise any error
+        raise ModelLoad(
+            f"cannot load '{path}': {type(error).__name__}: {error}. The module must be in "
+            "the directory of the job's file, be installed, or be in the image"
+        ) from error
 
 
 def model_of_factory(factory: str, arguments: Mapping[str, Any], kind: type[_Model]) -> _Model:

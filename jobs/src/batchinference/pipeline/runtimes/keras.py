@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import need
+from batchinference.pipeline.errors import ModelLoad, require_package
 from batchinference.pipeline.runtimes.base import (
     check_input_names,
     chosen,
@@ -55,7 +54,7 @@ class KerasRuntime:
 def checks(model: KerasModel) -> None:
     """Raise ModelLoad if the Keras backend of the model is not installed."""
     backend = _backend(model)
-    need(f"the backend '{backend}' of keras", backend, backend, ModelLoad)
+    require_package(f"the backend '{backend}' of keras", backend, backend, ModelLoad)
 
 
 def _backend(model: KerasModel) -> str:

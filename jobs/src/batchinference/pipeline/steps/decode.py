@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import FORMATS_EXTRA, need
+from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.media import images
 from batchinference.pipeline.steps.base import TransformResult, of_first_rows
 from batchinference.pipeline.steps.json_values import JsonDecoder, TypedJsonDecoder
@@ -98,11 +97,13 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
             picture = PictureOptions(mode=mode, size=size, max_pixels=max_pixels)
             return lambda content: images.decode(_bytes(content), picture)
         case DecodeAudio():
-            need(f"step '{step}'", "soundfile", FORMATS_EXTRA, ModelLoad)
-            from batchinference.pipeline.media import audio  # needs libraries of an extra
+            require_package(f"step '{step}'", "soundfile", FORMATS_EXTRA, ModelLoad)
+            from batchinference.pipeline.media.recordings import (
+                decode_audio,  # needs libraries of an extra
+            )
 
             options = AudioOptions(sample_rate=decode.sample_rate, mono=decode.mono)
-            return lambda content: audio.decode(_bytes(content), options)
+            return lambda content: decode_audio(_bytes(content), options)
         case DecodeText(encoding=encoding):
             return lambda content: _bytes(content).decode(encoding)
         case DecodeJson(fields=fields):

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range
 from batchinference.pipeline.commit.retry_errors import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges
-from batchinference.pipeline.row_batch import FULL_SHARE
-from batchinference.pipeline.row_ids import MissingRows
+from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, pack_id, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 
@@ -78,8 +76,8 @@ class AccountedRows:
 
     def beyond(self, sizes: Sizes) -> list[Range]:
         """Return the rows that are held but that the input does not have."""
-        files, firsts = row_ids.unpack(self.held.starts)
-        base = files << row_ids.ROW_BITS
+        files, firsts = unpack_ids(self.held.starts)
+        base = files << ROW_BITS
         ends = sizes.of(files)
         over = self.held.stops - base > ends
         starts = base + np.maximum(firsts, np.minimum(ends, self.held.stops - base))
@@ -100,13 +98,13 @@ def _parted(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
     sums: Counter[int] = Counter()
     for entry in entries:
         for file, row, share in entry.shares:
-            sums[row_ids.pack(file, row)] += share
+            sums[pack_id(file, row)] += share
     return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
 
 
 def _named(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
-    files, firsts = row_ids.unpack(starts)
-    after = stops - (files << row_ids.ROW_BITS)
+    files, firsts = unpack_ids(starts)
+    after = stops - (files << ROW_BITS)
     return list(zip(files.tolist(), firsts.tolist(), after.tolist(), strict=True))
 
 

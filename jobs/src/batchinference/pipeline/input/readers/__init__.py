@@ -6,8 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.imports import FORMATS_EXTRA, need
+from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
 from batchinference.pipeline.input.readers.base import Reader
 
 if TYPE_CHECKING:
@@ -25,14 +24,14 @@ class Entry:
 
 
 READERS = {
-    "images": Entry("images", "ImageReader"),
+    "images": Entry("whole_file", "ImageReader"),
     "parquet": Entry("parquet", "ParquetReader"),
     "json": Entry("json", "JsonReader"),
     "csv": Entry("csv", "CsvReader"),
     "text": Entry("text", "TextReader"),
     "binary": Entry("whole_file", "BinaryReader"),
     "numpy": Entry("numpy", "NumpyReader"),
-    "audio": Entry("audio", "AudioReader", ("soundfile", "av")),
+    "audio": Entry("whole_file", "AudioReader", ("soundfile", "av")),
     "video": Entry("video", "VideoReader", ("av",)),
     "tfrecords": Entry("tfrecords", "TfrecordsReader", ("google_crc32c",)),
     "webdataset": Entry("webdataset", "WebdatasetReader"),
@@ -45,6 +44,6 @@ def reader_for(read: Read) -> Reader:
     """The reader of a format, with its options. Raises BadInput when a library is missing."""
     entry = READERS[read.format]
     for library in entry.libraries:
-        need(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
+        require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")
     return cast(Reader, getattr(module, entry.name)(read.options))

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
-from batchinference.pipeline.row_ids import RowRange
+from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 

@@ -29,8 +29,8 @@ from batchinference.pipeline.input.readers.base import (
     inspected,
     size_of,
 )
-from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
+from batchinference.pipeline.schema import agreed_types
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

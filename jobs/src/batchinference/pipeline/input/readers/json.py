@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 from batchinference.pipeline.input.readers.base import BadRow, Chunk, inspected
-from batchinference.pipeline.input.readers.inference import agreed_types
 from batchinference.pipeline.input.readers.json_limits import (
     MAX_FIELDS,
     Fields,
@@ -32,6 +31,7 @@ from batchinference.pipeline.input.readers.records import (
     sample_of,
     whole,
 )
+from batchinference.pipeline.schema import agreed_types
 from batchinference.pipeline.storage.json_depth import check_depth
 from batchinference.pipeline.storage.location import Location
 

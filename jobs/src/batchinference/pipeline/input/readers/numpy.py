@@ -23,8 +23,8 @@ from batchinference.pipeline.input.readers.base import (
     FileStats,
     inspected,
 )
-from batchinference.pipeline.input.readers.inference import shared_types, with_types
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
+from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from batchinference.pipeline.input.readers.base import (
 )
 from batchinference.pipeline.input.readers.base import after as after_rows
 from batchinference.pipeline.input.readers.base import first as first_rows
-from batchinference.pipeline.input.readers.inference import shared_types, with_types
+from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import (
     check_footer,
     checked,

@@ -22,7 +22,6 @@ import pyarrow as pa
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers.base import BadRow, Chunk, inspected
-from batchinference.pipeline.input.readers.images import ImageReader
 from batchinference.pipeline.input.readers.json import (
     NO_SCHEMA,
     agreed_schema,
@@ -44,6 +43,7 @@ from batchinference.pipeline.input.readers.records import (
     up_to_damage,
 )
 from batchinference.pipeline.input.readers.tar import Sample, samples_of
+from batchinference.pipeline.input.readers.whole_file import ImageReader
 from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.json_depth import check_depth
 from batchinference.pipeline.storage.location import Location

@@ -1,10 +1,13 @@
-"""Base class for readers of formats in which a file is one row, and the reader of bytes."""
+"""Readers of formats in which a file is one row: bytes, images and audio.
+
+The libraries of images and audio are imported when a file is decoded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
@@ -12,6 +15,7 @@ from batchinference.pipeline.input.readers.base import BadRow, Chunk
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
+    from batchinference.spec.read import AudioOptions, ImageOptions
     from batchinference.spec.read.base import RowOptions
 
 
@@ -80,3 +84,45 @@ class BinaryReader(WholeFileReader):
 
     def columns_of(self, decoded: list[bytes]) -> list[pa.Array]:
         return [pa.array(decoded, pa.large_binary())]
+
+
+class ImageReader(WholeFileReader):
+    names = ("image",)
+    extensions = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+
+    def __init__(self, options: ImageOptions) -> None:
+        super().__init__(options)
+        self._options = options
+
+    def decode(self, content: bytes) -> np.ndarray:
+        from batchinference.pipeline.media import images
+
+        return images.decode(content, self._options)
+
+    def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:
+        from batchinference.pipeline.media import images
+
+        return [images.to_arrow(decoded, self._options.size)]
+
+
+class AudioReader(WholeFileReader):
+    names = ("amplitude", "sample_rate")
+    extensions = (
+        *("wav", "flac", "mp3", "ogg", "oga", "opus"),
+        *("aif", "aiff", "aifc", "au", "caf", "w64", "rf64"),
+    )
+
+    def __init__(self, options: AudioOptions) -> None:
+        super().__init__(options)
+        self._options = options
+
+    def decode(self, content: bytes) -> tuple[np.ndarray, int]:
+        from batchinference.pipeline.media.recordings import decode_audio
+
+        return decode_audio(content, self._options)
+
+    def columns_of(self, decoded: list[tuple[np.ndarray, int]]) -> list[pa.Array]:
+        from ray.data.extensions import ArrowVariableShapedTensorArray
+
+        amplitudes, rates = zip(*decoded, strict=True)
+        return [ArrowVariableShapedTensorArray.from_numpy(list(amplitudes)), pa.array(rates)]

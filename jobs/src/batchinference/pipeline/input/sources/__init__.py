@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.imports import FORMATS_EXTRA, need
+from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.spec.read import Read
 
@@ -20,6 +19,6 @@ def open_table(read: Read) -> TableInput:
 
     Raises BadInput with the name of the incorrect field."""
     if library := LIBRARIES.get(read.format):
-        need(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
+        require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{read.format}")
     return cast(TableInput, module.open_source(read))

@@ -16,15 +16,13 @@ from typing import TypeAlias
 import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
-from batchinference.pipeline import row_ids
 from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.input.base import NOTHING, ReadRows, batch_of, check_names
 from batchinference.pipeline.input.listing import as_parquet
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.readers.base import size_of, within
 from batchinference.pipeline.input.snapshot import digest
-from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.row_ids import MissingRows, RowRange
+from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 
@@ -117,7 +115,7 @@ def _rows(number: int, part: Part, gaps: Sequence[RowRange]) -> Iterator[RowBatc
         check_names(table.column_names, part.label)
         for skipped, wanted in within(table, row, gaps):
             if size_of(wanted):
-                ids = row_ids.consecutive(number, row + skipped, size_of(wanted))
+                ids = consecutive_ids(number, row + skipped, size_of(wanted))
                 yield batch_of(wanted, ids)
         row += table.num_rows
     yield RowBatch(ends=((number, row),))

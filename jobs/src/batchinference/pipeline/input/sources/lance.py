@@ -12,7 +12,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import MAX_TASKS, RowCount
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.input.sources.base import TableInput
-from batchinference.pipeline.ray_compat.lance_datasource import LanceDatasource
+from batchinference.pipeline.ray_compat import LanceDatasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.read import LanceOptions, ReadLance

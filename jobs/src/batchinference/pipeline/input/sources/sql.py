@@ -14,7 +14,7 @@ from batchinference.pipeline.errors import BadInput, JobFailure, describe, witho
 from batchinference.pipeline.input.base import check_names
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.sources.base import TableInput
-from batchinference.pipeline.ray_compat.sql_datasource import SQLDatasource
+from batchinference.pipeline.ray_compat import SQLDatasource
 from batchinference.spec.read import ReadSql, SqlOptions
 
 

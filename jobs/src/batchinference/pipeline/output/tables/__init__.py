@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.imports import FORMATS_EXTRA, need
+from batchinference.pipeline.errors import FORMATS_EXTRA, BadOutput, require_package
 from batchinference.pipeline.output.tables.base import Table
 
 if TYPE_CHECKING:
@@ -21,7 +20,9 @@ def table_for(write: WriteTable) -> Table:
     """
     from batchinference.spec.write import WriteDelta, WriteIceberg, WriteLance, WriteSql
 
-    need(f"the format '{write.format}'", _LIBRARIES[write.format], FORMATS_EXTRA, BadOutput)
+    require_package(
+        f"the format '{write.format}'", _LIBRARIES[write.format], FORMATS_EXTRA, BadOutput
+    )
     match write:
         case WriteLance():
             from batchinference.pipeline.output.tables.lance import LanceTable

@@ -23,8 +23,7 @@ from transformers.utils.hub import cached_file
 from transformers.utils.import_utils import is_peft_available
 from transformers.utils.peft_utils import find_adapter_config_file
 
-from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import RUNTIMES_EXTRA, need
+from batchinference.pipeline.errors import RUNTIMES_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import TransformersModel
@@ -138,7 +137,7 @@ def device_map_of(model: TransformersModel, device: Device) -> Any:
     wanted = model.device_map or ("auto" if device.count > 1 else None)
     if wanted:
         what = "a model on several devices, or with 'deviceMap',"
-        need(what, "accelerate", RUNTIMES_EXTRA, ModelLoad)
+        require_package(what, "accelerate", RUNTIMES_EXTRA, ModelLoad)
     return wanted
 
 

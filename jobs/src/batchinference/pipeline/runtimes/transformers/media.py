@@ -15,8 +15,7 @@ import numpy as np
 import transformers
 from PIL import Image
 
-from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.imports import FORMATS_EXTRA, missing
+from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -98,7 +97,7 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
         from batchinference.pipeline.media.recordings import resampled
     except ImportError as error:
         what = f"sound of {rate} Hz for a model that hears {wanted} Hz"
-        raise ModelLoad(missing(what, "av", FORMATS_EXTRA)) from error
+        raise ModelLoad(missing_package(what, "av", FORMATS_EXTRA)) from error
     return resampled(samples, rate, wanted)
 
 

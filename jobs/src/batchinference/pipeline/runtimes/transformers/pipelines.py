@@ -12,7 +12,7 @@ import pyarrow as pa
 import transformers
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
-from batchinference.pipeline.imports import load_callable
+from batchinference.pipeline.runtimes.base import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers import pipeline_io as io
 from batchinference.pipeline.runtimes.transformers.loading import (

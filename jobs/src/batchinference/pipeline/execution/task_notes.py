@@ -1,15 +1,58 @@
-"""Measures how long a step takes, for the report."""
+"""Notes of tasks for the report, as JSON: time of steps, peak memory, retries."""
 
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
+from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_this_task
+
+GROWTH = 1.1
+_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes per unit of getrusage."""
 SHARE, LEAST_SECONDS = 0.1, 1.0
 """A note is taken as soon as its work is this share of all earlier work, and at least this long.
 Few notes then describe a long job, and they lack at most this share of it."""
+
+
+def peak_bytes() -> int:
+    """Return the peak memory of this process in bytes, including shared memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+
+
+class PeakMemory:
+    """Reports the peak memory of a process when it has grown by GROWTH since the last report."""
+
+    def __init__(self) -> None:
+        self._reported = 0.0
+
+    def notes(self, step: str) -> tuple[tuple[str, str], ...]:
+        """Return a note for the report if memory has grown enough."""
+        peak = peak_bytes()
+        if peak < self._reported * GROWTH:
+            return ()
+        self._reported = peak
+        return ((step, json.dumps({"peak_bytes": peak})),)
+
+
+@lru_cache(maxsize=16)
+def peak_memory(_run: str) -> PeakMemory:
+    """Return the reports of this process for a run, which all of its tasks share."""
+    return PeakMemory()
+
+
+def retry_notes(step: str) -> tuple[tuple[str, str], ...]:
+    """Return a note for the report if the running task is a retry. A task may return it several
+    times: it is counted once."""
+    retries = retries_of_this_task()
+    if not retries:
+        return ()
+    return ((step, json.dumps({"retries": retries, "task": number_of_this_task()})),)
 
 
 class StepTime:

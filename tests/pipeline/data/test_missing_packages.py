@@ -9,21 +9,27 @@ import tomllib
 import numpy as np
 import pytest
 
-from batchinference.pipeline import imports
-from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
-from batchinference.pipeline.imports import FORMATS_EXTRA, missing, need
+from batchinference.pipeline import errors
+from batchinference.pipeline.errors import (
+    FORMATS_EXTRA,
+    BadInput,
+    BadOutput,
+    ModelLoad,
+    missing_package,
+    require_package,
+)
 from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.transformers.media import _resampled
 from support.documents.pages import ROOT
 
-EXTRAS = {name: value for name, value in vars(imports).items() if name.endswith("_EXTRA")}
+EXTRAS = {name: value for name, value in vars(errors).items() if name.endswith("_EXTRA")}
 
 
 def test_missing_package_error_has_the_install_command() -> None:
     for failure in (BadInput, BadOutput, ModelLoad):
         with pytest.raises(failure) as caught:
-            need("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
+            require_package("the format 'x'", "no_such_module", FORMATS_EXTRA, failure)
         assert caught.value.message == (
             "the format 'x' needs the package no-such-module: "
             "pip install './jobs[formats]' in a checkout of the repository of "
@@ -33,7 +39,7 @@ def test_missing_package_error_has_the_install_command() -> None:
 
 def test_check_does_not_import_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "antigravity", raising=False)
-    need("a joke", "antigravity", "antigravity", BadInput)
+    require_package("a joke", "antigravity", "antigravity", BadInput)
     assert "antigravity" not in sys.modules
 
 
@@ -46,7 +52,7 @@ def test_extras_match_pyproject() -> None:
 def test_install_commands_are_in_one_module() -> None:
     files = (ROOT / "jobs/src").rglob("*.py")
     names = {file.name for file in files if re.search(r"pip install .*'", file.read_text())}
-    assert names == {"imports.py"}
+    assert names == {"errors.py"}
 
 
 def test_runtimes_and_formats_name_their_packages() -> None:
@@ -61,4 +67,4 @@ def test_resampling_needs_av(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelLoad) as caught:
         _resampled(np.zeros(8, np.float32), 8000, 16000)
     what = "sound of 8000 Hz for a model that hears 16000 Hz"
-    assert caught.value.message == missing(what, "av", FORMATS_EXTRA)
+    assert caught.value.message == missing_package(what, "av", FORMATS_EXTRA)

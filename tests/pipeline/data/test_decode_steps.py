@@ -203,9 +203,9 @@ def test_missing_column_and_library_fail_the_job(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(JobFailure, match="step 'step' reads column 'raw'"):
         run(pa.table({"other": [b"a"]}), format="text")
 
-    def need(what: str, module: str, _package: str, failure: type[JobFailure]) -> None:
+    def require(what: str, module: str, _package: str, failure: type[JobFailure]) -> None:
         raise failure(f"{what} needs {module}")
 
-    monkeypatch.setattr(decode_step, "need", need)
+    monkeypatch.setattr(decode_step, "require_package", require)
     with pytest.raises(ModelLoad, match="step 'step' needs soundfile"):
         run([b""], format="audio")

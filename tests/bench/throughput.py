@@ -47,7 +47,7 @@ NOISE = 0.1
 """How far a ratio may fall below its limit by chance alone, on a machine with two cores."""
 IMAGES, SHAPE = sized(8000), (300, 400)
 FILES, ROW_GROUP = 20, 250_000
-ROWS = FILES * sized(1_000_000)
+ROWS = sized(20_000_000)
 SMALL = 1000
 FEW = 64
 START_SECONDS = 2.0
@@ -79,12 +79,12 @@ def images(directory: Path, count: int = IMAGES) -> Case:
     return Case("images", count, count)
 
 
-def rows(directory: Path) -> Case:
+def rows(directory: Path, count: int = ROWS) -> Case:
     """Write Parquet files of numbers and short texts."""
     generator = np.random.default_rng(0)
     words = np.array([f"word {number}" for number in range(1000)])
     for number in range(FILES):
-        size = ROWS // FILES
+        size = count // FILES
         table = pa.table(
             {
                 "id": np.arange(number * size, (number + 1) * size),
@@ -94,7 +94,7 @@ def rows(directory: Path) -> Case:
             }
         )
         pq.write_table(table, directory / f"{number:02d}.parquet", row_group_size=ROW_GROUP)
-    return Case("rows", ROWS, None)
+    return Case("rows", count // FILES * FILES, None)
 
 
 def small(directory: Path) -> Case:

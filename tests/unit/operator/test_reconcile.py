@@ -13,7 +13,11 @@ from batchinference import rendering
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import Concurrency, entry_of
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionDecision,
+    Concurrency,
+    entry_of,
+)
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
 from batchinference_operator.reconcile.config import Config
@@ -205,6 +209,42 @@ def test_a_corrected_spec_leaves_invalid_spec() -> None:
     loop.reconcile()
     loop.reconcile()
     assert (loop.phase, loop.status["attempt"]) == ("Planning", 1)
+
+
+def test_a_job_that_became_invalid_between_two_attempts_continues_when_corrected() -> None:
+    loop = ReconcileLoop(retry={"maxAttempts": 3}, priority=3)
+    loop.limit(priority=3)
+    loop.run(rows=7)
+    loop.fail("NodeLost")
+    loop.spec["priority"], loop.generation = 5, 2
+    loop.reconcile()
+    loop.finalize_deletions()
+    loop.reconcile(120)
+    assert (loop.phase, loop.reason, loop.status["attempt"]) == ("Failed", "InvalidSpec", 1)
+    before = loop.status
+    loop.spec["priority"], loop.generation = 3, 3
+    loop.reconcile()
+    assert loop.phase == "Pending"
+    for kept in ("attempts", "failedAttempts", "progress", "startTime"):
+        assert loop.status[kept] == before[kept]
+    loop.reconcile()
+    assert (loop.phase, loop.status["attempt"], loop.status["failedAttempts"]) == ("Planning", 2, 1)
+
+
+def test_an_admitted_attempt_whose_spec_became_invalid_is_not_recorded() -> None:
+    """The status names the attempt before its objects are created."""
+    loop = ReconcileLoop(priority=3)
+    loop.limit(priority=3)
+    loop.config = replace(loop.config, concurrency=Concurrency(total=1))
+    loop.admission = AdmissionDecision(ahead=0, admitted=True)
+    loop.reconcile()
+    assert (loop.phase, loop.status["attempt"], loop.ray_jobs) == ("Planning", 1, {})
+    loop.spec["priority"], loop.generation = 5, 2
+    loop.reconcile()
+    assert (loop.phase, loop.reason, "attempts" in loop.status) == ("Failed", "InvalidSpec", False)
+    loop.spec["priority"], loop.generation = 2, 3
+    loop.reconcile()
+    assert loop.phase == "Pending"
 
 
 def test_a_failed_attempt_is_not_corrected_by_a_change() -> None:

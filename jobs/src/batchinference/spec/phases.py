@@ -104,7 +104,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         Phase.SUSPENDING: "a RayJob or pod of the job was found",
     },
     Phase.SUCCEEDED: {},
-    Phase.FAILED: {Phase.PENDING: "the spec was invalid and has changed; nothing was created"},
+    Phase.FAILED: {Phase.PENDING: "the spec of the next attempt was invalid and has changed"},
 }
 """From each phase (None: the job has just been created) to each that may follow, and why."""
 

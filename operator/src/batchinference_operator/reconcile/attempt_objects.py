@@ -19,13 +19,13 @@ from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, fail_job
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
 from batchinference_operator.reconcile.owned import last_names
 from batchinference_operator.reconcile.state import Actions
-from batchinference_operator.status.attempts import add_attempt
+from batchinference_operator.status.attempts import add_attempt, is_running, remove_attempt
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
@@ -37,7 +37,7 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
     The RayJob is created last, because it mounts the ConfigMap.
     """
     if job.unread:
-        return fail_job(job, Cause.INVALID_SPEC, job.unread, now)
+        return Actions(status=invalid_spec(job, job.unread, now), requeue_after=0)
     try:
         complete = complete_job(job, config)
         owner = Owner(job.name, job.uid)
@@ -47,7 +47,19 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
             requeue_after=POLL_SECONDS,
         )
     except SpecError as error:
-        return fail_job(job, Cause.INVALID_SPEC, "; ".join(str(error).splitlines()), now)
+        message = "; ".join(str(error).splitlines())
+        return Actions(status=invalid_spec(job, message, now), requeue_after=0)
+
+
+def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
+    """Return the status of a job whose next attempt cannot be created from its spec.
+
+    It has no such attempt, so that the job continues when the spec is corrected.
+    """
+    if is_running(job.status):
+        job = job.with_status(remove_attempt(job.status))
+    summary = Summary(Cause.INVALID_SPEC.value, message, failed=True)
+    return job.build_status(StatusUpdate(Phase.FAILED, summary), now)
 
 
 def planning_status(job: JobView, names: Names, now: datetime) -> Status:

@@ -51,16 +51,16 @@ def start_attempt(observed: Observed, policies: Policies, config: Config, now: d
 def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     """Return the actions that move a job from InvalidSpec back to Pending.
 
-    None unless the spec has changed since the failure and no attempt was created.
+    None unless the spec has changed since the failure, and the failure is not that of an attempt.
     """
     failed = find_condition(job.status, "Failed") or {}
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
     changed = job.status.get("observedGeneration") != job.generation
-    if not (invalid and changed) or attempt_number(job.status) > 0:
+    of_attempt = (last_attempt(job.status) or {}).get("cause") == Cause.INVALID_SPEC.value
+    if not (invalid and changed) or of_attempt:
         return None
-    summary = Summary("Pending", "the spec was changed; planning the job again")
-    update = StatusUpdate(Phase.PENDING, summary)
-    status = job.with_status({}).build_status(update, now)
+    summary = Summary("Pending", "the spec was changed; planning the next attempt again")
+    status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
     return Actions(status=status, requeue_after=0)
 
 

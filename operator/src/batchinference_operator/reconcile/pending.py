@@ -9,15 +9,15 @@ from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.admission_queue import ROUNDED_FROM, AdmissionDecision
-from batchinference_operator.reconcile.attempt_end import POLL_SECONDS, fail_job
-from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.attempt_objects import create_actions, invalid_spec
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
-from batchinference_operator.status.attempts import is_running, remove_attempt
+from batchinference_operator.status.attempts import remove_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import RayJobView
@@ -53,10 +53,7 @@ def status_after_create_error(job: JobView, error: CreateError, now: datetime) -
     None if the API server has been unreachable for less than UNREACHABLE_SECONDS.
     """
     if error.field:
-        started = is_running(job.status)
-        job = job.with_status(remove_attempt(job.status)) if started else job
-        message = f"{error.field}: {error.message}"
-        return fail_job(job, Cause.INVALID_SPEC, message, now).status
+        return invalid_spec(job, f"{error.field}: {error.message}", now)
     if error.unreachable_seconds is None:
         message = f"{error.message}{_kueue_hint(job, error.message)}"
         summary = Summary(Cause.REFUSED.value, message)

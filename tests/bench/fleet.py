@@ -8,9 +8,11 @@ creates the same objects with the same number of concurrent requests; the two al
 counts when its Secret, the last of its objects, exists. The program prints one line per figure and
 fails if a figure is beyond its limit.
 
+The case `pods` counts the requests of the operator while the pods of 100 jobs are created.
+
 `make fleet FLEET=attack` instead measures how far one namespace can harm the others: 40 drivers
 that answer after 4.8 seconds among 200 normal ones, and 200 resources of the largest size that the
-API server stores.
+API server stores. FLEET may also be a single case: existing, arriving, rest or pods.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +32,7 @@ import psutil
 import yaml
 from plain_client import PlainClient
 from rounds import ROUNDS
+from starting_pods import PULL_SECONDS, StartingJob
 
 from batchinference.spec.quantities import memory_bytes
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
@@ -38,8 +42,8 @@ from support.cluster.kubectl import eventually
 from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import PlayedJob
-from support.servers.api_server import KubeClient, Namespace, new_namespace, running
-from support.servers.dashboard import DashboardClient, serve_http
+from support.servers.api_server import ApiServer, Namespace, new_namespace, running
+from support.servers.dashboard import Dashboard, served
 
 BURST, FLEET = 1000, 5000
 RATIO = 0.6
@@ -57,15 +61,17 @@ SETTLE_SECONDS, MEASURE_SECONDS = 60.0, 30.0
 POLL_RATIO = 0.9
 """The minimum ratio of the polls of honest drivers to their polls without an attack."""
 LARGEST = 200
+STARTING, REQUESTS = 100, 20.0
+"""The number of jobs whose pods are created, and the maximum number of requests for each."""
 
 
 @dataclass
 class Bench:
     """The servers and clients of a measurement, and the names of figures beyond their limits."""
 
-    server: KubeClient
+    server: ApiServer
     client: PlainClient
-    dashboard: DashboardClient
+    dashboard: Dashboard
     operators: Callable[..., OperatorProcess]
     beyond: list[str] = field(default_factory=list)
 
@@ -83,12 +89,8 @@ class Bench:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as directory, bench(Path(directory)) as found:
-        if os.environ.get("FLEET") == "attack":
-            slow_drivers(found)
-            largest_jobs(found)
-        else:
-            ratios(found)
-            at_rest(found)
+        for case in CASES.get(os.environ.get("FLEET", ""), CASES[""]):
+            case(found)
     if found.beyond:
         raise SystemExit(f"beyond the limit: {', '.join(found.beyond)}")
 
@@ -97,7 +99,7 @@ def main() -> None:
 def bench(directory: Path) -> Iterator[Bench]:
     chart = own_chart(directory)
     made: list[OperatorProcess] = []
-    with running(kubebuilder_assets(), directory) as server, serve_http() as dashboard:
+    with running(kubebuilder_assets(), directory) as server, served() as dashboard:
         server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
         for plural in ("rayjobs", "rayclusters"):
             server.install_crd(kuberay_definition(plural))
@@ -119,18 +121,30 @@ def bench(directory: Path) -> Iterator[Bench]:
                 one.close()
 
 
-def ratios(found: Bench) -> None:
-    cases = {"existing": (plain_existing, ours_existing), "arriving": (plain_all, ours_arriving)}
-    for case, (plain, ours) in cases.items():
-        rates: dict[str, list[float]] = {"plain": [], "ours": []}
-        for number in range(ROUNDS):
-            for who, work in (("plain", plain), ("ours", ours)):
-                namespace = found.namespace(f"{case}-{who}-{number}")
-                rates[who].append(work(found, namespace))
-                print(f"round {number + 1}: {case} {who} {rates[who][-1]:.1f} jobs/s", flush=True)
-        plain_rate, ours_rate = (statistics.median(rates[who]) for who in ("plain", "ours"))
-        more = f"ours={ours_rate:.1f}/s plain={plain_rate:.1f}/s"
-        found.say(case, ours_rate / plain_rate, "ratio", RATIO, more)
+def existing(found: Bench) -> None:
+    compare(found, "existing", plain_existing, ours_existing)
+
+
+def arriving(found: Bench) -> None:
+    compare(found, "arriving", plain_all, ours_arriving)
+
+
+def compare(
+    found: Bench,
+    case: str,
+    plain: Callable[[Bench, Namespace], float],
+    ours: Callable[[Bench, Namespace], float],
+) -> None:
+    """Measure the operator and the plain client in turn, and compare the medians."""
+    rates: dict[str, list[float]] = {"plain": [], "ours": []}
+    for number in range(ROUNDS):
+        for who, work in (("plain", plain), ("ours", ours)):
+            namespace = found.namespace(f"{case}-{who}-{number}")
+            rates[who].append(work(found, namespace))
+            print(f"round {number + 1}: {case} {who} {rates[who][-1]:.1f} jobs/s", flush=True)
+    plain_rate, ours_rate = (statistics.median(rates[who]) for who in ("plain", "ours"))
+    more = f"ours={ours_rate:.1f}/s plain={plain_rate:.1f}/s"
+    found.say(case, ours_rate / plain_rate, "ratio", RATIO, more)
 
 
 def plain_existing(found: Bench, namespace: Namespace) -> float:
@@ -206,6 +220,39 @@ def at_rest(found: Bench) -> None:
     time.sleep(IDLE_SECONDS)
     used = cpu_seconds(operator) - before
     found.say("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
+    end(found, operator)
+
+
+def starting_pods(found: Bench) -> None:
+    """Count the requests of the operator from the creation of jobs until their drivers run."""
+    namespace = found.namespace("starting")
+    operator = found.operators(namespace.name)
+    operator.start()
+    asyncio.run(found.client.create_jobs(namespace.name, range(STARTING)))
+    served_all(namespace, STARTING)
+    jobs = [StartingJob(namespace, f"job-{number:05d}", found.dashboard)
+            for number in range(STARTING)]  # fmt: skip
+    for step in (StartingJob.create_cluster, StartingJob.create_pods, StartingJob.wait_for_a_node,
+                 StartingJob.schedule, StartingJob.pull_image):  # fmt: skip
+        for job in jobs:
+            step(job)
+    time.sleep(PULL_SECONDS)
+    for step in (StartingJob.start_containers, StartingJob.become_ready):
+        for job in jobs:
+            step(job)
+    for job in jobs:
+        job.status("Running")
+    targets = (
+        (one["verb"], one.get("objectRef", {}).get("resource", "discovery"))
+        for one in found.server.requests_of(operator.user)
+    )
+    counts = Counter(
+        f"{verb} {resource}"
+        for verb, resource in targets
+        if verb != "watch" and resource != "leases"
+    )
+    more = ", ".join(f"{what}: {count_}" for what, count_ in counts.most_common())
+    found.say("pods", counts.total() / STARTING, "requests", REQUESTS, more)
     end(found, operator)
 
 
@@ -292,6 +339,16 @@ def end(found: Bench, operator: OperatorProcess) -> None:
     if wrong:
         print("\n".join(wrong[:20]))
         found.beyond.append(f"{len(wrong)} errors in the log")
+
+
+CASES: dict[str, tuple[Callable[[Bench], None], ...]] = {
+    "": (existing, arriving, at_rest, starting_pods),
+    "existing": (existing,),
+    "arriving": (arriving,),
+    "rest": (at_rest,),
+    "pods": (starting_pods,),
+    "attack": (slow_drivers, largest_jobs),
+}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.documents.minimal import document, model_step
-from support.servers.api_server import ADMIN_TOKEN, KubeClient, path_of
+from support.servers.api_server import ADMIN_TOKEN, ApiServer, path_of
 
 Object = dict[str, Any]
 Given, Made = TypeVar("Given"), TypeVar("Made")
@@ -34,7 +34,7 @@ class PlainClient:
     """Creates objects through the API server. It renders all bodies before it sends any, so that
     its own cost is negligible."""
 
-    def __init__(self, server: KubeClient) -> None:
+    def __init__(self, server: ApiServer) -> None:
         self._url = server.url
         self._tls = ssl.create_default_context(cafile=str(server.certificate))
 

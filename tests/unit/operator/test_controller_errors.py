@@ -366,3 +366,23 @@ async def test_patch_that_the_api_server_rejects_fails_the_job(
     assert checked == ["c!", "a", "b!"]
     assert "attempts" not in harness.cluster.status()
     assert harness.cluster.list("RayJob") == harness.cluster.list("ConfigMap") == []
+
+
+@in_virtual_time
+async def test_refused_create_does_not_repeat_dry_runs(harness: Harness) -> None:
+    """A spec that has changed is validated again."""
+    fail_calls(harness, lambda call: Refused("403: quota") if call == "create RayJob" else None)
+    patches = [{"groups": ["head"], "pod": {"spec": {"schedulerName": "volcano"}}}]
+    config = replace(CONFIG, policy=PlatformPolicy(patches=True))
+    async with harness.operator(config=config) as controller:
+        harness.cluster.apply(cluster={"patches": patches})
+        await until(lambda: harness.count("create RayJob") == 3)
+        assert harness.count("dry run PodTemplate") == 1
+        patches = [{"groups": ["head"], "pod": {"spec": {"schedulerName": "yunikorn"}}}]
+        change = {"spec": {"cluster": {"patches": patches}}, "metadata": {"generation": 2}}
+        harness.cluster.patch("BatchInference", "job", change)
+        await until(lambda: harness.count("create RayJob") == 5)
+        assert harness.count("dry run PodTemplate") == 2
+        harness.api.before = harness.record
+        await until(lambda: harness.phase() == "Starting")
+        assert controller.accepted_dry_runs == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +14,7 @@ from batchinference.rendering import RAY_JOB, Backstop
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Drivers
-from batchinference_operator.controller.keys import Key
+from batchinference_operator.controller.keys import Key, parent_of
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.pod_cache import STALE_SECONDS
 from batchinference_operator.controller.workqueue import WorkQueue
@@ -65,6 +67,9 @@ class Controller:
     backstop_requests: dict[Key, tuple[str, Backstop]] = field(default_factory=dict)
     """The requested change of backstop deadlines that a job's RayJob does not show yet, with the
     RayJob's uid. It is requested only once, because an admission policy may reject or alter it."""
+    accepted_dry_runs: dict[Key, str] = field(default_factory=dict)
+    """The digest of the dry runs that the API server accepted, of each job whose RayJob does not
+    exist yet. If creating it is refused, the next reconcile does not repeat them."""
     first_status_deferred: set[Key] = field(default_factory=set)
     """Jobs whose objects were created before their first status was written. If the objects must be
     created again before that, the job may be gone. The status write detects this, so it is not
@@ -161,6 +166,7 @@ class Controller:
         self.unreachable_since.pop(key, None)
         self.backstop_requests.pop(key, None)
         self.first_status_deferred.discard(key)
+        self.accepted_dry_runs.pop(key, None)
         if await self.observer.has_orphans(key):
             self.queue.add_after(key, STALE_SECONDS + 1)
 
@@ -188,8 +194,7 @@ class Controller:
             self.cache.mark_deleting(job.key, ray_job)
             logger.info("deleted RayJob %s", ray_job.name)
         try:
-            for versions in actions.dry_run:
-                await self._dry_run(versions)
+            await self._validate(job.key, actions.dry_run)
             ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)
@@ -203,17 +208,24 @@ class Controller:
             logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
 
-    async def _dry_run(self, versions: Sequence[tuple[str, Object]]) -> None:
-        """Validate the last version of an object.
+    async def _validate(self, key: Key, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
+        """Validate the last version of each object by a dry run, unless it was accepted before.
 
         Raises Invalid with the field of the first version that the API server rejects.
         """
-        try:
-            await self.api.dry_run(*versions[-1])
-        except Invalid:
-            for field, body in versions[:-1]:
-                await self.api.dry_run(field, body)
-            raise
+        if not objects:
+            return
+        digest = hashlib.sha256(json.dumps(objects).encode()).hexdigest()
+        if self.accepted_dry_runs.get(key) == digest:
+            return
+        for versions in objects:
+            try:
+                await self.api.dry_run(*versions[-1])
+            except Invalid:
+                for field, body in versions[:-1]:
+                    await self.api.dry_run(field, body)
+                raise
+        self.accepted_dry_runs[key] = digest
 
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
@@ -226,6 +238,7 @@ class Controller:
             if created is not None and body["kind"] == RAY_JOB:
                 logger.info("created RayJob %s", body["metadata"]["name"])
                 self.cache.add_ray_job(created)
+                self.accepted_dry_runs.pop(parent_of(created), None)
                 ray_job_created = True
         return ray_job_created
 

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
-from batchinference_operator.reconcile.status_throttle import WRITE_SECONDS, write_delay
+from batchinference_operator.reconcile.status_throttle import (
+    USAGE_SECONDS,
+    WRITE_SECONDS,
+    write_delay,
+)
 from support.operator.harness import Harness
 from support.operator.objects import placed, pod_body, report
 from support.operator.virtual_time import in_virtual_time
@@ -74,6 +78,15 @@ def test_trouble_before_the_first_row_is_written_at_once() -> None:
     before = {**STATUS, "phase": "Pending"}
     after = {**before, "conditions": [{**CONDITION, "reason": "Unschedulable"}]}
     assert write_delay(before, after, since=0) == 0
+
+
+def test_usage_of_starting_pods_is_written_rarely() -> None:
+    before = {**STATUS, "phase": "Starting"}
+    used = {**before, "cpuSeconds": 9, "usageTime": "2026-03-01T12:01:09Z"}
+    assert write_delay(before, used, since=WRITE_SECONDS) == USAGE_SECONDS - WRITE_SECONDS
+    assert write_delay(before, used, since=USAGE_SECONDS) == 0
+    explained = {**used, "conditions": [{**CONDITION, "message": "another"}]}
+    assert write_delay(before, explained, since=WRITE_SECONDS) == 0
 
 
 @in_virtual_time

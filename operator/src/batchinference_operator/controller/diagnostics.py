@@ -15,7 +15,7 @@ from batchinference_operator.reconcile.kueue import is_gated
 from batchinference_operator.reconcile.owned import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
-MAX_PODS = 3
+MAX_PODS = 2
 """Maximum number of pods of a job whose Events are read: more would say the same."""
 POD_START_SECONDS = 60.0
 """Seconds a pod may take to start before its Events are read: pulling an image takes a while."""

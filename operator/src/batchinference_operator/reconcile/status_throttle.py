@@ -7,6 +7,9 @@ from batchinference_operator.status.job_status import Status, without
 
 WRITE_SECONDS = 5.0
 """The minimum time between two writes that change only figures."""
+USAGE_SECONDS = 30.0
+"""The minimum time between two writes that change only the usage of an attempt without progress.
+Its pods may take minutes to start, and each change of a pod changes the usage."""
 _FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpus", "gpuSeconds", "cpuSeconds"}
 _OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
 
@@ -22,7 +25,9 @@ def write_delay(before: Status, after: Status, since: float) -> float:
     condition_fields = {"message", "reason"} if in_progress else {"message"}
     if _urgent_part(before, condition_fields) != _urgent_part(after, condition_fields):
         return 0.0
-    return WRITE_SECONDS - min(max(since, 0.0), WRITE_SECONDS)
+    usage_only = not in_progress and _urgent_part(before, set()) == _urgent_part(after, set())
+    interval = USAGE_SECONDS if usage_only else WRITE_SECONDS
+    return interval - min(max(since, 0.0), interval)
 
 
 def _urgent_part(status: Status, condition_fields: set[str]) -> Status:

@@ -87,7 +87,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# what keeps a pod's containers from starting is told by Events alone
+# only Events say why the containers of a pod do not start
 - apiGroups: [""]
   resources: [events]
   verbs: [list]

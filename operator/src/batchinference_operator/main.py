@@ -146,7 +146,7 @@ async def _run(
                 namespaces=settings.namespace_list,
                 clusterwide=clusterwide,
                 standalone=True,
-                # else kopf looks up the user's name, and the user has none; its type is not public
+                # without it, kopf asks for the user's name; its type is not public
                 identity=MANAGER,  # type: ignore[arg-type]
             )
         )
@@ -157,7 +157,7 @@ async def _connection(pool: int) -> Configuration:
     """Return the configuration of the pod's service account, or of kubeconfig outside a cluster."""
     configuration = Configuration()
     configuration.connection_pool_maxsize = pool
-    # else each request looks for a .netrc, in a thread; the configuration names the proxy
+    # otherwise each request reads a .netrc, in a thread; the configuration names the proxy
     configuration.client_session_kwargs = {"trust_env": False}
     try:
         config.load_incluster_config(client_configuration=configuration)

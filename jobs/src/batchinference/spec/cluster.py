@@ -120,7 +120,7 @@ class Head(SpecModel):
     """The head pod: Ray's own services and the driver. No step runs on it."""
 
     cpu: Cpus | None = None
-    """CPUs. One unless told otherwise."""
+    """CPUs. One by default."""
     memory: HeadMemory | None = None
     """Memory, 1Gi at least. 4Gi by default."""
     node_selector: NodeSelector | None = None
@@ -139,16 +139,16 @@ class Workers(SpecModel):
     )
 
     cpu: Cpus | None = None
-    """CPUs of one worker. Unless told otherwise as many as hold a replica of each CPU step, a
+    """CPUs of one worker. By default, as many as hold a replica of each CPU step, a
     reading and a writing task, but at most 8 where no single replica needs more."""
     memory: Memory | None = None
-    """Memory of one worker. 4Gi unless told otherwise."""
+    """Memory of one worker. 4Gi by default."""
     min: Annotated[int, Field(ge=0, le=10000)] | None = None
-    """Workers that start with the cluster. One unless told otherwise; with 0 the first task brings
+    """Workers that start with the cluster. One by default; with 0 the first task brings
     the first."""
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """Workers that the group may grow to. Enough for every replica, and one more, unless told
-    otherwise."""
+    """Workers that the group may grow to. Enough for every replica, and one more, by
+    default."""
 
     @model_validator(mode="after")
     def _check(self) -> Workers:

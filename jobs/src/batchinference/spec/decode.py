@@ -36,7 +36,7 @@ class DecodeModel(SpecModel):
     """The column of bytes, or of structs with a field `bytes` as Hugging Face stores media. Null
     stays null."""
     output: ColumnName | None = None
-    """The column for the result. It replaces `column` unless told otherwise."""
+    """The column for the result. It replaces `column` by default."""
 
     @property
     def columns_added(self) -> list[str]:

@@ -47,12 +47,12 @@ class BatchInferenceSpec(SpecModel):
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to bad rows."""
     resume: bool = True
-    """Whether a run goes on with what an earlier one has left unfinished of the same output: what
-    is written there is not read again. False begins anew."""
+    """Whether a run resumes an earlier run with the same output: committed rows are not read again.
+    If false, the run starts over."""
     cluster: Cluster = Cluster()
     """Settings that only a cluster uses."""
     suspend: bool = False
-    """On a cluster: true removes the job's RayJob and all that it holds, false goes on."""
+    """On a cluster: true deletes the RayJob and its cluster, false resumes the job."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """On a cluster where only so many jobs may run at a time: who waits with a higher one begins
     first, and of two alike the older. It may change while the job waits; a running job never makes

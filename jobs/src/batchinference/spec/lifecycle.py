@@ -1,4 +1,4 @@
-"""How long a job may take, how often it is tried, and what is left of it afterwards."""
+"""Retries, deadlines and retention of a job."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from batchinference.spec.durations import Duration, DurationOrNone
 from batchinference.spec.quantities import Memory
 
 DRAIN_SECONDS = 15
-"""What a driver that is asked to stop takes to commit what is under way."""
+"""Seconds for which a driver that is asked to stop may commit the work in progress."""
 STOP_SECONDS = 30
-"""What it has to end, and to say so, before it is ended."""
+"""Seconds within which it must end and report its end."""
 CauseName = Annotated[str, Field(max_length=32)]
 
 
 class Backoff(SpecModel):
-    """The wait before another attempt: it doubles with each, up to a limit."""
+    """The backoff before the next attempt. It doubles with each failed attempt."""
 
     initial: DurationOrNone = "10s"
     """Before the second attempt."""
     max: Duration = "10m"
-    """At most."""
+    """The maximum."""
 
 
 class OutOfMemory(SpecModel):
@@ -36,23 +36,23 @@ class OutOfMemory(SpecModel):
     memory_factor: Annotated[float, Field(gt=1, le=10)] = 1.5
     """The memory of the next attempt as a multiple of what the pods of the group had."""
     max_memory: Memory
-    """The largest memory of a pod that follows from this."""
+    """The maximum memory of a pod by this rule."""
 
 
 class Retry(SpecModel):
-    """Attempts at a job. Each is a new RayJob on a new cluster. Suspending a job ends an attempt
-    too, but counts for none. What is changed here holds from the next failure on."""
+    """The attempts of a job. Each is a new RayJob with a new cluster. An attempt that `suspend`
+    ended does not count. A change takes effect at the next failure."""
 
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
-    """Attempts in all, the first one included."""
+    """The maximum number of attempts, including the first."""
     backoff: Backoff = Backoff()
-    """The wait between two."""
+    """The backoff between two attempts."""
     on_cause: Annotated[dict[CauseName, Literal["retry", "fail"]], Field(max_length=32)] = {}
-    """What follows from a cause, where that is to be other than usual: `OutOfMemory: fail`."""
+    """Overrides whether a cause is retried, such as `OutOfMemory: fail`."""
 
     out_of_memory: OutOfMemory | None = None
-    """Whether attempts that follow `OutOfMemory` request more memory. Without it, they request what
-    the job says."""
+    """Whether attempts that follow `OutOfMemory` request more memory. Without it, they request
+    the memory in the spec."""
 
     @field_validator("on_cause")
     @classmethod
@@ -67,7 +67,7 @@ class Retry(SpecModel):
         return wanted
 
     def allows(self, cause: Cause, attempts: int) -> bool:
-        """Whether another attempt follows after so many, the last of which ended by this cause."""
+        """Return whether another attempt follows after `attempts`, the last with this cause."""
         wanted = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
             cause.retried if wanted is None else wanted == "retry"
@@ -75,7 +75,7 @@ class Retry(SpecModel):
 
 
 class Deadlines(SpecModel):
-    """When to give up. Without a value there is no such end."""
+    """Deadlines of the job. A deadline without a value never passes."""
 
     pending: Duration | None = None
     """From the creation of an attempt's RayJob to the first finished row. In a queue of Kueue, from
@@ -93,9 +93,9 @@ class Ttl(SpecModel):
     """How long the objects of a finished job are kept. The output is never deleted."""
 
     cluster: DurationOrNone = "0s"
-    """How long its Ray cluster is kept, with nothing but the head once its workers are idle."""
+    """How long its Ray cluster is kept. Idle workers are removed, the head stays."""
     ray_job: Duration | None = None
-    """How long its RayJobs are kept; as long as the job when absent."""
+    """How long its RayJobs are kept; as long as the job if absent."""
     after_finished: Duration | None = None
-    """How long the BatchInference itself is kept, with everything that it owns. It is deleted when
-    `cluster` and `rayJob` have passed too. It stays when absent."""
+    """How long the BatchInference itself is kept, with everything that it owns. It is deleted
+    when `cluster` and `rayJob` have passed too. It is kept for ever if absent."""

@@ -27,7 +27,7 @@ class Nearest(SpecModel):
     index_column: ColumnName | None = None
     """Its column of embeddings. Needed when it has several such columns."""
     columns: Columns | None = None
-    """Its columns to bring along; all but embeddings and tensors unless told otherwise."""
+    """Its columns to bring along; all but embeddings and tensors by default."""
     column: ColumnName
     """The column of this job that holds embeddings of the same model."""
     k: Annotated[int, Field(ge=1, le=MAX_FOUND)] = 5

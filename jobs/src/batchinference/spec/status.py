@@ -63,7 +63,7 @@ class Progress(SpecModel):
 
 
 class Counts(SpecModel):
-    """Rows by what became of them."""
+    """Rows by result."""
 
     read: Rows
     """Rows that came out of the input."""
@@ -85,19 +85,19 @@ class Attempt(SpecModel):
     generation: Annotated[int, Field(ge=0)] | None = None
     """The generation of the spec that it runs; absent until the RayJob is observed."""
     start_time: Timestamp | None = None
-    """When the RayJob was created; absent until it is seen."""
+    """When the RayJob was created; absent until it is observed."""
     queued_time: Timestamp | None = None
-    """Since when Kueue holds it back; absent while it does not."""
+    """Since when Kueue queues it; absent otherwise."""
     admitted_time: Timestamp | None = None
-    """When Kueue let it begin last, from where its deadlines count."""
+    """When Kueue admitted it last. Its deadlines start at this time."""
     completion_time: Timestamp | None = None
     """When it ended."""
     outcome: Literal["Succeeded", "Failed", "Suspended"] | None = None
-    """How it ended; absent while it goes on."""
+    """How it ended; absent while it is running."""
     cause: Cause | None = None
     """Why it failed."""
     message: Annotated[str, Field(max_length=1024)] | None = None
-    """Why it failed, in the words of what failed."""
+    """Why it failed: the original message."""
     out_of_memory: MemoryOfGroups | None = None
     """The groups of pods that ran out of memory, with the memory that a pod of each had."""
     memory: MemoryOfGroups | None = None
@@ -105,21 +105,21 @@ class Attempt(SpecModel):
     rows: Rows | None = None
     """Rows that it finished."""
     rows_before: Rows | None = None
-    """Rows that were finished before it, as its driver told at first; absent for the first."""
+    """Rows that were finished before it, by its first report; absent for the first attempt."""
     gpu_seconds: Rows | None = None
-    """GPUs of its pods, times the seconds they had them while it went on."""
+    """GPU seconds of its pods while it was running."""
     cpu_seconds: Rows | None = None
-    """CPUs that its pods asked for, times the seconds they had them while it went on."""
+    """Seconds of the CPUs that its pods requested, while it was running."""
 
 
 class BatchInferenceStatus(SpecModel):
-    """What the operator has seen."""
+    """The observed state of the job."""
 
     phase: Phase
     """Pending, Planning, Starting, Running, Finalizing, Succeeded, Failed, Suspending, Suspended or
     Retrying."""
     observed_generation: int
-    """The generation of the spec that this status speaks of."""
+    """The generation of the spec that this status describes."""
     conditions: Annotated[
         list[Condition],
         Field(
@@ -132,27 +132,27 @@ class BatchInferenceStatus(SpecModel):
     ]
     """Ready, Complete, Failed and Suspended always; Reconciling and Stalled while true."""
     progress: Progress | None = None
-    """Rows done so far."""
+    """Rows that are finished."""
     counts: Counts | None = None
-    """Rows by what became of them."""
+    """Rows by result."""
     start_time: Timestamp | None = None
     """When the RayJob was created."""
     completion_time: Timestamp | None = None
-    """When the job came to its end."""
+    """When the job ended."""
     attempt: int | None = None
     """The number of the last attempt."""
     failed_attempts: int | None = None
     """Attempts that have failed, and count towards `retry.maxAttempts`."""
     next_attempt_time: Timestamp | None = None
-    """When the next attempt begins, while the job waits for it."""
+    """When the next attempt starts, while the job waits for it."""
     attempts: Annotated[list[Attempt], Field(max_length=20)] = []
     """The last 20 attempts."""
     suspended_seconds: int | None = None
-    """How long the job has been suspended in all; `deadlines.total` leaves it out."""
+    """The total time of suspension, which does not count towards `deadlines.total`."""
     progress_time: Timestamp | None = None
-    """When a row was seen to be finished last."""
+    """When the last row was finished, as observed by the operator."""
     usage_time: Timestamp | None = None
-    """Up to when `gpuSeconds` and `cpuSeconds` count."""
+    """The time up to which `gpuSeconds` and `cpuSeconds` are counted."""
     gpus: Annotated[int, Field(ge=0)] | None = None
     """GPUs that the pods of the running attempt have now."""
     gpu_seconds: Rows | None = None
@@ -162,6 +162,6 @@ class BatchInferenceStatus(SpecModel):
     ray_job_name: str | None = None
     """The RayJob that runs it."""
     ray_cluster_name: str | None = None
-    """The RayCluster that KubeRay made for it."""
+    """The RayCluster of this RayJob."""
     output: str | None = None
     """Where the output is."""

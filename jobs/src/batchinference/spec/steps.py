@@ -146,7 +146,7 @@ class Step(SpecModel):
     """Rows a batch, for model, python and nearest. 32 for a model, 8 times its concurrency for one
     of runtime http; else as many as a block holds.
     `auto` searches for the fastest while the first batches run. Whenever memory runs out, the
-    replica goes on with half as many."""
+    replica continues with half as many."""
     replicas: Replicas | None = None
     """Replicas of a model or a python class, each in an actor. Without this field, a step that
     needs only CPUs has a copy in each task if the whole job can run in tasks, else one replica."""

@@ -66,8 +66,8 @@ class DashboardClient:
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
         """Return the URL of the dashboard.
 
-        The host name ends with a dot, so DNS does not try search domains first. One of them could
-        be that of a namespace named `svc`, whose pods could answer for any head.
+        The host name ends with a dot, so DNS does not try search domains first. A namespace
+        named `svc` could match one of them, and its pods could answer for any head.
         """
         host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
         return f"http://{host}:{DASHBOARD_PORT}"

@@ -53,7 +53,7 @@ class WatchHealth:
                 logger.info("%s is watched again", path)
 
     def record_refusal(self, path: str, status: int) -> bool:
-        """Record a refused list or watch; return False if the path is that of no watch here."""
+        """Record a refused list or watch; return False if no watch has this path."""
         if path not in self._started:
             return False
         if path not in self._refused:

@@ -51,7 +51,7 @@ def start_attempt(observed: Observed, policies: Policies, config: Config, now: d
 def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     """Return the actions that move a job from InvalidSpec back to Pending.
 
-    None unless the spec has changed since the failure, and the failure is not that of an attempt.
+    None unless the spec has changed since the failure, and no attempt failed by this cause.
     """
     failed = find_condition(job.status, "Failed") or {}
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value

@@ -21,7 +21,7 @@ from batchinference_operator.status.timestamps import to_rfc3339
 def add_usage(observed: Observed, now: datetime) -> Status:
     """Return the status with the GPUs of the running attempt, and with its usage.
 
-    The usage since the last reconcile is added to that of the job and to that of the attempt.
+    The usage since the last reconcile is added to the usage of the job and of the attempt.
     """
     status = without(observed.job.status, "gpus")
     if gpus_now := current_gpus(observed):

@@ -23,12 +23,12 @@ def last_warning(events: list[Object], *, of_pod: bool) -> str:
     A normal Event after a warning means that the problem is resolved.
     """
     warns = [_warns(event, of_pod=of_pod) for event in events]
-    telling = [
+    relevant = [
         (_last_seen(event), warning, _message_of(event))
         for event, warning in zip(events, warns, strict=True)
         if warning or event.get("type") == "Normal"
     ]
-    _, warning, message = max(telling, default=("", False, ""))
+    _, warning, message = max(relevant, default=("", False, ""))
     return message if warning else ""
 
 

@@ -121,15 +121,15 @@ class HttpModel(RuntimeModel):
     a place takes the value as it is: a number stays one, bytes become base64."""
     result_path: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """Where in the response the answer is, for json: keys and positions, as in
-    `outputs.0.score`. The whole response unless told otherwise."""
+    `outputs.0.score`. The whole response by default."""
     result_type: Literal["text", "number", "integer", "boolean", "numbers"] = "text"
     """What the answer is, for json: `numbers` are lists, of any depth but of one shape; as `text`
     anything that is no text is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Requests in flight, of each replica."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
-    """Requests that begin in a second, of each replica. As many as there can be unless told
-    otherwise."""
+    """Requests that begin in a second, of each replica. As many as there can be by
+    default."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300
     """How long one try may take."""
     retries: Annotated[int, Field(ge=0, le=100)] = 8

@@ -29,7 +29,7 @@ class KerasModel(RuntimeModel):
     storage: Storage = FROM_ENVIRONMENT
     """How the object store of a `source` is reached that is an address."""
     backend: Literal["torch", "tensorflow", "jax"] | None = None
-    """What Keras computes with. The environment's KERAS_BACKEND unless told otherwise, else
+    """What Keras computes with. The environment's KERAS_BACKEND by default, else
     torch; the others must be installed, or be in the image."""
     inputs: Inputs
     """The model's input, and the column that it takes as an array of batch x the column's own

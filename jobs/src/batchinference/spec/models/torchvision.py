@@ -24,7 +24,7 @@ class TorchvisionModel(RuntimeModel):
     arch: Arch
     """The name of the model in torchvision.models, such as resnet152."""
     weights: Weights | None = None
-    """The weights as torchvision names them: DEFAULT unless told otherwise, or for instance
+    """The weights as torchvision names them: DEFAULT by default, or for instance
     IMAGENET1K_V1. Their transforms prepare the images. torchvision downloads them, unless there is
     a `source`."""
     source: Source | None = None
@@ -38,14 +38,14 @@ class TorchvisionModel(RuntimeModel):
     `features` an embedding."""
     top_k: TopK | None = None
     """Give a list of the most likely classes, the best first, at most this many. The best alone
-    unless told otherwise."""
+    by default."""
     labels: Annotated[list[Label], Field(max_length=1000)] = []
     """The names of the classes, in order, for a `source` with classes of its own. Those of the
-    weights unless told otherwise."""
+    weights by default."""
     features: bool | None = None
     """Give what the last linear layer takes in, as an embedding, instead of classes."""
     dtype: Dtype | None = None
-    """The numbers that the model computes with: float32 unless told otherwise."""
+    """The numbers that the model computes with: float32 by default."""
     options: Arguments = {}
     """Passed to the function that builds the model, as keyword arguments. For a `source` with
     labels of its own, `num_classes` is their number unless it is given."""

@@ -63,13 +63,13 @@ class TransformersModel(RuntimeModel):
     `score`, a text, or a list of what was found, as the task has it."""
     pooling: Literal["mean", "cls"] | None = None
     """How the embeddings of a text's tokens or an image's patches become one: their mean, or
-    the first one. For the two feature-extraction tasks; mean unless told otherwise. Models of two
+    the first one. For the two feature-extraction tasks; mean by default. Models of two
     towers have a way of their own."""
     normalize: bool | None = None
     """Scale each embedding to length 1. For the two feature-extraction tasks."""
     top_k: TopK | None = None
     """Give a list of the most likely labels, the best first, at most this many. For the
-    classification tasks, which give the best alone unless told otherwise."""
+    classification tasks, which give the best alone by default."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
     """The labels to choose from. For the zero-shot tasks."""
     prompt: Template | None = None
@@ -89,7 +89,7 @@ class TransformersModel(RuntimeModel):
     before the prompt."""
     sampling: Arguments = {}
     """How text is generated, in the names of transformers' GenerationConfig: `max_new_tokens` (256
-    unless told otherwise), `do_sample`, `temperature`, `top_p`, `num_return_sequences`... With
+    by default), `do_sample`, `temperature`, `top_p`, `num_return_sequences`... With
     `seed` the random numbers of a row depend on its prompt and the seed alone. `max_length` and
     `min_length` are for models with an encoder only, because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
@@ -100,7 +100,7 @@ class TransformersModel(RuntimeModel):
     dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
     """The numbers that the model computes with: auto takes those that its files hold."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] | None = None
-    """The implementation of attention. The library's choice unless told otherwise."""
+    """The implementation of attention. The library's choice by default."""
     device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
     """How accelerate lays the model out over the devices of a replica; auto for a replica with
     several. On one device: what does not fit there goes to the CPU's memory."""

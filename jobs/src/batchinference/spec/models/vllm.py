@@ -88,14 +88,14 @@ class VllmModel(RuntimeModel):
     https://intranet.example/photos/. The public internet is always allowed; other addresses are
     errors of their rows."""
     chat: bool | None = None
-    """Put the prompt into the model's chat template. True for generate and false for embed unless
-    told otherwise."""
+    """Put the prompt into the model's chat template. True for generate and false for embed by
+    default."""
     chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     """The chat template in Jinja, for a model that has none or another one."""
     chat_template_args: Arguments = {}
     """Further variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """vLLM's SamplingParams: `max_tokens` (vLLM stops after 16 unless told otherwise),
+    """vLLM's SamplingParams: `max_tokens` (vLLM stops after 16 by default),
     `temperature`, `top_p`, `seed`, `stop`... For embed its PoolingParams."""
     engine: Arguments = {}
     """vLLM's engine arguments: `max_model_len`, `gpu_memory_utilization`, `dtype`,

@@ -22,7 +22,7 @@ class ReadOptions(OptionsModel):
     """Options of every source."""
 
     override_num_blocks: Blocks | None = None
-    """Into how many blocks the input is cut, about; chosen by its size unless told otherwise."""
+    """Into how many blocks the input is cut, about; chosen by its size by default."""
 
 
 class FileOptions(ReadOptions):

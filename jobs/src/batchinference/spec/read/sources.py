@@ -114,7 +114,7 @@ class LanceOptions(ReadOptions):
     limit: Limit | None = None
     """Read so many rows and no more: the first that the filter lets through. One task does it."""
     version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """The version to read; the latest unless told otherwise."""
+    """The version to read; the latest by default."""
 
 
 class ReadLance(ReadModel):

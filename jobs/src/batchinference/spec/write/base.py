@@ -58,7 +58,7 @@ class WritePartitioned(WriteModel):
 
 class WriteColumns(WriteModel):
     columns: Columns | None = None
-    """The columns to write, in this order; all of them unless told otherwise."""
+    """The columns to write, in this order; all of them by default."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -71,7 +71,7 @@ class WriteColumns(WriteModel):
 
 class WriteSized(WriteColumns):
     rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """The most rows of a file, and about as many as a file has. Unless told otherwise, enough for
+    """The most rows of a file, and about as many as a file has. By default, enough for
     64 MiB, and few enough that progress can be seen."""
 
 

@@ -106,7 +106,7 @@ class WriteWebdataset(WriteRows, WriteDirectories):
     format: Literal["webdataset"]
     """The format of the output."""
     key_column: ColumnName | None = None
-    """The column of the rows' keys, which name their members. A number unless told otherwise."""
+    """The column of the rows' keys, which name their members. A number by default."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:

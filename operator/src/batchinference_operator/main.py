@@ -80,7 +80,7 @@ async def operate(settings: OperatorSettings) -> None:
         lease = Lease(partial(send_recorded, client, metrics.record_request), settings.lease)
         leadership = Leadership(lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
-        metrics.add_leadership(lambda: leadership.is_leader)
+        metrics.leader.set_function(lambda: leadership.is_leader)
         async with serve_http(settings.health_port, leadership, watches, metrics):
             with suppress(ApiUnreachable):  # the election waits for the API server
                 await check_api(client, settings.namespace_list)
@@ -103,12 +103,12 @@ async def _lead(
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
         cache = Cache(config=reconcile_config)
-        poller = DriverPoller(
-            DashboardClient(session, settings.cluster_domain), count=metrics.record_poll
-        )
+        dashboard = DashboardClient(session, settings.cluster_domain)
+        polls = metrics.driver_polls
+        poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
         controller = Controller(api, poller, reconcile_config, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.phases)
-        metrics.add_watches(lambda: watches.lost)
+        metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
         await _prime(controller, settings, left_out)
         await _run(controller, poller, KopfLogin(watches, metrics.record_request), settings)
 

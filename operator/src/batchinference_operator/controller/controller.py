@@ -294,14 +294,12 @@ class Controller:
         if first and actions.create and len(self.queue) >= BACKLOG:
             self.first_status_deferred.add(job.key)
             return BACKLOG_SECONDS
-        delay = write_delay(job.status, status, self._since_written(job))
+        last_write = self.last_write.get(job.key)
+        since = inf if last_write is None else (self.now() - last_write).total_seconds()
+        delay = write_delay(job.status, status, since)
         if delay <= 0 or not merge_patch(job.status, status):
             return 0.0
         return delay if actions.requeue_after is None else min(delay, actions.requeue_after)
-
-    def _since_written(self, job: JobView) -> float:
-        last_write = self.last_write.get(job.key)
-        return inf if last_write is None else (self.now() - last_write).total_seconds()
 
     async def _patch(self, job: JobView, version: str, patch: Status) -> Object | None:
         """Write a status patch and return the job as stored; None if the job is gone.

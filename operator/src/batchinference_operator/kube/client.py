@@ -134,8 +134,12 @@ class KubeClient:
             query = f"&continue={quote(more)}" if more else None
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
+        return await self._object("GET", _path(RAY_JOB, namespace, name))
+
+    async def _object(self, *call: Any) -> Object | None:
+        """Send a request about one object and return the object; None if it is gone."""
         answer: Object
-        status, answer = await self._request("GET", _path(RAY_JOB, namespace, name))
+        status, answer = await self._request(*call)
         if is_gone(status, answer):
             return None
         raise_for(status, answer)
@@ -163,16 +167,12 @@ class KubeClient:
         await self._delete_cluster(namespace, ray_job)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = _path(RAY_JOB, namespace, ray_job.name)
-        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
-        if not is_gone(status, answer):
-            raise_for(status, answer)
+        await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
         patch = {"metadata": {"uid": ray_job.uid}, "spec": backstop.fields}
         path = _path(RAY_JOB, namespace, ray_job.name)
-        status, answer = await self._request("PATCH", path, patch, MERGE_PATCH)
-        if not is_gone(status, answer):
-            raise_for(status, answer)
+        await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         await self._delete(_path(RAY_JOB, namespace, ray_job.name), ray_job.uid)
@@ -188,11 +188,8 @@ class KubeClient:
         if not ray_job.cluster:
             return
         path = _path(RAY_CLUSTER, namespace, ray_job.cluster)
-        status, cluster = await self._request("GET", path)
-        if is_gone(status, cluster):
-            return
-        raise_for(status, cluster)
-        if owner_uid(cluster, RAY_JOB) == ray_job.uid:
+        cluster = await self._object("GET", path)
+        if cluster is not None and owner_uid(cluster, RAY_JOB) == ray_job.uid:
             await self._delete(path, cluster["metadata"]["uid"])
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
@@ -208,14 +205,9 @@ class KubeClient:
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status
     ) -> Object | None:
-        answer: Object
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
         path = _path(KIND, namespace, name, "status")
-        status, answer = await self._request("PATCH", path, body, MERGE_PATCH)
-        if is_gone(status, answer):
-            return None
-        raise_for(status, answer)
-        return answer
+        return await self._object("PATCH", path, body, MERGE_PATCH)
 
     async def post_event(self, body: Object) -> bool:
         namespace = body["metadata"]["namespace"]

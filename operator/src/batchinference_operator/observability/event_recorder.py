@@ -39,7 +39,7 @@ class EventRecorder:
     """Posts Events one by one, separately from the reconcile workers, round-robin by namespace."""
 
     def __init__(self, api: KubeApi, metrics: Metrics, now: Callable[[], datetime] = _now) -> None:
-        self._gateway = api
+        self._api = api
         self._metrics = metrics
         self._now = now
         self._rate = RateLimiter(EVENT_QPS, EVENT_BURST)
@@ -78,7 +78,7 @@ class EventRecorder:
 
     async def _post(self, body: Object) -> None:
         try:
-            repeated = await self._gateway.post_event(body)
+            repeated = await self._api.post_event(body)
         except Exception as error:  # noqa: BLE001 - no failure may affect jobs
             self._dropped(body["reason"], str(error) or type(error).__name__)
         else:

@@ -18,7 +18,13 @@ from batchinference.text import in_one_line
 _about: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
 _OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
 """Attributes that kopf adds to log records for its own use."""
-_LEFT_BY_KOPF = "closing of asynchronous generator <async_generator object infinite_watch "
+_NOISE = {
+    # kopf does not close the nested generators of a watch at exit, when nothing needs them any more
+    "asyncio": "closing of asynchronous generator <async_generator object infinite_watch ",
+    # watch_health.py logs a refused watch once, kopf at each retry
+    "kopf._cogs.clients.watching": "WatchRefused(",
+}
+"""Texts of messages that are not logged, by the name of their logger."""
 
 
 @contextmanager
@@ -34,36 +40,13 @@ def log_context(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
 def configure(log_format: str, level: str) -> None:
     """Log everything to stderr: the operator, kopf and libraries."""
     handler = logging.StreamHandler()
+    handler.addFilter(lambda record: _NOISE.get(record.name, "\0") not in record.getMessage())
     handler.addFilter(_named)
     handler.setFormatter(_Json() if log_format == "json" else _Text())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line per event
-    asyncio_s = logging.getLogger("asyncio")
-    asyncio_s.removeFilter(_matters)
-    asyncio_s.addFilter(_matters)
-    kopf_s = logging.getLogger("kopf._cogs.clients.watching")
-    kopf_s.removeFilter(_is_news)
-    kopf_s.addFilter(_is_news)
-
-
-def _matters(record: logging.LogRecord) -> bool:
-    """Return False for the error that asyncio logs about kopf's watches at exit.
-
-    kopf does not close the nested generators of a watch that ends between two events. asyncio
-    closes all of them concurrently at the very end, when nothing depends on them any more. An outer
-    generator then finds that its inner one is already being closed. This is no operator error.
-    """
-    return _LEFT_BY_KOPF not in record.getMessage()
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for the error that kopf logs at each retry of a refused watch.
-
-    watches.py logs the refusal once.
-    """
-    return "WatchRefused(" not in record.getMessage()
 
 
 def _named(record: logging.LogRecord) -> bool:

@@ -110,23 +110,11 @@ class Metrics:
         self.queue_depth.set_function(lambda: len(queue))
         self.registry.register(_Jobs(phases))
 
-    def add_leadership(self, is_leader: Callable[[], bool]) -> None:
-        """Add the metric of the leader election."""
-        self.leader.set_function(is_leader)
-
-    def add_watches(self, lost_namespaces: Callable[[], Sized]) -> None:
-        """Add the metrics of the watches."""
-        self.namespaces_unwatched.set_function(lambda: len(lost_namespaces()))
-
     def record_request(self, method: str, path: str, code: int | None, seconds: float) -> None:
         """Record a finished request to the API server; `code` is None if there was no answer."""
         verb, resource = described(method, path)
         self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
         self.api_request_seconds.labels(verb, resource).observe(seconds)
-
-    def record_poll(self, result: str) -> None:
-        """Record the result of polling a driver."""
-        self.driver_polls.labels(result).inc()
 
     def record_status_change(self, before: Status, after: Status) -> None:
         """Record what the difference between two statuses of a job shows."""

@@ -33,9 +33,9 @@ def last_warning(events: list[Object], *, of_pod: bool) -> str:
 
 
 def _message_of(event: Object) -> str:
-    """Return the message of an Event, after its reason if the reason is in OF_NODE.
+    """Return the message of an Event, after its reason if the reason is in NODE_WARNINGS.
 
-    `judge` derives the failure cause from this prefix.
+    `derive_phase` derives the failure cause from this prefix.
     """
     reason, message = event.get("reason"), str(event.get("message", ""))
     return f"{reason}: {message}" if reason in NODE_WARNINGS else message

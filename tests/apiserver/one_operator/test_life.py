@@ -1,4 +1,4 @@
-"""The status of a job from its creation to its end."""
+"""The status and the Events of a job from its creation to its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def conditions(status: Object) -> dict[str, str]:
     return {found["type"]: found["status"] for found in status["conditions"]}
 
 
-def test_a_job_goes_from_pending_to_running(operator_of_all: OperatorProcess, job: Any) -> None:
+def test_a_job_goes_from_pending_to_running(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
     played = job()
     status = played.status("Starting", words="RayJob job-1 is starting its cluster")
     assert status["rayJobName"] == "job-1"
@@ -47,6 +49,8 @@ def test_a_job_goes_from_pending_to_running(operator_of_all: OperatorProcess, jo
     assert status["progress"]["rows"] == 1
     assert status["rayClusterName"] == "job-abcde"
     assert conditions(status)["Ready"] == "False"
+    namespace.patch_status("BatchInference", "job", {"phase": "Pending"})
+    played.status("Running")  # the status of somebody else is overwritten
 
 
 def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
@@ -68,6 +72,54 @@ def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
     assert status["observedGeneration"] == 1
     assert status["completionTime"] >= status["startTime"]
     assert running.released()
+    check_events(running)
+    check_no_more_writes(running)
+
+
+def check_events(job: PlayedJob) -> None:
+    """Check the Events of a job from its start to its success."""
+    found = soon(
+        "both Events", lambda: (got := events(job.namespace)) and "Succeeded" in got and got
+    )
+    assert found.keys() == {"AttemptStarted", "Succeeded"}
+    assert found["AttemptStarted"]["regarding"]["uid"] == job.body["metadata"]["uid"]
+    assert found["Succeeded"]["note"].startswith("1000 rows read: 990 written")
+
+
+def check_no_more_writes(job: PlayedJob) -> None:
+    """Each write comes back as a watch event, so an unchanged job must not be written."""
+    before = job.body["metadata"]["resourceVersion"]
+    job.namespace.patch("RayJob", "job-1", {"metadata": {"labels": {"seen": "again"}}})
+    other = PlayedJob(job.namespace, "other", job.dashboard)
+    job.namespace.create(document("other"))
+    other.status("Starting")  # by now the operator has handled all earlier events
+    assert job.body["metadata"]["resourceVersion"] == before
+
+
+def events(namespace: Namespace) -> dict[str, Object]:
+    """Return the Events on jobs, by reason."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{namespace.name}/events"
+    return {item["reason"]: item for item in namespace.server.get(path)["items"]}
+
+
+def test_repeated_event_is_counted(
+    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+) -> None:
+    played = job()
+    played.status("Starting")
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
+    stuck, placed = {"conditions": [told]}, {"conditions": []}
+    pod = played.play_pod(stuck)
+    for _ in range(2):
+        played.status("Pending", "Unschedulable")
+        namespace.patch_status("Pod", pod, placed)
+        played.status("Starting")
+        namespace.patch_status("Pod", pod, stuck)
+    played.status("Pending", "Unschedulable")
+    soon(
+        "a count of three",
+        lambda: events(namespace)["Unschedulable"].get("series", {}).get("count") == 3,
+    )
 
 
 def messages(status: Any) -> set[str]:
@@ -134,21 +186,3 @@ def test_concurrent_jobs_are_isolated(
     assert jobs[0].status("Failed", "BadInput")["counts"]["read"] == 0
     assert jobs[1].status("Succeeded")["counts"]["read"] == 1
     assert jobs[2].status("Succeeded")["counts"]["read"] == 2
-
-
-def test_foreign_status_is_overwritten(running: PlayedJob, namespace: Namespace) -> None:
-    namespace.patch_status("BatchInference", "job", {"phase": "Pending"})
-    running.status("Running")
-
-
-def test_finished_job_is_not_patched_again(running: PlayedJob) -> None:
-    """Each write comes back as a watch event, so an unchanged job must not be written."""
-    running.play_success()
-    running.status("Succeeded")
-    assert running.released()
-    before = running.body["metadata"]["resourceVersion"]
-    running.namespace.patch("RayJob", "job-1", {"metadata": {"labels": {"seen": "again"}}})
-    other = PlayedJob(running.namespace, "other", running.dashboard)
-    running.namespace.create(document("other"))
-    other.status("Starting")  # by now the operator has handled all earlier events
-    assert running.body["metadata"]["resourceVersion"] == before

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -31,19 +32,21 @@ def own_code() -> Path:
 def one_ray() -> Iterator[None]:
     """Start Ray with three logical CPUs and two NPUs, so that plans are the same on any machine."""
     import ray
+    from ray._private.node import Node
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # the default niceness is 15: workers would wait for the tests of other processes
     os.environ.setdefault("RAY_worker_niceness", "0")
     for directory in (str(OWN_CODE.parent), str(FAKES)):
         cluster.importable(directory)
-    ray.init(
-        num_cpus=3,
-        resources={"NPU": 2},
-        include_dashboard=False,
-        object_store_memory=300 << 20,
-        log_to_driver=False,
-    )
+    with patch.object(Node, "start_log_monitor"):  # it polls the logs, which nobody reads
+        ray.init(
+            num_cpus=3,
+            resources={"NPU": 2},
+            include_dashboard=False,
+            object_store_memory=300 << 20,
+            log_to_driver=False,
+        )
     yield
     ray.shutdown()
 

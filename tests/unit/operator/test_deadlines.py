@@ -141,6 +141,7 @@ def test_restarted_driver_restarts_the_stall_deadline() -> None:
     loop.run(rows=900)
     loop.set_report(JobState.PREPARING)
     loop.reconcile(200)
+    assert loop.attempt["rows"] == 0
     for rows in range(0, 100, 10):
         loop.set_report(JobState.RUNNING, rows=rows)
         loop.reconcile(200)

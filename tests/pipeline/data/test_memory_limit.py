@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Event, Thread
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.storage.memory_limit import memory_limit
+from batchinference.pipeline.storage import arrow_files
+from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.pipeline.storage.memory_limit import beside_limits, memory_limit
 
 GIB = 1 << 30
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
@@ -49,6 +54,81 @@ def test_limits_of_threads_add_up() -> None:
         thread.join()
         with pytest.raises(MemoryError):
             allocate(2 * GIB)
+
+
+def test_work_beside_a_limit_is_repeated_without_it() -> None:
+    entered, failed = Event(), Event()
+    tries: list[int] = []
+
+    def decode() -> None:
+        with memory_limit(GIB):
+            entered.set()
+            failed.wait()
+
+    def commit() -> str:
+        tries.append(1)
+        try:
+            allocate(2 * GIB)
+        except MemoryError:
+            failed.set()
+            raise
+        return "committed"
+
+    Thread(target=decode).start()
+    entered.wait()
+    assert beside_limits(commit) == "committed"
+    assert len(tries) == 2
+
+
+def test_limit_alone_begins_after_the_work_beside_it() -> None:
+    happened: list[str] = []
+    entered = Event()
+
+    def decode() -> None:
+        with memory_limit(GIB, alone=True):
+            happened.append("decode")
+            entered.set()
+
+    thread = Thread(target=decode)
+
+    def commit() -> None:
+        thread.start()
+        entered.wait(0.1)
+        happened.append("commit")
+
+    beside_limits(commit)
+    thread.join()
+    beside_limits(lambda: happened.append("next commit"))
+    assert happened == ["commit", "decode", "next commit"]
+
+
+def sink_of(table: pa.Table) -> pa.BufferReader:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return pa.BufferReader(sink.getvalue())
+
+
+def test_row_fails_only_if_it_takes_too_much_memory_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def limit(_: int, *, alone: bool) -> Iterator[None]:
+        if not alone:
+            raise MemoryError
+        yield
+
+    monkeypatch.setattr(arrow_files, "memory_limit", limit)
+    table = pa.table({"n": [1, 2, 3]})
+    assert pa.concat_tables(read_tables(sink_of(table))) == table
+
+
+def test_limit_does_not_depend_on_the_number_of_cpus() -> None:
+    """Arrow would start a thread for each column, and the limit includes its stack."""
+    cpus = pa.cpu_count()
+    pa.set_cpu_count(256)
+    try:
+        table = pa.table({str(column): range(9) for column in range(256)})
+        assert pa.concat_tables(read_tables(sink_of(table))) == table
+    finally:
+        pa.set_cpu_count(cpus)
 
 
 def test_lower_limit_of_the_environment_is_kept() -> None:

@@ -12,6 +12,9 @@ import pytest
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import SAMPLED_FILES
+from batchinference.pipeline.input.readers.base import FileStats
+from batchinference.pipeline.input.readers.numpy import NumpyReader
+from batchinference.pipeline.storage.location import Location
 from support.inputs.read_files import open_input, read_files
 
 MANY = 3 * SAMPLED_FILES
@@ -93,3 +96,21 @@ def test_arrays_of_two_types_get_the_wider_type(
     outcome = read_files("numpy", tmp_path)
     assert outcome.column("data").dtype == np.float64
     assert outcome.column("data").tolist() == [*np.zeros(shape).tolist(), *np.ones(shape).tolist()]
+
+
+def test_types_do_not_depend_on_errors_of_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are inspected in threads that share the memory and the imports of the process."""
+    inspect, inspected = NumpyReader.stats, set()
+
+    def stats(self: NumpyReader, file: Location, size: int) -> FileStats:
+        if file.uri not in inspected:
+            inspected.add(file.uri)
+            raise MemoryError
+        return inspect(self, file, size)
+
+    monkeypatch.setattr(NumpyReader, "stats", stats)
+    for name, dtype in (("0", np.float64), ("1", np.int16)):
+        np.save(tmp_path / f"{name}.npy", np.zeros(2, dtype))
+    assert read_files("numpy", tmp_path).column("data").dtype == np.float64

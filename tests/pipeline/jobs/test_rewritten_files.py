@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output import file_rewrites
+from batchinference.pipeline.output import file_rewrites, part_formats
 from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
 from batchinference.pipeline.output.part_formats import ParquetParts, part_format_of
 from batchinference.pipeline.output.writers import writer_for
@@ -158,6 +158,24 @@ class TestMerging:
         self.merged(attempt, good(0, 0, large), good(0, 1, large))
         (file,) = data_files(Path(attempt.layout.output.path))
         assert pq.read_metadata(file).num_rows == 2
+
+    def test_rows_of_one_file_are_in_memory_at_a_time(
+        self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Values that repeat take much more memory than the bytes of their file."""
+        peaks, read = [], RewriteTask._table
+
+        def measured(self: RewriteTask, file: DataFile) -> pa.Table:
+            peaks.append(pa.total_allocated_bytes())
+            return read(self, file)
+
+        monkeypatch.setattr(RewriteTask, "_table", measured)
+        monkeypatch.setattr(part_formats, "ROW_GROUP_BYTES", 4 << 20)
+        batches = [good(0, row, table("x" * (4 << 20))) for row in range(9)]
+        before = pa.total_allocated_bytes()
+        self.merged(attempt, *batches)
+        assert max(peaks) - before < 5 * (4 << 20)
+        assert len(self.rows(attempt)) == 1
 
     def test_changed_file_is_not_merged(self, attempt: Attempt) -> None:
         commit_rows(attempt, good(0, 0, [0]), 0)

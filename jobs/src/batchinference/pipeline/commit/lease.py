@@ -228,7 +228,8 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
     ended = threading.Event()
 
     def beat(number: int) -> None:
-        with suppress(OSError):  # the run may lose its lease, which it then detects
+        # without a beat, the run may lose its lease, which it then detects; memory may be limited
+        with suppress(OSError, MemoryError):
             file.write(str(number).encode())
 
     def beat_until_the_end() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from batchinference.pipeline.ray_compat import (
     set_flag,
 )
 from batchinference.pipeline.row_batch import RowBatch, merged
-from batchinference.pipeline.storage.memory_limit import no_memory_limit
+from batchinference.pipeline.storage.memory_limit import beside_limits
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
@@ -167,7 +168,9 @@ class ChunkCommits:
         chunk, committer = merged(self._batches), self._task.committer
         notes = peak_memory(committer.attempt.lease.run).notes("write")
         chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes("write")))
-        self._under_way = self._pool.submit(_put, committer, chunk, self._task.number, self._number)
+        put = partial(committer.put, chunk, self._task.number, self._number)
+        # a repeated commit writes files of other names, and those of the first one are orphans
+        self._under_way = self._pool.submit(beside_limits, put)
         self._number += 1
         self._start_chunk()
 
@@ -175,18 +178,6 @@ class ChunkCommits:
         """Wait for the commit under way. Raises its error."""
         if self._under_way is not None:
             self._under_way.result()
-
-
-def _put(committer: Committer, chunk: RowBatch, task: int, number: int) -> None:
-    """Commit a chunk. While the task decodes a file, the memory limit also applies to this thread.
-    A second try then waits until the limit has ended. The files of the first try are orphans."""
-    try:
-        committer.put(chunk, task, number)
-        return
-    except MemoryError:
-        pass  # the traceback holds the memory of the first try
-    with no_memory_limit():
-        committer.put(chunk, task, number)
 
 
 @dataclass(frozen=True)

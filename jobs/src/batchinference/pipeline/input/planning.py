@@ -183,23 +183,30 @@ def read_stats(
     A damaged file has one row: it becomes a failed row when it is read."""
     chosen, sizes = list(files), frozen.file_sizes
 
-    def inspect(file: InputFile) -> FileStats:
+    def inspect(file: InputFile) -> FileStats | None:
         address = frozen.address(file)
         return with_retries(lambda: _stats(reader, address, sizes[file.number]))
 
+    found: dict[int, FileStats | None] = {}
     with ThreadPoolExecutor(STATS_THREADS) as pool:
-        found = pool.map(inspect, chosen)
-        return {file.number: stats for file, stats in zip(chosen, found, strict=True)}
+        # a second time, because the first error may be due to other threads, for example if they
+        # took the memory, and files without statistics do not count for the column types
+        for _ in range(2):
+            left = [file for file in chosen if found.get(file.number) is None]
+            numbers = [file.number for file in left]
+            found |= dict(zip(numbers, pool.map(inspect, left), strict=True))
+    return {number: stats or FileStats(1) for number, stats in found.items()}
 
 
-def _stats(reader: Reader, file: Location, size: int) -> FileStats:
+def _stats(reader: Reader, file: Location, size: int) -> FileStats | None:
+    """Return the statistics of a file, or None if they cannot be read."""
     try:
         if isinstance(reader, StatsReader):
             return reader.stats(file, size)
         return FileStats(reader.rows_in(file, size) or 0)
     except Exception as error:  # noqa: BLE001 - see blamed
         blamed(error)
-        return FileStats(1)
+        return None
 
 
 def prepare_reader(

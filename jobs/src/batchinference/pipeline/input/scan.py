@@ -27,6 +27,7 @@ from batchinference.pipeline.input.readers.base import (
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import beside_limits
 from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
 
 Item = TypeVar("Item")
@@ -165,7 +166,7 @@ def _bytes_of(decoded: Any) -> int:
 
 def _fetched(reader: WholeFileReader, file: Location) -> Content:
     try:
-        return reader.fetch(file)
+        return beside_limits(lambda: reader.fetch(file))
     except (OSError, MemoryError) as error:
         if is_storage_error(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,8 +33,9 @@ from batchinference.pipeline.storage.location import Location
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 """Files of up to SMALL_BYTES are merged to files of up to MERGED_BYTES."""
 MERGED_ROWS = 10_000
-"""The maximum number of rows of a merged file. Values that repeat take much more memory than they
-take in a file, so that the bytes of the files do not limit the memory."""
+"""The maximum number of rows of a merged file. More rows take too much time in the driver."""
+_UNREADABLE = (BadOutput, ValueError, MemoryError)
+"""Errors after which an entry stays as it is, so that nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -118,38 +119,62 @@ class RewriteTask(Rewrite):
     """Merges the files of entries that have the same columns, and writes others each for itself."""
 
     def __call__(self) -> list[ManifestEntry]:
-        read, unread = [], []
+        if len(self.entries) == 1:
+            return [self._rewritten(self.entries[0])]
+        alike: list[ManifestEntry] = []
+        others: list[ManifestEntry] = []
+        content = self.form.write(self._tables(alike, others))
+        if len(alike) == 1:
+            others += alike
+            alike = []
+        merged = [self._merged(alike, content)] if alike else []
+        return merged + list(map(self._rewritten, others))
+
+    def _tables(
+        self, alike: list[ManifestEntry], others: list[ManifestEntry]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of the entries with the schema of the first one, and add each entry to one
+        of the lists. Only the rows of one entry are in memory at a time, because values that repeat
+        take much more memory than the bytes of their file."""
+        schema: pa.Schema | None = None
         for entry in self.entries:
             try:
-                read.append((entry, list(map(self._table, entry.data))))
-            except (BadOutput, ValueError, MemoryError):  # nothing is lost if it stays as it is
-                unread.append(entry)
-        schemas = [table.schema for _, tables in read for table in tables]
-        if len(read) > 1 and all(map(schemas[0].equals, schemas)):
-            return [*unread, self._merged(*zip(*read, strict=True))]
-        return [*unread, *(self._rewritten(*pair) for pair in read)]
+                tables = list(map(self._table, entry.data))
+            except _UNREADABLE:
+                others.append(entry)
+                continue
+            schema = schema or tables[0].schema
+            if all(schema.equals(table.schema) for table in tables):
+                alike.append(entry)
+                while tables:
+                    yield tables.pop(0)
+            else:
+                others.append(entry)
 
-    def _rewritten(self, entry: ManifestEntry, tables: list[pa.Table]) -> ManifestEntry:
-        pairs = zip(entry.data, tables, strict=True)
-        data = [self._put(old.name, table) for old, table in pairs]
-        return replace(entry, data=data, columns=self.schema.columns(entry))
-
-    def _merged(
-        self, entries: Sequence[ManifestEntry], tables: Sequence[list[pa.Table]]
-    ) -> ManifestEntry:
-        table = pa.concat_tables([one for each in tables for one in each])
+    def _merged(self, entries: list[ManifestEntry], content: Content) -> ManifestEntry:
         return ManifestEntry(
             total(entry.counts for entry in entries),
             [each for entry in entries for each in entry.row_ranges],
             [],
-            [self._put(entries[0].data[0].name, table)],
+            [self._put(entries[0].data[0].name, content)],
             self.schema.columns(entries[0]),
             merged_errors(self.attempt, entries),
         )
 
-    def _put(self, old: str, table: pa.Table) -> DataFile:
+    def _rewritten(self, entry: ManifestEntry) -> ManifestEntry:
+        if self.schema.fits(entry):
+            return entry
+        try:
+            tables = list(map(self._table, entry.data))
+        except _UNREADABLE:
+            return entry
+        pairs = zip(entry.data, tables, strict=True)
+        data = [self._put(old.name, self.form.write([table])) for old, table in pairs]
+        return replace(entry, data=data, columns=self.schema.columns(entry))
+
+    def _put(self, old: str, content: Content) -> DataFile:
         name = renamed_part(old, uuid.uuid4().hex[:8])
-        return put_rewritten(self.attempt, self.attempt.layout.data, name, self.form.write(table))
+        return put_rewritten(self.attempt, self.attempt.layout.data, name, content)
 
 
 def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content) -> DataFile:
@@ -183,7 +208,7 @@ def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFil
     if not files:
         return None
     form = ParquetParts("snappy")
-    content = form.write(pa.concat_tables([form.read(_own(place, file)) for file in files]))
+    content = form.write(form.read(_own(place, file)) for file in files)
     return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
 
 
@@ -226,13 +251,20 @@ def _groups(
         else:
             yield [entry]
     for alike in small.values():
-        group: list[ManifestEntry] = []
-        for entry in sorted(alike, key=lambda entry: entry.row_ranges):
-            larger = [*group, entry]
-            if sum(map(size_of, larger)) > MERGED_BYTES or sum(map(rows_of, larger)) > MERGED_ROWS:
-                yield group
-                larger = [entry]
-            group = larger
+        yield from fitting_groups([entry] for entry in sorted(alike, key=lambda e: e.row_ranges))
+
+
+def fitting_groups(parts: Iterable[list[ManifestEntry]]) -> Iterator[list[ManifestEntry]]:
+    """Yield consecutive parts together, up to MERGED_BYTES and MERGED_ROWS."""
+    group: list[ManifestEntry] = []
+    size = rows = 0
+    for part in parts:
+        size, rows = size + sum(map(size_of, part)), rows + sum(map(rows_of, part))
+        if group and (size > MERGED_BYTES or rows > MERGED_ROWS):
+            yield group
+            group, size, rows = [], sum(map(size_of, part)), sum(map(rows_of, part))
+        group += part
+    if group:
         yield group
 
 
@@ -243,7 +275,7 @@ def may_fail_in_part(entry: ManifestEntry) -> bool:
 
 
 def size_of(entry: ManifestEntry) -> int:
-    return sum(file.bytes for file in entry.data)
+    return sum(file.bytes for file in entry.files)
 
 
 def rows_of(entry: ManifestEntry) -> int:

@@ -20,15 +20,13 @@ import pyarrow as pa
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Range, total
 from batchinference.pipeline.commit.row_coverage import RowSet
-from batchinference.pipeline.output import file_rewrites
 from batchinference.pipeline.output.file_rewrites import (
     OutputSchema,
     Rewrite,
+    fitting_groups,
     may_fail_in_part,
     merged_errors,
     put_rewritten,
-    rows_of,
-    size_of,
 )
 from batchinference.pipeline.output.part_formats import PartFormat
 from batchinference.pipeline.row_batch import ROW_BITS, pack_id, unpack_ids
@@ -86,7 +84,8 @@ class OrderTask(Rewrite):
             base = base_name(old.name)
             directory, ending = old.name.removesuffix(base), base.partition(".")[2]
             name = f"{directory}{prefix}-{next(counter):06d}.{ending}"
-            data.append(put_rewritten(self.attempt, layout.data, name, self.form.write(table)))
+            content = self.form.write([table])
+            data.append(put_rewritten(self.attempt, layout.data, name, content))
         first = next((entry for entry in self.entries if entry.data), self.entries[0])
         columns = self.schema.columns(first)
         if len(self.entries) == 1:
@@ -135,10 +134,12 @@ def _chunks(
     owners = np.repeat(np.arange(len(files)), [len(file.numbers) for file in files])
     indexes = np.concatenate([np.arange(len(file.numbers)) for file in files])
     order = np.argsort(numbers, kind="stable")
-    fitting = max(1, len(order) * FILE_BYTES // max(1, sum(file.nbytes for file in files)))
-    size = rows_per_file or fitting
-    for start in range(0, len(order), size):
-        part = order[start : start + size]
+    if rows_per_file:
+        new_file = np.arange(len(order)) // rows_per_file
+    else:  # files may differ much in the memory of a row
+        row_bytes = np.array([file.nbytes / max(1, len(file.numbers)) for file in files])
+        new_file = np.cumsum(row_bytes[owners[order]]) // FILE_BYTES
+    for part in np.split(order, np.flatnonzero(np.diff(new_file)) + 1):
         places = np.argsort(owners[part], kind="stable")
         chosen, firsts = np.unique(owners[part[places]], return_index=True)
         yield [
@@ -157,17 +158,8 @@ def _groups(entries: list[ManifestEntry], order: RowOrder) -> Iterator[list[Mani
             yield [entry]
         else:
             others.append(entry)
-    group: list[ManifestEntry] = []
-    for cluster in _interleaved(others):
-        larger = [*group, *cluster]
-        fits = sum(map(size_of, larger)) <= file_rewrites.MERGED_BYTES
-        fits = fits and sum(map(rows_of, larger)) <= file_rewrites.MERGED_ROWS
-        if group and not (fits and order.merges):
-            yield group
-            larger = cluster
-        group = larger
-    if group:
-        yield group
+    clusters = _interleaved(others)
+    yield from fitting_groups(clusters) if order.merges else clusters
 
 
 def _interleaved(entries: list[ManifestEntry]) -> Iterator[list[ManifestEntry]]:

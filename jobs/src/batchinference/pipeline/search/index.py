@@ -91,6 +91,7 @@ class Index:
             if len(inside):
                 with self._reading(), self._limited(file):
                     scan = {"columns": columns, "batch_size": TAKEN_ROWS, "batch_readahead": 1}
+                    scan["use_threads"] = False  # the limit includes the stacks of threads
                     parts.append(self._alone(file).take(inside, **scan))
         return pa.concat_tables(parts).take(pa.array(places))
 
@@ -111,7 +112,7 @@ class Index:
 
     def _read(self, columns: list[str], piece: pads.FileFragment) -> pa.Table:
         with self._reading(), self._limited(piece):
-            return self._alone(piece).to_table(columns=columns)
+            return self._alone(piece).to_table(columns=columns, use_threads=False)
 
     def _limited(self, piece: pads.FileFragment) -> AbstractContextManager[None]:
         """Limit the memory to decode rows of a file, which may expand to much more than it has."""

@@ -128,29 +128,34 @@ def row_group_tables(
     opened: pq.ParquetFile, group: int, size: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows of a row group of a file of `size` bytes. After a MemoryError, continue with
-    fewer rows at a time. A single row that takes too much memory raises it."""
+    fewer rows at a time. A single row that takes too much memory raises it.
+
+    One thread decodes: Arrow starts others for the columns, up to the number of CPUs, and the
+    memory limit includes 8 MiB for the stack of each."""
     footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
     unpacked = max(1, footer.total_byte_size)
     rows = min(max(1, footer.num_rows * CHUNK_BYTES // unpacked), CHUNK_ROWS)
     memory = MAX_BYTES + MAX_GROWTH * min(unpacked, size)
-    done = 0
+    done, alone = 0, False
     while True:
-        batches = opened.iter_batches(rows, row_groups=[group], columns=columns)
+        chosen = {"row_groups": [group], "columns": columns, "use_threads": False}
+        batches = opened.iter_batches(rows, **chosen)
         try:
-            for table in _after(done, _limited(batches, memory)):
+            for table in _after(done, _limited(batches, memory, alone)):
                 done += table.num_rows
                 yield table
             return
         except MemoryError:
-            if rows == 1:
+            if alone:
                 raise
+            alone = rows == 1  # another thread may have taken the memory
             rows = max(1, rows // FEWER)
 
 
-def _limited(batches: Iterator[pa.RecordBatch], memory: int) -> Iterator[pa.Table]:
+def _limited(batches: Iterator[pa.RecordBatch], memory: int, alone: bool) -> Iterator[pa.Table]:
     """Yield the batches as tables. Decoding one raises MemoryError if it takes too much memory."""
     while True:
-        with memory_limit(memory):
+        with memory_limit(memory, alone=alone):
             batch = next(batches, None)
         if batch is None:
             return

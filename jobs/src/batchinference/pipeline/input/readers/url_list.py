@@ -26,6 +26,7 @@ from batchinference.pipeline.storage.http import (
     Gone,
 )
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import beside_limits
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
 PIECE_ROWS = 32
@@ -130,7 +131,7 @@ class ManifestReader:
         try:
             if not uri or not isinstance(uri, str):
                 raise Gone(f"there is no address in column '{self._options.column}', but {uri!r}")
-            return self._fetcher.fetch(uri, file)
+            return beside_limits(lambda: self._fetcher.fetch(uri, file))
         except Away as error:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_WAY_OUT})") from error

@@ -15,17 +15,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.staged import CommitSink
+from batchinference.pipeline.media.images import encode as encode_image
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import (
     ERRORS,
@@ -37,6 +39,7 @@ from batchinference.pipeline.row_batch import (
 )
 from batchinference.pipeline.storage.checksummed_json import SEAL
 from batchinference.pipeline.storage.location import Location
+from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
 from support.outputs.made import (
@@ -121,6 +124,51 @@ def test_failed_row_becomes_an_error_record(
             "values": '{"n": 1}',
         }
     ]
+
+
+PIXELS = np.zeros((2, 2, 3), np.uint8)
+PNG = encode_image(PIXELS, "png")
+UNWRITABLE = {
+    "bytes that are no image": (("images", {"column": "v"}), [PNG, b"no", PNG], 1),
+    "too many channels": (("webdataset", {}), [PIXELS, PIXELS[..., [0] * 7], PIXELS], 1),
+    "another shape": (("numpy", {}), [[1.0, 2.0], [3.0], [4.0, 5.0]], 1),
+    "no number": (("numpy", {}), [None, 2, 3], 0),
+    "only null": (("numpy", {}), [None], 0),
+    "a text that ends in NUL": (("numpy", {}), ["a", "b", "c\0"], 2),
+    "a list with null": (("numpy", {}), [[1.0], [2.0], [None]], 2),
+}
+
+
+@pytest.mark.parametrize(("write", "values", "bad"), UNWRITABLE.values(), ids=UNWRITABLE)
+def test_row_that_cannot_be_written_fails_alone(
+    attempt: Attempt, layout: Layout, write: tuple[str, dict[str, Any]], values: list[Any], bad: int
+) -> None:
+    name = "v.png" if write[0] == "webdataset" else "v"
+    batch = good(1, 5, pa.table({name: to_column(values)}))
+    writer = writer_for(write_of(write[0], **write[1]))
+    with pytest.raises(
+        JobFailure, match=rf"step 'write' failed on row {5 + bad} of .*b\.txt: .*'v"
+    ):
+        committing(attempt, writer, tolerant=False).put(batch, 0)
+    committing(attempt, writer).put(batch, 0)
+    (entry,) = manifest_of(attempt)["entries"]
+    assert entry["counts"] == {
+        "read": len(values),
+        "written": len(values) - 1,
+        "failed": 1,
+        "skipped": 0,
+    }
+    assert [(error["step"], error["row"]) for error in errors_of(layout)] == [("write", 5 + bad)]
+
+
+def test_row_that_cannot_be_written_to_a_partition_fails_alone(
+    attempt: Attempt, layout: Layout
+) -> None:
+    table = pa.table({"v": [PNG, PNG, b"no", PNG], "kind": ["b", "a", "b", "a"]})
+    writer = writer_for(write_of("images", column="v"))
+    committing(attempt, writer, FileLayout(("v",), ("kind",))).put(good(0, 0, table), 0)
+    assert [error["row"] for error in errors_of(layout)] == [2]
+    assert len(manifest_of(attempt)["entries"][0]["data"]) == 3
 
 
 def test_error_files_have_one_schema(commit: Committer, layout: Layout) -> None:

@@ -72,7 +72,7 @@ def test_worker_imports_only_what_it_needs(tmp_path: Path) -> None:
     (read,) = prepared.input.read_tasks(1)
     errors = ErrorHandling(True, prepared.attempt.layout.input)
     steps = Steps.of(plan_for_machine(spec, gpus=0), errors)
-    committer = committer_for(spec.write, prepared.attempt, writer_for(spec.write))
+    committer = committer_for(spec.write, prepared.attempt, writer_for(spec.write), errors)
     stop = StopRequest(prepared.attempt.lease.run)
     modules = imported(FusedTask(0, read, steps, committer, 1, stop))
     assert prepared.counts().written == 3

@@ -27,6 +27,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.staged import CommitSink, sink_for
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.report.builder import finished_report
@@ -103,7 +104,8 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     lease = Claim(layout, state.lease, overwrite, series=action.series).put()
     layout.input.write(snapshot_input([str(source)], []).serialized())
     attempt = Attempt.begin(layout, lease, Snapshot(layout.key, ""))
-    return TableJob(spec, attempt, sink_for(spec.write, attempt, 1))
+    errors = ErrorHandling(True, layout.input)
+    return TableJob(spec, attempt, sink_for(spec.write, attempt, 1, errors))
 
 
 def run_job(source: Path, write: Write, tables: Iterable[pa.Table]) -> bool:

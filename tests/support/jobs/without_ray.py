@@ -120,7 +120,7 @@ class InProcessExecution(Executor):
     def _run_staged(self, tasks: list[ReadRows]) -> None:
         stages = (stage for stage in self._plan.stages if not stage.rows_per_block)
         runners = [BlockStage(stage, self._errors) for stage in stages]
-        target = sink_for(self._spec.write, self._prepared.attempt, 1)
+        target = sink_for(self._spec.write, self._prepared.attempt, 1, self._errors)
         done = (
             block
             for read in tasks

@@ -66,11 +66,16 @@ def begin_attempt(layout: Layout, source: Path, number: int = 1) -> Attempt:
 
 
 def committing(
-    attempt: Attempt, writer: Writer | None = None, layout: FileLayout | None = None
+    attempt: Attempt,
+    writer: Writer | None = None,
+    layout: FileLayout | None = None,
+    *,
+    tolerant: bool = True,
 ) -> Committer:
     """Return what commits rows as tasks do."""
     writer, layout = writer or ParquetWriter("snappy"), layout or FileLayout()
-    return Committer(attempt, OutputFiles(writer, layout, attempt.layout.input))
+    errors = ErrorHandling(tolerant, attempt.layout.input)
+    return Committer(attempt, OutputFiles(writer, layout, errors))
 
 
 def commit_rows(attempt: Attempt, batch: RowBatch, task: int = 0) -> None:

@@ -66,6 +66,10 @@ class BadOutput(JobFailure):
     reason = "BadOutput"
 
 
+class UnwritableValue(BadOutput):
+    """The format of the output cannot hold a value. Its row is a failed row."""
+
+
 class ModelLoad(JobFailure):
     """A model cannot be found or loaded."""
 

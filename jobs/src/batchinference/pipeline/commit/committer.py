@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.manifest import (
     Share,
     ranges_of,
 )
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, unpack_ids
 from batchinference.pipeline.storage.location import Location
 
@@ -44,6 +44,10 @@ class RowFiles(Protocol):
     def columns(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the names and types of the columns in the data files of a table."""
 
+    def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
+        """Return a batch whose rows that cannot be encoded are failed rows. Raises the error of
+        `data` if there are none."""
+
     def errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the file of failed rows: the end of the name, and the content."""
 
@@ -59,10 +63,17 @@ class Committer:
         """Write and commit rows as commit `number` of a task.
 
         Raises BadOutput, and leaves no files, if the output accepts no more commits of this run."""
-        entries = [self._entry(group, task) for group in commit_groups(batch)]
-        manifest = Manifest(task, number, entries, list(batch.ends), list(batch.notes))
+        entries = self._entries(batch, task)
+        manifest = Manifest(task, number, list(entries), list(batch.ends), list(batch.notes))
         self._remove_if_late(manifest)
         (self.attempt.place / manifest.new_name()).write(manifest.serialized())
+
+    def _entries(self, batch: RowBatch, task: int) -> Iterator[ManifestEntry]:
+        for group in commit_groups(batch):
+            try:
+                yield self._entry(group, task)
+            except UnwritableValue as error:  # the files of the first try are orphans
+                yield from self._entries(self.files.without_unwritable(group, error), task)
 
     def _entry(self, group: RowBatch, task: int) -> ManifestEntry:
         table = self.files.rows(group)

@@ -147,7 +147,9 @@ class Executor:
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write
         writer = writer_for(write)  # type: ignore[arg-type] # writing to a table is never fused
-        committer = committer_for(write, prepared.attempt, writer, prepared.first_file)
+        committer = committer_for(
+            write, prepared.attempt, writer, self._errors, prepared.first_file
+        )
         steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
@@ -170,7 +172,7 @@ class Executor:
     ) -> StagedExecution:
         prepared = self._prepared
         write, rows = self._spec.write, prepared.sizing.rows_per_file
-        sink = sink_for(write, prepared.attempt, rows, prepared.first_file)
+        sink = sink_for(write, prepared.attempt, rows, self._errors, prepared.first_file)
         return StagedExecution(
             self._plan,
             tasks,

@@ -13,34 +13,38 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Content
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import JobFailure, UnwritableValue
+from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.writers.base import ValueWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.row_batch import RowBatch, numbers_of
-from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
+STEP = "write"
+"""The step of rows that cannot be written, in error records."""
 
-def committer_for(write: Write, attempt: Attempt, writer: Writer, first_file: int = 0) -> Committer:
+
+def committer_for(
+    write: Write, attempt: Attempt, writer: Writer, errors: ErrorHandling, first_file: int = 0
+) -> Committer:
     """Return what commits the rows of an attempt with this writer. `first_file` is the number of
     the first input file, for the numbers of rows."""
-    layout = FileLayout.of(write)
-    return Committer(attempt, OutputFiles(writer, layout, attempt.layout.input, first_file))
+    return Committer(attempt, OutputFiles(writer, FileLayout.of(write), errors, first_file))
 
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The files of an output. `input` is the location of the input snapshot, which error records
-    name files of."""
+    """The files of an output."""
 
     writer: Writer
     layout: FileLayout
-    input: Location
+    handling: ErrorHandling
     first_file: int = 0
 
     def rows(self, batch: RowBatch) -> pa.Table:
@@ -69,7 +73,30 @@ class OutputFiles:
             table = storable(table)
         return [(field.name, str(field.type)) for field in table.schema]
 
+    def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
+        """Return a batch whose rows that cannot be encoded are failed rows of the step `write`.
+
+        Raises JobFailure if no failed rows are allowed, and the error if there are none."""
+        if not isinstance(self.writer, ValueWriter):
+            raise error
+        errors: dict[int, UnwritableValue] = {}
+        split, indexes = self.layout.split(batch.table), self.layout.indexes(batch.table)
+        for (_, rows), places in zip(split, indexes, strict=True):
+            found = self.writer.unwritable(rows)
+            errors |= {int(places[row]): one for row, one in found.items()}
+        if not errors:
+            raise error
+        left = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
+        failed = [
+            (
+                row,
+                self.handling.failed_row(STEP, int(batch.ids[row]), one, batch.table.slice(row, 1)),
+            )
+            for row, one in sorted(errors.items())
+        ]
+        return batch.derived(batch.table.take(pa.array(left)), left, failed)
+
     def errors(self, failed: pa.Table) -> tuple[str, Content]:
-        records = error_records(failed, paths_of(self.input))
+        records = error_records(failed, paths_of(self.handling.input))
         ((ending, content),) = ParquetWriter("snappy").files(records)
         return ending, content

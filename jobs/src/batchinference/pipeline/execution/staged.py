@@ -200,7 +200,13 @@ class CommitSink(Datasink[None]):
             self._committer.put(replace(batch, notes=notes), task)
 
 
-def sink_for(write: Write, attempt: Attempt, rows_per_file: int, first_file: int = 0) -> CommitSink:
+def sink_for(
+    write: Write,
+    attempt: Attempt,
+    rows_per_file: int,
+    errors: ErrorHandling,
+    first_file: int = 0,
+) -> CommitSink:
     """Return the datasink of an output.
 
     `rows_per_file` is the minimum number of rows of a write task, unless files must have more.
@@ -209,8 +215,9 @@ def sink_for(write: Write, attempt: Attempt, rows_per_file: int, first_file: int
     rows = max(rows_per_file, layout.rows_per_file or 0)
     if isinstance(write, WriteTable):
         table = table_for(write)  # write tasks need the table that `on_write_start` has prepared
-        return TableSink(committer_for(write, attempt, table), rows, table, layout.columns)
-    return CommitSink(committer_for(write, attempt, writer_for(write), first_file), rows)
+        return TableSink(committer_for(write, attempt, table, errors), rows, table, layout.columns)
+    committer = committer_for(write, attempt, writer_for(write), errors, first_file)
+    return CommitSink(committer, rows)
 
 
 class TableSink(CommitSink):

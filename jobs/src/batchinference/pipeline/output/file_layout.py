@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.unreadable_values import in_known_zones
+from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
@@ -22,6 +24,7 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 MAX_VALUE = 200
 """Maximum bytes of a partition value that is not shortened in a directory name."""
 MAX_SEGMENT = 255 - len("=~")
+_INDEX = f"{OWN_PREFIX}index"
 SHORTENED, HASH_DIGITS = "~", 32
 _CUT_ESCAPE = re.compile("%.?$")
 _SCALARS = (
@@ -76,6 +79,12 @@ class FileLayout:
             size = self.rows_per_file or rows.num_rows
             for start in range(0, rows.num_rows, size):
                 yield directory, rows.slice(start, size)
+
+    def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
+        """Yield the indexes, in the table, of the rows of each file."""
+        numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
+        for _, rows in replace(self, columns=(_INDEX,)).split(numbered):
+            yield rows.column(_INDEX).to_numpy()
 
     def chosen(self, table: pa.Table) -> pa.Table:
         wanted = [*(self.columns or table.column_names), *self.partition_by]

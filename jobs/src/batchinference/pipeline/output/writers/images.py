@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
+from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.media.images import encode
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
@@ -28,9 +30,20 @@ class ImageWriter:
             if image is not None:
                 name = file_name(names[row]) if names else ""
                 ending = (f"-{name}" if name else "") + _ENDINGS[self._format]
-                with naming(self._column):
-                    content = encode(image, self._format)
-                yield ending, content
+                yield ending, self._encoded(image)
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        errors = {}
+        for row, image in enumerate(values_of(table.column(self._column))):
+            try:
+                self._encoded(image)
+            except UnwritableValue as error:
+                errors[row] = error
+        return errors
+
+    def _encoded(self, image: Any) -> bytes:
+        with naming(self._column):
+            return b"" if image is None else encode(image, self._format)
 
 
 def file_name(value: object) -> str:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import values_of
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
 
 NO_FORM = np.empty(0, dtype=object)
 """Placeholder for a column that could only be stored with pickle."""
@@ -29,6 +31,21 @@ class NumpyWriter:
             yield ".npy", npy(*arrays.values())
         else:
             yield ".npz", _npz(arrays)
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return the rows with a value that NumPy cannot hold, or of another shape than in most
+        rows."""
+        errors: dict[int, UnwritableValue] = {}
+        for name in table.column_names:
+            column = table.column(name)
+            shapes = [_shape(column.slice(row, 1)) for row in range(len(column))]
+            known = Counter(shape for shape in shapes if shape is not None)
+            common = max(known, key=lambda shape: known[shape], default=())
+            for row, shape in enumerate(shapes):
+                if shape != common:
+                    has = "is no such value" if shape is None else f"has the shape {shape}"
+                    errors.setdefault(row, _misfit(name, column.type, f"this row {has}"))
+        return errors
 
 
 def npy(array: np.ndarray) -> bytes:
@@ -56,18 +73,47 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes:
 def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
     """Return a column as an array whose first axis is the row.
 
-    Raises BadOutput if NumPy has no plain type for it."""
+    Raises UnwritableValue if some rows do not fit, and BadOutput if NumPy has no plain type for
+    any row."""
+    array = _plain(column)
+    if array is None and _is_storable(column.type):
+        raise _misfit(name, column.type, "some rows are not")
+    if array is None:
+        raise BadOutput(
+            f"write: column '{name}' cannot be a NumPy array ({column.type}): its type must be "
+            "primitive. Choose other columns in write.columns"
+        )
+    return array
+
+
+def _misfit(name: str, kind: pa.DataType, what: str) -> UnwritableValue:
+    return UnwritableValue(
+        f"write: column '{name}' cannot be a NumPy array ({kind}): all rows must have the same "
+        f"shape and a primitive type, without nulls or texts that end in NUL, and {what}. Choose "
+        "other columns in write.columns"
+    )
+
+
+def _plain(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return a column as an array, or None if it could only be stored with pickle."""
     try:
         array = _stacked(column)
     except ValueError:  # rows differ in shape
-        array = NO_FORM
-    if array.dtype.hasobject or array.dtype.kind == "S":
-        raise BadOutput(
-            f"write: column '{name}' cannot be a NumPy array ({column.type}): all rows must have "
-            "the same shape and a primitive type, without nulls or texts that end in NUL. Choose "
-            "other columns in write.columns"
-        )
-    return array
+        return None
+    return None if array.dtype.hasobject or array.dtype.kind == "S" else array
+
+
+def _shape(row: pa.ChunkedArray) -> tuple[int, ...] | None:
+    array = _plain(row)
+    return None if array is None else array.shape[1:]
+
+
+def _is_storable(kind: pa.DataType) -> bool:
+    """Return whether some values of this type can be stored."""
+    while _is_list(kind):
+        kind = kind.value_type
+    tensor = isinstance(kind, get_arrow_extension_tensor_types())
+    return bool(pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_text(kind) or tensor)
 
 
 def _stacked(column: pa.ChunkedArray) -> np.ndarray:

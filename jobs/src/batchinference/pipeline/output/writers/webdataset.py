@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import values_of
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
@@ -49,8 +49,7 @@ class WebdatasetWriter:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         keys = _keys(table.column(self._key_column)) if self._key_column else _numbers(table)
-        columns = [name for name in table.column_names if name != self._key_column]
-        values = {name: values_of(table.column(name)) for name in columns}
+        values = self._values(table)
         members = _members(values)
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -58,13 +57,32 @@ class WebdatasetWriter:
                 there = [name for name in members if values[name][row] is not None]
                 for name in there:
                     member, encoded = members[name]
-                    value = values[name][row]
-                    with naming(name):
-                        content = value if isinstance(value, bytes) else encoded(value)
-                    _add(tar, f"{key}.{member}", content)
+                    _add(tar, f"{key}.{member}", _content(name, values[name][row], encoded))
                 if not there:
                     _add(tar, f"{key}.{NOTHING[0]}", NOTHING[1])
         yield ".tar", buffer.getvalue()
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        values = self._values(table)
+        errors: dict[int, UnwritableValue] = {}
+        for name, (_, encoded) in _members(values).items():
+            for row, value in enumerate(values[name]):
+                try:
+                    _content(name, value, encoded)
+                except UnwritableValue as error:
+                    errors.setdefault(row, error)
+        return errors
+
+    def _values(self, table: pa.Table) -> dict[str, list[Any]]:
+        columns = [name for name in table.column_names if name != self._key_column]
+        return {name: values_of(table.column(name)) for name in columns}
+
+
+def _content(column: str, value: Any, encoded: Encode) -> bytes:
+    if value is None or isinstance(value, bytes):
+        return value or b""
+    with naming(column):
+        return encoded(value)
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:

@@ -140,7 +140,9 @@ def test_later_documents_may_add_few_fields(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(result.failed) == [3]
 
 
-def test_declared_fields_have_their_type_whatever_a_document_holds() -> None:
+def test_declared_fields_have_their_type_whatever_a_document_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     good = [{"a": 1, "b": [{"c": "x", "more": 1}], "other": {}}, {"b": None}]
     bad = [{"a": {}}, {"a": 1.5}, {"a": "1"}, {"a": 10**30}, {"b": [1]}, [], 1, "text"]
     for documents in ([*good, *bad], [*bad, *good]):
@@ -151,6 +153,11 @@ def test_declared_fields_have_their_type_whatever_a_document_holds() -> None:
             {"a": None, "b": None},
         ]
         assert len(result.failed) == len(bad)
+    monkeypatch.setattr(json_values, "MAX_CELLS", 100)
+    wide = {"a": "list<struct<{}>>".format(", ".join(f"f{n}: bool" for n in range(30)))}
+    result = run(['{"a": [{}, {}, {}]}', '{"a": [{}, {}, {}, {}]}'], format="json", fields=wide)
+    assert isinstance(result, TransformResult)
+    assert "would have more than 100 values" in str(result.failed[1])
     empty = run(["{}"], format="json", fields={"a": "float64"})
     assert isinstance(empty, pa.Table)
     assert empty.schema.field("raw").type == pa.struct([("a", pa.float64())])

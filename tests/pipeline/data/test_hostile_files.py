@@ -339,11 +339,11 @@ def test_parquet_rows_that_take_too_much_memory_are_read_in_smaller_tables(
 ) -> None:
     rows = pa.table({"a": ["x", "y" * 1000, "z" * 2000] * 30, "n": list(range(90))})
     (tmp_path / "a.parquet").write_bytes(parquet(rows))
-    monkeypatch.setattr(arrow_files, "_limited", lambda batches, _: limited(batches, 5000))
+    monkeypatch.setattr(arrow_files, "_limited", lambda batches, *_: limited(batches, 5000))
     monkeypatch.setattr(arrow_files, "FEWER", 4)
     outcome = read_files("parquet", tmp_path)
     assert (outcome.table.to_pylist(), outcome.bad) == (rows.to_pylist(), {})
-    monkeypatch.setattr(arrow_files, "_limited", lambda batches, _: limited(batches, 1500))
+    monkeypatch.setattr(arrow_files, "_limited", lambda batches, *_: limited(batches, 1500))
     outcome = read_files("parquet", tmp_path)
     assert (outcome.good, len(outcome.bad)) == (rows.to_pylist()[:2], 88)
     assert "MemoryError" in outcome.bad[0, 2]

@@ -60,7 +60,7 @@ class DecodeColumn:
                 if row * self._cell_bytes() > RESULT_BYTES:
                     break  # the next call decodes this row again
                 decoded.append(found)
-                size += 0 if content is None else _size_of(content, found)
+                size += 0 if content is None else self._size_of(content, found)
             rows += 1
             if size >= RESULT_BYTES:
                 break
@@ -76,6 +76,14 @@ class DecodeColumn:
     def _cell_bytes(self) -> int:
         """Return the bytes that a row takes for the fields of all rows."""
         return CELL_BYTES * self._decode.fields if isinstance(self._decode, JsonDecoder) else 0
+
+    def _size_of(self, content: Any, value: Any) -> int:
+        """Return the approximate memory of a decoded value."""
+        array = value[0] if isinstance(value, tuple) else value
+        if isinstance(array, np.ndarray):
+            return int(array.nbytes)
+        cells = self._decode.cells if isinstance(self._decode, TypedJsonDecoder) else 0
+        return JSON_GROWTH * len(content) + CELL_BYTES * cells
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
         name, *rate = self._spec.columns_added
@@ -109,12 +117,6 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
         case DecodeJson(fields=fields):
             declared = {name: parse_json_type(kind) for name, kind in (fields or {}).items()}
             return TypedJsonDecoder(declared) if declared else JsonDecoder()
-
-
-def _size_of(content: Any, value: Any) -> int:
-    """Return the approximate memory of a decoded value."""
-    array = value[0] if isinstance(value, tuple) else value
-    return int(array.nbytes) if isinstance(array, np.ndarray) else JSON_GROWTH * len(content)
 
 
 def _bytes(content: Any) -> bytes:

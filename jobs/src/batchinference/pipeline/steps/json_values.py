@@ -20,6 +20,9 @@ MAX_FIELDS = 4000
 FIRST_DOCUMENTS, MAX_LATER_FIELDS = 1000, 100
 """After this number of documents, the others may add only this number of fields: each of them adds
 a cell to every row before."""
+MAX_CELLS = 1 << 23
+"""Maximum number of values of a document of a declared type, with those that it lacks. An empty
+object has a null for each declared field."""
 _SCALARS = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64(), "string": pa.string()}
 _Fields = dict[tuple[int, str], int]
 
@@ -86,12 +89,40 @@ class TypedJsonDecoder:
 
     def __init__(self, schema: dict[str, JsonType]) -> None:
         self._schema, self.type = schema, arrow_type(schema)
-        self.fields = len(schema)
+        self.cells = 0
+        """The number of values of the last document, with those that it lacks."""
+        self._widths: dict[int, int] = {}
 
     def __call__(self, content: bytes | str) -> Any:
-        """Return the declared fields of a document. Raises ValueError if it is invalid, and
-        TypeError if it has another type."""
-        return _fitting(json.loads(content), self._schema, "")
+        """Return the declared fields that a document has. Raises ValueError if it is invalid or
+        would take too much memory, and TypeError if it has another type."""
+        value = json.loads(content)
+        self.cells = self._width_of(self._schema)
+        self._count(value, self._schema)
+        return _fitting(value, self._schema, "")
+
+    def _count(self, value: Any, kind: JsonType) -> None:
+        """Count the values in the lists of a value. Raises ValueError above MAX_CELLS."""
+        if isinstance(kind, dict) and isinstance(value, dict):
+            for name in kind.keys() & value.keys():
+                self._count(value[name], kind[name])
+        if isinstance(kind, list) and isinstance(value, list):
+            self.cells += len(value) * self._width_of(kind[0])
+            if self.cells > MAX_CELLS:
+                raise ValueError(
+                    f"the document would have more than {MAX_CELLS} values: declare fewer fields "
+                    "in decode.fields"
+                )
+            for one in value if isinstance(kind[0], dict | list) else ():
+                self._count(one, kind[0])
+
+    def _width_of(self, kind: JsonType) -> int:
+        """Return the number of values that Arrow stores for a value without list elements."""
+        width = self._widths.get(id(kind))
+        if width is None:
+            fields = kind.values() if isinstance(kind, dict) else ()
+            width = self._widths[id(kind)] = 1 + sum(map(self._width_of, fields))
+        return width
 
 
 def _fitting(value: Any, kind: JsonType, path: str) -> Any:
@@ -100,7 +131,8 @@ def _fitting(value: Any, kind: JsonType, path: str) -> Any:
     if value is None:
         return None
     if isinstance(kind, dict) and isinstance(value, dict):
-        return {name: _fitting(value.get(name), kind[name], f"{path}.{name}") for name in kind}
+        there = (name for name in kind if name in value)
+        return {name: _fitting(value[name], kind[name], f"{path}.{name}") for name in there}
     if isinstance(kind, list) and isinstance(value, list):
         return [_fitting(one, kind[0], f"{path}[]") for one in value]
     if kind == "float64" and type(value) in (int, float):

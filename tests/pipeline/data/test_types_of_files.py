@@ -102,7 +102,8 @@ def test_types_do_not_depend_on_errors_of_other_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files are inspected in threads that share the memory and the imports of the process."""
-    inspect, inspected = NumpyReader.stats, set()
+    inspected: set[str] = set()
+    inspect = NumpyReader.stats
 
     def stats(self: NumpyReader, file: Location, size: int) -> FileStats:
         if file.uri not in inspected:
@@ -112,5 +113,5 @@ def test_types_do_not_depend_on_errors_of_other_threads(
 
     monkeypatch.setattr(NumpyReader, "stats", stats)
     for name, dtype in (("0", np.float64), ("1", np.int16)):
-        np.save(tmp_path / f"{name}.npy", np.zeros(2, dtype))
+        np.save(tmp_path / f"{name}.npy", np.zeros((2, 3), dtype))
     assert read_files("numpy", tmp_path).column("data").dtype == np.float64

@@ -163,7 +163,8 @@ class TestMerging:
         self, attempt: Attempt, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Values that repeat take much more memory than the bytes of their file."""
-        peaks, read = [], RewriteTask._table
+        peaks: list[int] = []
+        read = RewriteTask._table
 
         def measured(self: RewriteTask, file: DataFile) -> pa.Table:
             peaks.append(pa.total_allocated_bytes())

@@ -66,7 +66,8 @@ class ParquetParts:
         return read_own_table(content).replace_schema_metadata()
 
     def write(self, tables: Iterable[pa.Table]) -> Content:
-        sink, writer = pa.BufferOutputStream(), None
+        sink = pa.BufferOutputStream()
+        writer: pq.ParquetWriter | None = None
         with ExitStack() as opened:
             for group in _row_groups(tables):
                 if writer is None:

@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.schema import TypeMismatch, cast_to, unify_schemas
 from batchinference.pipeline.storage.arrow_files import schema_of
-from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
 
 READ_THREADS = 16

@@ -12,6 +12,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.steps.base import TransformResult, all_failed
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
@@ -153,8 +154,7 @@ class ExplodeList:
             return _of_tensors(column)
         if pa.types.is_null(column.type):  # null in the whole block; other blocks may have lists
             return column.slice(0, 0), np.zeros(0, dtype=np.int64)
-        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-        if not any(is_list(column.type) for is_list in lists):
+        if not is_list(column.type):
             raise UnsuitableTypes(
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
                 "needs lists"

@@ -33,7 +33,7 @@ from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
 from batchinference.pipeline.media.images import FORMATS, open_image
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.json_depth import MAX_DEPTH, check_depth
+from batchinference.pipeline.storage.json import MAX_DEPTH, check_depth
 from support.inputs.formats import add_member, pictures, png
 from support.inputs.read_files import open_input, read_files
 from support.inputs.tfrecords import example, masked_crc, record

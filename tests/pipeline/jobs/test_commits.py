@@ -37,7 +37,7 @@ from batchinference.pipeline.row_batch import (
     consecutive_ids,
     merged,
 )
-from batchinference.pipeline.storage.checksummed_json import SEAL
+from batchinference.pipeline.storage.json import SEAL
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines

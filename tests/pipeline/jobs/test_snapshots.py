@@ -14,7 +14,7 @@ from batchinference.pipeline.commit.manifest import DataFile, Manifest, Manifest
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import FULL_SHARE
-from batchinference.pipeline.storage.checksummed_json import dump_checksummed, load_checksummed
+from batchinference.pipeline.storage.json import dump_checksummed, load_checksummed
 from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
 from support.outputs.made import OURS, THEIRS, entry

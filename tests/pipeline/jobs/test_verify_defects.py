@@ -15,7 +15,7 @@ import pytest
 from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
-from batchinference.pipeline.storage.checksummed_json import SEAL, dump_checksummed
+from batchinference.pipeline.storage.json import SEAL, dump_checksummed
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines
 from support.outputs.made import every_tenth, make_output

@@ -20,7 +20,7 @@ COMMITS = tuple(
         "execution/block_codec.py",
         "execution/fused.py",
         "input/snapshot.py",
-        "storage/checksummed_json.py",
+        "storage/json.py",
         "storage/location.py",
     )
 )

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import (
-    MEANINGS,
-    WAYS_OUT,
     Finding,
     JobReport,
     Result,
@@ -66,9 +64,9 @@ def _result(work: JobReport) -> str:
 
 
 def _of_finding(finding: Finding) -> Iterator[Line]:
-    yield finding.kind.value, f"{finding.count} {MEANINGS[finding.kind]}"
+    yield finding.kind.value, f"{finding.count} {finding.kind.meaning}"
     yield from _spots("", finding.spots, len(finding.spots))
-    yield "", f"-> {WAYS_OUT[finding.kind]}"
+    yield "", f"-> {finding.kind.way_out}"
 
 
 def _spots(name: str, spots: list[Spot], count: int) -> Iterator[Line]:

@@ -151,7 +151,7 @@ def _choice(index: Index, where: str | None) -> Choice | None:
         return None
     from batchinference.pipeline.errors import BadInput, JobFailure
     from batchinference.pipeline.search.search import Choice
-    from batchinference.pipeline.steps.rows import Filter
+    from batchinference.pipeline.steps.relational import Filter
 
     rows = Filter("--where", where)
     try:

@@ -107,7 +107,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return _wider_number(one, other)
     if kinds.is_struct(one) and kinds.is_struct(other):
         return _wider_struct(one, other)
-    if _is_list(one) and _is_list(other):
+    if is_list(one) and is_list(other):
         return _wider_list(one, other)
     if kinds.is_map(one) and kinds.is_map(other):
         key, item = (
@@ -156,7 +156,8 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return next(fitting, None)
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of this type are lists of any length, or of a fixed size."""
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 

@@ -20,7 +20,7 @@ from batchinference.pipeline.commit.lease import (
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.commit.stored_code import parse_code
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.storage.checksummed_json import damaged_state, load_json
+from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.local_files import LinkedPath
 from batchinference.pipeline.storage.location import Location, delete_all
 

@@ -27,7 +27,7 @@ from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import Digest, RunId
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
-from batchinference.pipeline.storage.checksummed_json import (
+from batchinference.pipeline.storage.json import (
     dump_checksummed,
     load_checksummed,
     load_json,

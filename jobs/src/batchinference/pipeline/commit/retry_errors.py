@@ -12,7 +12,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCou
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_batch import READ_STEP, ROW_BITS, pack_id
 from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.checksummed_json import damaged_state
+from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
 
 

@@ -30,7 +30,7 @@ from batchinference.pipeline.commit.manifest import (
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import MissingRows
-from batchinference.pipeline.storage.checksummed_json import (
+from batchinference.pipeline.storage.json import (
     START_OVER,
     damaged_state,
     dump_checksummed,

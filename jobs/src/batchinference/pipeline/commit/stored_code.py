@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.checksummed_json import (
+from batchinference.pipeline.storage.json import (
     START_OVER,
     dump_checksummed,
     load_json,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import InputSnapshot
-from batchinference.pipeline.storage.checksummed_json import damaged_state
+from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import Storage
 

@@ -22,8 +22,7 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.checksummed_json import load_json
-from batchinference.pipeline.storage.json_depth import check_depth
+from batchinference.pipeline.storage.json import check_depth, load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.spec.job import BatchInferenceSpec

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from batchinference.spec.steps import Step
 
 _LOADERS = {
-    "filter": ("rows", "Filter"),
-    "add_columns": ("columns", "AddColumns"),
+    "filter": ("relational", "Filter"),
+    "add_columns": ("relational", "AddColumns"),
     "decode": ("decode", "DecodeColumn"),
-    "label_from_path": ("columns", "AddLabel"),
-    "select_columns": ("columns", "SelectColumns"),
-    "drop_columns": ("columns", "DropColumns"),
-    "rename_columns": ("columns", "RenameColumns"),
-    "explode": ("rows", "ExplodeList"),
+    "label_from_path": ("relational", "AddLabel"),
+    "select_columns": ("relational", "SelectColumns"),
+    "drop_columns": ("relational", "DropColumns"),
+    "rename_columns": ("relational", "RenameColumns"),
+    "explode": ("relational", "ExplodeList"),
     "nearest": ("nearest", "NearestRows"),
 }
 """The loader for each kind of step: a module of this package, which is imported when it is needed,

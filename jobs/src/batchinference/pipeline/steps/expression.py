@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.schema import unify_types
+from batchinference.pipeline.schema import is_list, unify_types
 from batchinference.spec.expression import column_of, columns_of, is_column, parse_expression
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -50,7 +50,6 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "contains": pc.match_substring,
     "matches": pc.match_substring_regex,
 }
-_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 _BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _TEXTS = (pa.types.is_string, pa.types.is_large_string)
 _CAST = "convert the column with int(), float() or str()"
@@ -275,7 +274,7 @@ class _Translation:
         if pa.types.is_map(kind):
             pairs = pa.struct([kind.key_field, kind.item_field])
             value, length = value.cast(pa.list_(pairs)), pc.list_value_length
-        if any(is_list(kind) for is_list in _LISTS):
+        if is_list(kind):
             length = pc.list_value_length
         if any(is_binary(kind) for is_binary in _BINARIES):
             length = pc.binary_length

@@ -29,14 +29,18 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-class MapBatches:
-    """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
+class _UserFunction:
+    """A function of the user with its arguments, and the columns of its results."""
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
         self._name = name
         self._function = function
         self._arguments = arguments
         self._columns = ResultColumns(name)
+
+
+class MapBatches(_UserFunction):
+    """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         given = to_batch(batch)
@@ -82,14 +86,8 @@ class MapBatches:
         return TransformResult(table, fit, misfits) if misfits else table
 
 
-class MapRows:
+class MapRows(_UserFunction):
     """Calls the user's code on each row. The code returns one row."""
-
-    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-        self._name = name
-        self._function = function
-        self._arguments = arguments
-        self._columns = ResultColumns(name)
 
     def __call__(self, batch: pa.Table) -> TransformResult:
         results: list[Row] = []

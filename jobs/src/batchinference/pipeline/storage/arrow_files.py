@@ -75,16 +75,13 @@ def _holds_pickles(kind: pa.DataType) -> bool:
     return any(_is_pickled(kind.field(number)) for number in range(kind.num_fields))
 
 
-def read_table(
-    source: pa.NativeFile, columns: Sequence[str] | None = None, most: int | None = None
-) -> pa.Table:
+def read_table(source: pa.NativeFile, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, optionally only some columns.
 
     Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice, or if the rows
-    take more than `most` bytes. By default, this limit depends on the size of the file."""
-    if most is None:
-        size = source.size()
-        most = max(MAX_GROWTH * size, min(MAX_TABLE_BYTES, MAX_BYTES + MAX_TABLE_GROWTH * size))
+    take more memory than a file of this size may need."""
+    size = source.size()
+    most = max(MAX_GROWTH * size, min(MAX_TABLE_BYTES, MAX_BYTES + MAX_TABLE_GROWTH * size))
     tables: list[pa.Table] = []
     for table in read_tables(source, columns):
         tables.append(table)

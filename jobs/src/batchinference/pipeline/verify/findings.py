@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import (
@@ -22,60 +22,64 @@ _BACK = f"restore them, or {_ANEW}"
 
 
 class Kind(StrEnum):
-    """A kind of defect."""
+    """A kind of defect, its meaning, and what to do about it."""
 
-    MISSING = "missing"
-    DUPLICATED = "duplicated"
-    UNKNOWN = "unknown"
-    GONE = "gone"
-    DAMAGED = "damaged"
-    MISCOUNTED = "miscounted"
-    ORPHANS = "orphans"
-    STRANGERS = "strangers"
-    WRONG_ERRORS = "wrongErrors"
-    INPUT_CHANGED = "inputChanged"
-    INPUT_GONE = "inputGone"
-    INPUT_TWICE = "inputTwice"
-    REPORT = "report"
-    STATE = "state"
-    NO_COMMIT = "noCommit"
+    meaning: str
+    way_out: str
 
+    def __new__(cls, value: str, meaning: str, way_out: str) -> Self:
+        kind = str.__new__(cls, value)
+        kind._value_, kind.meaning, kind.way_out = value, meaning, way_out
+        return kind
 
-MEANINGS = {
-    Kind.MISSING: "input rows that are neither in the output nor in the errors",
-    Kind.DUPLICATED: "rows that are in the output more than once",
-    Kind.UNKNOWN: "rows in the output that the input does not have",
-    Kind.GONE: "output files that are missing",
-    Kind.DAMAGED: "output files that differ from what was committed",
-    Kind.MISCOUNTED: "commits with a wrong number of rows",
-    Kind.ORPHANS: "orphan files of the job, which readers would read as output",
-    Kind.STRANGERS: "files of unknown origin, which readers would read as output",
-    Kind.WRONG_ERRORS: "error records that are duplicated or do not belong to the commit",
-    Kind.INPUT_CHANGED: "input files that have changed since",
-    Kind.INPUT_GONE: "input files that are missing now",
-    Kind.INPUT_TWICE: "input files that a later append has read again",
-    Kind.REPORT: "counts in the report that differ from the files",
-    Kind.STATE: "state files that are damaged",
-    Kind.NO_COMMIT: "commits that the table does not contain",
-}
-WAYS_OUT = {
-    Kind.MISSING: _ANEW,
-    Kind.DUPLICATED: _ANEW,
-    Kind.UNKNOWN: f"if the input was replaced, restore it, or {_ANEW}",
-    Kind.GONE: _BACK,
-    Kind.DAMAGED: _BACK,
-    Kind.MISCOUNTED: _ANEW,
-    Kind.ORPHANS: "delete them",
-    Kind.STRANGERS: "move them elsewhere",
-    Kind.WRONG_ERRORS: _ANEW,
-    Kind.INPUT_CHANGED: f"the output has rows of their earlier content: restore them, or {_ANEW}",
-    Kind.INPUT_GONE: "their rows cannot be compared: restore them",
-    Kind.INPUT_TWICE: _ANEW,
-    Kind.REPORT: "rely on the files, not on the report",
-    Kind.STATE: _BACK,
-    Kind.NO_COMMIT: "if its rows were not replaced and its history is complete, remove "
-    "_batchinference below the output and run the job again",
-}
+    MISSING = ("missing", "input rows that are neither in the output nor in the errors", _ANEW)
+    DUPLICATED = ("duplicated", "rows that are in the output more than once", _ANEW)
+    UNKNOWN = (
+        "unknown",
+        "rows in the output that the input does not have",
+        f"if the input was replaced, restore it, or {_ANEW}",
+    )
+    GONE = ("gone", "output files that are missing", _BACK)
+    DAMAGED = ("damaged", "output files that differ from what was committed", _BACK)
+    MISCOUNTED = ("miscounted", "commits with a wrong number of rows", _ANEW)
+    ORPHANS = (
+        "orphans",
+        "orphan files of the job, which readers would read as output",
+        "delete them",
+    )
+    STRANGERS = (
+        "strangers",
+        "files of unknown origin, which readers would read as output",
+        "move them elsewhere",
+    )
+    WRONG_ERRORS = (
+        "wrongErrors",
+        "error records that are duplicated or do not belong to the commit",
+        _ANEW,
+    )
+    INPUT_CHANGED = (
+        "inputChanged",
+        "input files that have changed since",
+        f"the output has rows of their earlier content: restore them, or {_ANEW}",
+    )
+    INPUT_GONE = (
+        "inputGone",
+        "input files that are missing now",
+        "their rows cannot be compared: restore them",
+    )
+    INPUT_TWICE = ("inputTwice", "input files that a later append has read again", _ANEW)
+    REPORT = (
+        "report",
+        "counts in the report that differ from the files",
+        "rely on the files, not on the report",
+    )
+    STATE = ("state", "state files that are damaged", _BACK)
+    NO_COMMIT = (
+        "noCommit",
+        "commits that the table does not contain",
+        "if its rows were not replaced and its history is complete, remove "
+        "_batchinference below the output and run the job again",
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         spots = [spot.as_json() for spot in self.spots]
-        words = {"meaning": MEANINGS[self.kind], "wayOut": WAYS_OUT[self.kind]}
+        words = {"meaning": self.kind.meaning, "wayOut": self.kind.way_out}
         return {"kind": self.kind.value, "count": self.count, **words, "where": spots}
 
 

@@ -11,7 +11,7 @@ from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
-from batchinference.pipeline.storage.checksummed_json import damaged_state, load_json
+from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.media import MAX_PIXELS

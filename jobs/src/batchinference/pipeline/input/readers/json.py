@@ -32,7 +32,7 @@ from batchinference.pipeline.input.readers.records import (
     whole,
 )
 from batchinference.pipeline.schema import agreed_types
-from batchinference.pipeline.storage.json_depth import check_depth
+from batchinference.pipeline.storage.json import check_depth
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from batchinference.pipeline.input.readers.records import (
 from batchinference.pipeline.input.readers.tar import Sample, samples_of
 from batchinference.pipeline.input.readers.whole_file import ImageReader
 from batchinference.pipeline.media import images
-from batchinference.pipeline.storage.json_depth import check_depth
+from batchinference.pipeline.storage.json import check_depth
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.table_commit import CommittedTable
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.schema import TypeMismatch, cast_to, unify_schemas
+from batchinference.pipeline.schema import TypeMismatch, cast_to, is_list, unify_schemas
 from batchinference.pipeline.storage.arrow_files import schema_of
-from batchinference.pipeline.storage.checksummed_json import load_json
+from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, is_inside
 
 READ_THREADS = 16
@@ -162,6 +162,6 @@ def _common(kind: pa.DataType) -> pa.DataType:
         return pa.map_(_common(kind.key_type), _common(kind.item_type))
     if types.is_struct(kind):
         return pa.struct([field.with_type(_common(field.type)) for field in kind])
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(_common(kind.value_type))
     return _COMMON.get(kind, kind)

@@ -1,18 +1,63 @@
-"""Limits the nesting depth of JSON.
+"""JSON of untrusted or damaged files: a limit of its nesting, and state with a checksum.
 
 Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
-the process.
+the process. Without a checksum, a corrupted number in a state could lose rows unnoticed.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
+from typing import Any
+
 import numpy as np
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.storage.location import Location
 
 MAX_DEPTH = 100
 _SEEN = b'[]{}"'
 _UNSEEN = bytes(byte for byte in range(256) if byte not in _SEEN)
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+SEAL = "crc32"
+_SEPARATOR = f', "{SEAL}": '.encode()
+START_OVER = (
+    "start over: with resume: false, or with write.mode: overwrite if the output is complete"
+)
+
+
+def load_json(content: bytes) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def dump_checksummed(state: dict[str, Any]) -> bytes:
+    """Return the state with its checksum as the last field, as bytes to store."""
+    content = json.dumps(state).encode()
+    return content[:-1] + _SEPARATOR + b"%d}" % zlib.crc32(content)
+
+
+def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the state without its checksum."""
+    return {name: value for name, value in stored.items() if name != SEAL}
+
+
+def verify_checksum(content: bytes) -> None:
+    """Raise ValueError if the stored bytes of a state do not match its checksum."""
+    state, _, checksum = content.rpartition(_SEPARATOR)
+    if checksum != b"%d}" % zlib.crc32(state + b"}"):
+        raise ValueError("its checksum is another")
+
+
+def damaged_state(place: Location) -> BadOutput:
+    return BadOutput(
+        f"'{place.uri}' is missing, damaged or of another output, so the committed rows are "
+        f"unknown. Restore it, or {START_OVER}"
+    )
 
 
 def check_depth(content: bytes) -> None:

@@ -1,7 +1,8 @@
-"""Steps that change which rows there are: filter and explode."""
+"""Steps that need no model and no code: select, drop, rename and add columns, filter, explode."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,12 +10,91 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data.extensions import get_arrow_extension_tensor_types
 
-from batchinference.pipeline.arrow import require_columns, to_batch, to_column
+from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.steps.base import TransformResult, all_failed
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
+    from batchinference.spec.steps import LabelFromPath
+if TYPE_CHECKING:
     from batchinference.spec.steps import Explode
+
+
+@dataclass(frozen=True)
+class SelectColumns:
+    step: str
+    columns: list[str]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require_columns(self.step, self.columns, batch)
+        return batch.select(self.columns)
+
+
+@dataclass(frozen=True)
+class DropColumns:
+    step: str
+    columns: list[str]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require_columns(self.step, self.columns, batch)
+        return batch.drop_columns(self.columns)
+
+
+@dataclass(frozen=True)
+class RenameColumns:
+    step: str
+    names: dict[str, str]
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require_columns(self.step, list(self.names), batch)
+        renamed = [self.names.get(name, name) for name in batch.column_names]
+        for new in self.names.values():
+            if renamed.count(new) > 1:
+                message = f"step '{self.step}': there is a column '{new}' already"
+                raise JobFailure(message)
+        return batch.rename_columns(renamed)
+
+
+class AddColumns:
+    """Adds or replaces columns. Each is computed from the columns before the step."""
+
+    def __init__(self, step: str, columns: dict[str, str]) -> None:
+        self._step = step
+        self._columns = {
+            name: ColumnExpression(f"step '{step}': column '{name}'", text)
+            for name, text in columns.items()
+        }
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
+        result = batch
+        for name, expression in self._columns.items():
+            require_columns(self._step, expression.columns, batch)
+            try:
+                result = with_column(result, name, expression(batch))
+            except UnsuitableTypes as error:  # other batches may have other types
+                return all_failed(batch.num_rows, TypeError(error.message))
+        return result
+
+
+@dataclass(frozen=True)
+class AddLabel:
+    """Adds a column with one part of the path of each row's file."""
+
+    step: str
+    label: LabelFromPath
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        require_columns(self.step, ["path"], batch)
+        labels = [self._part(path) for path in batch.column("path").to_pylist()]
+        return with_column(batch, self.label.column, pa.array(labels, pa.string()))
+
+    def _part(self, path: str) -> str:
+        try:
+            return path.split("/")[self.label.index]
+        except IndexError:
+            raise ValueError(f"path '{path}' has no part {self.label.index}") from None
 
 
 class Filter:
@@ -74,8 +154,7 @@ class ExplodeList:
             return _of_tensors(column)
         if pa.types.is_null(column.type):  # null in the whole block; other blocks may have lists
             return column.slice(0, 0), np.zeros(0, dtype=np.int64)
-        lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-        if not any(is_list(column.type) for is_list in lists):
+        if not is_list(column.type):
             raise UnsuitableTypes(
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
                 "needs lists"

@@ -117,7 +117,7 @@ def test_env_variables_are_read_by_the_operator(
         "workers": 4,
         "api": {"qps": 20.5, "burst": 30},
         "logging": {"format": "plain", "level": "DEBUG"},
-        "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3},
+        "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3, "preemption": True},
         "clusterDomain": "corp.example",
     }
     variables = container(chart.manifests(values))["env"]
@@ -130,6 +130,7 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.workers, settings.qps, settings.burst) == (4, 20.5, 30)
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
+    assert settings.preemption
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}

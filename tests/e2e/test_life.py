@@ -1,4 +1,4 @@
-"""Jobs under an operator that runs one at a time reach every phase."""
+"""Jobs under an operator that runs one at a time reach every phase, and preempt each other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from batchinference.spec.phases import Phase
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl
-from support.cluster.object_store import ObjectStore
+from support.cluster.object_store import ObjectStore, starts
 from support.cluster.statuses import WatchingKubectl
 from support.cluster.waits import (
     JOB_END,
     outcomes,
+    patch,
     pods,
     suspend,
     wait_for_phase,
@@ -27,7 +28,7 @@ from support.cluster.waits import (
 from support.documents.minimal import document
 
 Job = dict[str, Any]
-ONE_AT_A_TIME = {"concurrency": {"maxRunning": 1}}
+ONE_AT_A_TIME = {"concurrency": {"maxRunning": 1, "preemption": True}}
 DATABASE = "/tmp/lines.db"
 LOCK = f"""
 import sqlite3, sys
@@ -62,37 +63,39 @@ def locked_database(kubectl: Kubectl, pod: str) -> Iterator[None]:
         process.stdin.close()
 
 
-@pytest.fixture
 def fails_twice(store: ObjectStore) -> Job:
+    """Return a job without input that fails, and fails again when it is retried."""
     job = document("failing", read={"format": "text", "paths": [store.uri("nothing/here")]})
     again = {"maxAttempts": 2, "backoff": {"initial": "1s"}, "onCause": {"BadInput": "retry"}}
-    job["spec"]["retry"] = again
+    job["spec"] |= {"retry": again, "priority": 5}
     return job
 
 
 @pytest.mark.serial
 @pytest.mark.long("faults")
 @pytest.mark.timeout(900)
-def test_every_phase_is_reached(
+def test_every_phase_is_reached_and_a_preempted_job_resumes_its_rows(
     kubectl: WatchingKubectl,
+    store: ObjectStore,
     slow_job: Callable[..., Job],
     open_gate: Callable[[Job], None],
     into_database: Job,
-    fails_twice: Job,
     create: Callable[[Job], str],
 ) -> None:
     job = slow_job("kept")
     kept = create(job)
-    wait_for_rows(kubectl, kept)
+    seen = wait_for_rows(kubectl, kept)
     with upgraded(ONE_AT_A_TIME):
         waiting = create(into_database)
         wait_for_reason(kubectl, waiting, "WaitingForTurn")
-        open_gate(job)
-        kubectl.wait_complete(kept, JOB_END)
+        patch(kubectl, waiting, priority=5)
+        preempted = wait_for_reason(kubectl, kept, "Preempted")
         wait_for_phase(kubectl, waiting, "Starting")
         suspend(kubectl, waiting, True)
         wait_for_phase(kubectl, waiting, "Suspended")
-        failing = create(fails_twice)
+        open_gate(job)
+        resumed = kubectl.wait_complete(kept, JOB_END)
+        failing = create(fails_twice(store))
         wait_for_phase(kubectl, failing, "Starting")
         suspend(kubectl, waiting, False)
         # it starts when the first attempt of the other job has failed
@@ -102,6 +105,11 @@ def test_every_phase_is_reached(
             wait_for_phase(kubectl, waiting, "Finalizing")
         status = kubectl.wait_complete(waiting, JOB_END)
         failed = wait_for_phase(kubectl, failing, "Failed")
+    assert preempted["message"].startswith(f"preempted by job {waiting} with priority 5")
+    assert outcomes(resumed) == ["Preempted", "Succeeded"]
+    assert resumed["counts"] == counts(GATED)
+    first, second = starts(store, job["spec"]["write"]["path"])
+    assert (first, second >= seen) == (0, True), "committed rows are kept"
     assert outcomes(status) == ["Suspended", "Succeeded"]
     assert status["counts"] == counts(GATED)
     assert outcomes(failed) == ["Failed", "Failed"]

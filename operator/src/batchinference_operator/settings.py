@@ -60,6 +60,8 @@ class OperatorSettings(BaseSettings):
     """Maximum number of jobs that run at the same time; unlimited if absent."""
     max_running_per_namespace: int | None = Field(default=None, ge=1)
     """Maximum number of jobs that run at the same time in one namespace; unlimited if absent."""
+    preemption: bool = False
+    """Whether a waiting job may preempt a running job of its namespace with a lower priority."""
     qps: float = Field(default=QPS, gt=0, allow_inf_nan=False)
     """Maximum average number of requests per second to the API server."""
     burst: int = Field(default=BURST, ge=1)
@@ -87,7 +89,8 @@ class OperatorSettings(BaseSettings):
         previous, before = self.previous_token_key_file, b""
         if previous is not None and previous.exists():
             before = _key(previous)
-        concurrency = Concurrency(self.max_running, self.max_running_per_namespace)
+        limits = self.max_running, self.max_running_per_namespace
+        concurrency = Concurrency(*limits, preemption=self.preemption)
         return Config(
             self._defaults(),
             _key(self.token_key_file),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from support.cluster.kubectl import Kubectl, condition, eventually
@@ -92,9 +93,14 @@ def kill(kubectl: Kubectl, names: list[str]) -> None:
     kubectl("delete", "pod", *names, *now)
 
 
+def patch(kubectl: Kubectl, name: str, **spec: Any) -> None:
+    """Change fields of the spec of a job."""
+    changes = json.dumps({"spec": spec})
+    kubectl("patch", "batchinference", name, "--type=merge", "--patch", changes)
+
+
 def suspend(kubectl: Kubectl, name: str, value: bool) -> None:
-    patch = f'{{"spec": {{"suspend": {str(value).lower()}}}}}'
-    kubectl("patch", "batchinference", name, "--type=merge", "--patch", patch)
+    patch(kubectl, name, suspend=value)
 
 
 def outcomes(status: Object) -> list[str]:

@@ -56,8 +56,8 @@ class FakeCluster:
     events: dict[str, Object] = field(default_factory=dict)
     """Posted Events, by name."""
     watchers: list[Watcher] = field(default_factory=list)
-    history: list[Object] = field(default_factory=list)
-    """All statuses of all BatchInferences, in order."""
+    history: list[tuple[str, Object]] = field(default_factory=list)
+    """All statuses of all BatchInferences with their names, in order."""
     validate: Callable[[Object], str] = lambda body: ""
     """Returns why the API server rejects an object in a dry run; empty if it accepts it."""
     on_status: Callable[[Object, Object], None] = lambda before, after: None
@@ -147,7 +147,7 @@ class FakeCluster:
         stored = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
         self.objects[key] = stored
         if stored["kind"] == "BatchInference" and "status" in stored:
-            self.history.append(stored["status"])
+            self.history.append((key[1], stored["status"]))
         self._notify(event, stored)
         return stored
 

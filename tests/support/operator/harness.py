@@ -117,7 +117,9 @@ class Harness:
     @property
     def phases(self) -> list[str]:
         """The phases of the job, in order."""
-        return [phase for phase, _ in itertools.groupby(s["phase"] for s in self.cluster.history)]
+        return [
+            phase for phase, _ in itertools.groupby(s["phase"] for _, s in self.cluster.history)
+        ]
 
     def operator(self, **config: Any) -> AbstractAsyncContextManager[Controller]:
         """Run the operator."""

@@ -9,7 +9,7 @@ from typing import Any
 from batchinference.rendering import Backstop
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, Preemptor
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -42,6 +42,7 @@ class ReconcileLoop:
         self.config = CONFIG
         self.messages: dict[str, str] = {}
         self.admission: AdmissionDecision | None = None
+        self.preemptor: Preemptor | None = None
         self.unsynced_pods = False
         self.ray_job_synced = False
 
@@ -64,6 +65,7 @@ class ReconcileLoop:
             unsynced_pods=self.unsynced_pods,
             crashes=self.crashes,
             ray_job_synced=self.ray_job_synced,
+            preemptor=self.preemptor,
         )
         actions = reconcile_once(observed, self.config, self.now)
         self._apply(actions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,40 +96,45 @@ class SteppedDrivers:
 
 @dataclass
 class SteppedQueue:
-    """The operator's queue for a single job, on a manual clock."""
+    """The operator's queue on a manual clock."""
 
     clock: ManualClock
-    key: Key | None = None
-    due: float | None = None
-    failures: int = 0
+    waiting: list[Key] = field(default_factory=list)
+    due_at: dict[Key, float] = field(default_factory=dict)
+    failures: Counter[Key] = field(default_factory=Counter)
     defects: list[BaseException] = field(default_factory=list)
+    others: int = 0
+    """How many other jobs wait, as set by the test."""
+
+    @property
+    def due(self) -> float | None:
+        """When the next key becomes ready."""
+        return min(self.due_at.values(), default=None)
 
     @property
     def ready(self) -> bool:
-        if self.due is not None and self.due <= self.clock.seconds:
-            self.due = None
-            self.waiting = True
-        return self.waiting
-
-    waiting: bool = False
+        for key, at in list(self.due_at.items()):
+            if at <= self.clock.seconds:
+                self.add(key)
+        return bool(self.waiting)
 
     def add(self, key: Key) -> None:
-        self.key, self.waiting, self.due = key, True, None
+        self.due_at.pop(key, None)
+        if key not in self.waiting:
+            self.waiting.append(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        at = self.clock.seconds + seconds
-        if not self.waiting and (self.due is None or at < self.due):
-            self.due = at
+        if key not in self.waiting:
+            at = self.clock.seconds + seconds
+            self.due_at[key] = min(at, self.due_at.get(key, at))
 
     def is_queued(self, key: Key) -> bool:
-        return self.waiting
+        return key in self.waiting
 
     async def get(self) -> Key:
         while not self.ready:
             await Call(IDLE)
-        self.waiting = False
-        assert self.key is not None
-        return self.key
+        return self.waiting.pop(0)
 
     def done(self, key: Key) -> None:
         pass
@@ -137,22 +143,20 @@ class SteppedQueue:
         met = sys.exc_info()[1]
         if met is not None and not isinstance(met, EXPECTED):
             self.defects.append(met)
-        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(self.failures, 10), MAX_RETRY_SECONDS)
-        self.failures += 1
+        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(self.failures[key], 10), MAX_RETRY_SECONDS)
+        self.failures[key] += 1
         self.add_after(key, delay)
         return delay
 
     def forget(self, key: Key) -> None:
-        self.failures = 0
+        self.failures.pop(key, None)
 
     def drop(self, key: Key) -> None:
-        self.failures, self.due = 0, None
+        self.forget(key)
+        self.due_at.pop(key, None)
 
     def __len__(self) -> int:
-        """Return how many other jobs wait, as set by the test."""
         return self.others
-
-    others: int = 0
 
 
 class SteppedOperator:
@@ -201,6 +205,17 @@ class SteppedOperator:
         """Kill the operator and start another."""
         self.work.close()
         self.start()
+
+    def replace(self, calls: int) -> None:
+        """Start another operator and run it for some calls. Only then, serve the call that the
+        replaced operator has sent before it ended."""
+        replaced, sent = self.work, self.call.name != IDLE
+        self.start()
+        for _ in range(calls):
+            self.step()
+        if sent:
+            replaced.send(None)
+        replaced.close()
 
     @property
     def idle(self) -> bool:

@@ -15,9 +15,8 @@ from batchinference_operator.reconcile.admission_queue import (
     AdmissionDecision,
     AdmissionQueue,
     Concurrency,
-    Key,
-    QueueEntry,
 )
+from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
 from support.tiers import examples
 
 

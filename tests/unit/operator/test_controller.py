@@ -31,7 +31,7 @@ async def test_job_runs_from_creation_to_complete(harness: Harness, lag: dict[st
     ray_job = harness.cluster.objects["RayJob", "job-1"]
     assert ray_job["spec"]["ttlSecondsAfterFinished"] == 0, "its cluster has been released"
     assert harness.phases == ["Starting", "Running", "Finalizing", "Succeeded"]
-    history = harness.cluster.history
+    history = [status for _, status in harness.cluster.history]
     rows = [written["progress"]["rows"] for written in history if "progress" in written]
     assert rows == sorted(rows)
     assert all(before != after for before, after in itertools.pairwise(history))

@@ -32,7 +32,7 @@ async def test_answering_driver_is_not_reported_unreachable_after_restart() -> N
     await asyncio.sleep(AWAY)
     async with harness.operator():
         await until(lambda: harness.phase() == "Running", 5)
-    reasons = {one["conditions"][0]["reason"] for one in harness.cluster.history}
+    reasons = {one["conditions"][0]["reason"] for _, one in harness.cluster.history}
     assert reasons == {"Planning", "Starting", "Running"}
 
 

@@ -45,7 +45,7 @@ def times_of(harness: Harness, wanted: str) -> list[float]:
 
 def reasons(harness: Harness) -> set[str]:
     """Return all reasons that the status has had."""
-    return {status["conditions"][0]["reason"] for status in harness.cluster.history}
+    return {status["conditions"][0]["reason"] for _, status in harness.cluster.history}
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

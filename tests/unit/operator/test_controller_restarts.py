@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.admission_queue import Concurrency
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
 from support.operator.harness import running_operator
+from support.operator.objects import CONFIG, RUNNING
 from support.operator.virtual_time import run, until
 from support.tiers import in_long_tier
 
@@ -77,24 +80,35 @@ async def is_suspended(cluster: FakeCluster, driver: FakeDriver) -> None:
     await RayJobScript(cluster, driver, attempt=2).run()
 
 
+async def is_preempted(cluster: FakeCluster, driver: FakeDriver) -> None:
+    await RayJobScript(cluster, driver).start()
+    await RayJobScript(cluster, driver).step(**RUNNING)
+    cluster.apply("urgent", priority=5)
+    await RayJobScript(cluster, driver, "urgent").run()
+    await RayJobScript(cluster, driver, attempt=2).run()
+
+
 SCENARIOS: dict[str, Scenario] = {
     "succeeds": succeeds,
     "fails": fails,
     "fails-once": fails_once,
     "is-suspended": is_suspended,
+    "is-preempted": is_preempted,
 }
+ONE = replace(CONFIG, concurrency=Concurrency(total=1, preemption=True))
 
 
 async def run_and_replace(killer: Killer, scenario: Scenario) -> FakeCluster:
     """Run a scenario with an operator that is killed once and replaced. Return the cluster."""
     cluster, driver = FakeCluster(), FakeDriver()
+    config = ONE if scenario is is_preempted else CONFIG
     cluster.apply()
     running = asyncio.create_task(scenario(cluster, driver))
     api = FakeKubeApi(cluster, killer.before, killer.after)
-    with contextlib.suppress(BaseExceptionGroup):
-        async with running_operator(api, driver, lag=LAG):
+    with contextlib.suppress(BaseExceptionGroup, Killed):
+        async with running_operator(api, driver, lag=LAG, config=config):
             await asyncio.sleep(600)
-    async with running_operator(FakeKubeApi(cluster), driver, lag=LAG):
+    async with running_operator(FakeKubeApi(cluster), driver, lag=LAG, config=config):
         await until(running.done)
         await asyncio.sleep(300)
     await running
@@ -111,8 +125,12 @@ def without_times(found: Any) -> Any:
 def outcome(cluster: FakeCluster) -> Any:
     """Return all objects at the end, and the phases of the job. The phase Planning is omitted: it
     only appears where an operator finds the objects of another operator."""
-    written = (one["phase"] for one in cluster.history)
-    phases = [phase for phase, _ in itertools.groupby(written) if phase != "Planning"]
+    jobs = dict.fromkeys(name for name, _ in cluster.history)
+    written = {job: [one["phase"] for name, one in cluster.history if name == job] for job in jobs}
+    phases = {
+        job: [phase for phase, _ in itertools.groupby(each) if phase != "Planning"]
+        for job, each in written.items()
+    }
     return without_times({**cluster.objects, "phases": phases})
 
 
@@ -135,14 +153,14 @@ def test_scenarios_make_calls_of_every_kind(
     assert calls == {
         *("create ConfigMap", "create Secret", "create RayJob"),
         *("patch status", "get RayJob", "get Events", "list Pods"),
+        *("list BatchInference", "list RayJob"),
         *("release", "remove RayJob", "remove RayCluster"),
     }
 
 
 def test_scenarios_end_as_expected(undisturbed_runs: dict[str, tuple[list[str], Any]]) -> None:
-    ends = {name: found["phases"][-1] for name, (_, found) in undisturbed_runs.items()}
-    expected = dict.fromkeys(["succeeds", "fails-once", "is-suspended"], "Succeeded")
-    assert ends == {**expected, "fails": "Failed"}
+    ends = {name: found["phases"]["job"][-1] for name, (_, found) in undisturbed_runs.items()}
+    assert ends == {**dict.fromkeys(SCENARIOS, "Succeeded"), "fails": "Failed"}
 
 
 @pytest.mark.scaled("model-check")

@@ -298,7 +298,7 @@ async def test_restarted_operator_does_not_report_a_driver_as_unreachable(harnes
     harness.cluster.history.clear()
     async with harness.operator():
         await asyncio.sleep(100)
-    reasons = {status["conditions"][0]["reason"] for status in harness.cluster.history}
+    reasons = {status["conditions"][0]["reason"] for _, status in harness.cluster.history}
     assert reasons <= {"Running"}
 
 

@@ -7,9 +7,9 @@ import pytest
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import entry_of
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body

@@ -28,6 +28,7 @@ from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.controller.controller import BACKLOG
 from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
@@ -66,7 +67,12 @@ SPECS = st.fixed_dictionaries(
         "deadlines": st.sampled_from(
             [{"pending": "10m"}, {"active": "20m"}, {"total": "1h"}, {"stall": "10m"}]
         ),
-        "cluster": st.just({"queue": "gpu"}),
+        "cluster": st.sampled_from(
+            [
+                {"queue": "gpu"},
+                {"patches": [{"groups": ["*"], "pod": {"spec": {"schedulerName": "volcano"}}}]},
+            ]
+        ),
         "ttl": st.sampled_from([{"cluster": "10m"}, {"rayJob": "20m"}, {"afterFinished": "20m"}]),
     },
 )
@@ -75,6 +81,11 @@ CAUSES_OF_DEADLINES = {"DeadlineExceeded", "Stalled", "ImagePull", "ContainerCon
 
 def ended(status: Object) -> bool:
     return any(is_condition_true(status, kind) for kind in ENDS)
+
+
+def rejection(body: Object) -> str:
+    """Return why the API server rejects a pod with the scheduler of a patch."""
+    return "unknown scheduler" if "volcano" in str(body) else ""
 
 
 def expected_kstatus(job: Object, phase: Phase) -> str:
@@ -88,7 +99,7 @@ def expected_kstatus(job: Object, phase: Phase) -> str:
 class JobModel(RuleBasedStateMachine):
     """One job, its users, the operator, KubeRay, Kueue and the cluster."""
 
-    config = CONFIG
+    config = replace(CONFIG, policy=PlatformPolicy(patches=True))
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +127,8 @@ class JobModel(RuleBasedStateMachine):
         body = document("job", **spec)
         created = self.cluster.put({**body, "metadata": {"name": "job", "namespace": NAMESPACE}})
         causes = CAUSES_OF_DEADLINES if "deadlines" in spec else set()
-        self.blamed[created["metadata"]["uid"]] = set(causes)
+        patched = {"InvalidSpec"} if "patches" in spec.get("cluster", {}) else set()
+        self.blamed[created["metadata"]["uid"]] = causes | patched
 
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
@@ -167,6 +179,10 @@ class JobModel(RuleBasedStateMachine):
         if body is not None:
             self.blame(owner_uid(body, "BatchInference"), "RayJobDeleted")
             self.cluster.delete("RayJob", body["metadata"]["name"])
+
+    @rule(rejected=st.booleans())
+    def reject_patched_pods(self, rejected: bool) -> None:
+        self.cluster.validate = rejection if rejected else lambda _: ""
 
     # --- KubeRay, Kueue, the drivers ----------------------------------------------------
 
@@ -259,6 +275,15 @@ class JobModel(RuleBasedStateMachine):
         else:
             self.operator.step(how)
 
+    @rule(calls=st.integers(1, 8), of_next=st.integers(0, 8))
+    def change_leader(self, calls: int, of_next: int) -> None:
+        """Replace the operator while a call of it is under way."""
+        self.operator.watches.deliver_all()
+        self.operator.queue.add((NAMESPACE, "job"))
+        self.step_operator(calls)
+        self.operator_has_no_defects()
+        self.operator.replace(of_next)
+
     @rule(jobs=st.sampled_from([0, BACKLOG]))
     def set_backlog(self, jobs: int) -> None:
         self.operator.queue.others = jobs
@@ -285,7 +310,9 @@ class JobModel(RuleBasedStateMachine):
     def check_status(self, before: Object, after: Object) -> None:
         """Check a status that the operator wrote."""
         old, new = before.get("status", {}), after["status"]
-        if ended(old):  # the status is final: only observedGeneration may change
+        failed = find_condition(old, "Failed") or {}
+        corrected = failed.get("reason") == "InvalidSpec" and not ended(new)
+        if ended(old) and not corrected:  # only observedGeneration may change
             assert with_observed_generation(old, 0) == with_observed_generation(new, 0)
             return
         BatchInferenceStatus.model_validate(new, strict=False)
@@ -294,20 +321,25 @@ class JobModel(RuleBasedStateMachine):
         assert (phase == Phase.SUSPENDED) == is_condition_true(new, "Suspended")
         assert phase.ended == ended(new)
         assert kstatus(after) == expected_kstatus(after, phase)
-        self.check_attempts(new)
+        self.check_attempts(after)
         self.check_usage(after)
         self.check_retry(after, new)
 
-    def check_attempts(self, status: Object) -> None:
+    def check_attempts(self, job: Object) -> None:
         """Check that attempts are numbered in order and only the last is open."""
+        status, spec = job["status"], job["spec"]
         attempts = status.get("attempts", [])
         numbers = [attempt["number"] for attempt in attempts]
         assert numbers == list(range(1, len(numbers) + 1))
         assert all("outcome" in attempt for attempt in attempts[:-1])
-        policy = self.job and self.job["spec"].get("retry", {}).get("outOfMemory")
+        policy = spec.get("retry", {}).get("outOfMemory")
         for before, after in pairwise(attempts):
             if policy and "outOfMemory" in before and "startTime" in after:
                 assert after["memory"].keys() >= before["outOfMemory"].keys()
+        for attempt in attempts:
+            if attempt.get("outcome") == "Preempted":
+                *_, priority = attempt["message"].split()
+                assert int(priority) > spec.get("priority", 0)
         failed = sum(attempt.get("outcome") == "Failed" for attempt in attempts)
         assert status.get("failedAttempts", 0) == failed
         assert not ended(status) or not attempts or "outcome" in attempts[-1]
@@ -359,13 +391,14 @@ class JobModel(RuleBasedStateMachine):
         """Check that the job reaches the right end once the faults stop."""
         try:
             self.calm_down()
-            self.check_end()
+            self.check_ends()
             self.check_nothing_is_left()
         finally:
             self.operator.work.close()
 
     def calm_down(self) -> None:
         self.kuberay.problem.clear()
+        self.reject_patched_pods(rejected=False)
         self.set_suspend_by_kueue(suspend=False)
         for _ in range(CALM_ROUNDS):
             self.run_one_calm_round()
@@ -394,19 +427,22 @@ class JobModel(RuleBasedStateMachine):
         self.clock.seconds += max(0.5, soon)
 
     def is_at_rest(self) -> bool:
-        if self.job is None or ended(self.status):
-            return True
-        return self.job["spec"].get("suspend", False) and is_condition_true(
-            self.status, "Suspended"
-        )
+        for job in self.cluster.list("BatchInference"):
+            status = job.get("status", {})
+            suspended = job["spec"].get("suspend") and is_condition_true(status, "Suspended")
+            if not (ended(status) or suspended):
+                return False
+        return True
 
-    def check_end(self) -> None:
-        if self.job is None:
-            return
-        status, uid = self.status, self.job["metadata"]["uid"]
-        assert status["observedGeneration"] == self.job["metadata"]["generation"]
+    def check_ends(self) -> None:
+        for job in self.cluster.list("BatchInference"):
+            self.check_end(job)
+
+    def check_end(self, job: Object) -> None:
+        status, uid = job["status"], job["metadata"]["uid"]
+        assert status["observedGeneration"] == job["metadata"]["generation"]
         if not ended(status):
-            assert self.job["spec"].get("suspend"), status
+            assert job["spec"].get("suspend"), status
             assert status["phase"] == "Suspended"
             return
         if is_condition_true(status, "Complete"):
@@ -416,23 +452,24 @@ class JobModel(RuleBasedStateMachine):
         assert failed is not None
         assert failed["reason"] in self.blamed[uid], status
         if failed["reason"] not in ("DeadlineExceeded", "InvalidSpec"):
-            retry = Retry.model_validate(self.job["spec"].get("retry", {}))
+            retry = Retry.model_validate(job["spec"].get("retry", {}))
             assert not retry.allows(Cause(failed["reason"]), status["failedAttempts"]), status
 
     def check_nothing_is_left(self) -> None:
         assert self.live() == []
         assert self.cluster.list("RayCluster") == []
         assert self.cluster.list("Pod") == []
-        uid = self.job["metadata"]["uid"] if self.job else None
+        uids = {job["metadata"]["uid"] for job in self.cluster.list("BatchInference")}
         ray_jobs = self.cluster.list("RayJob")
-        assert {owner_uid(body, "BatchInference") for body in ray_jobs} <= {uid}
+        assert {owner_uid(body, "BatchInference") for body in ray_jobs} <= uids
         kept = [body["metadata"]["name"] for body in ray_jobs
                 if RayJobView.of(body).cluster_retained and ended(self.status)]  # fmt: skip
         assert kept == [], "the operator ends the wait of clusters, not KubeRay"
         if self.job and ended(self.status):
             assert "afterFinished" not in self.job["spec"].get("ttl", {})
         if self.job and ended(self.status) and "rayJob" in self.job["spec"].get("ttl", {}):
-            assert ray_jobs == []
+            uid = self.job["metadata"]["uid"]
+            assert uid not in {owner_uid(body, "BatchInference") for body in ray_jobs}
 
     def blame(self, uid: str | None, cause: str) -> None:
         self.blamed.setdefault(uid, set()).add(cause)
@@ -450,14 +487,43 @@ def _quiet() -> Iterator[None]:
 class LimitedJobModel(JobModel):
     """The same model with a concurrency limit of one, so the status records the start first."""
 
-    config = replace(CONFIG, concurrency=Concurrency(total=1))
+    config = replace(JobModel.config, concurrency=Concurrency(total=1))
+
+
+class PreemptionModel(JobModel):
+    """The same model with a second job, of a higher or a lower priority, and preemption."""
+
+    config = replace(JobModel.config, concurrency=Concurrency(total=1, preemption=True))
+
+    @precondition(lambda self: self.cluster.get("BatchInference", "rival") is None)
+    @rule(priority=st.sampled_from([-5, 5, 5]))
+    def create_rival(self, priority: int) -> None:
+        self.clock.seconds += 1  # creationTimestamp must differ from that of a previous job
+        body = document("rival", priority=priority)
+        created = self.cluster.put({**body, "metadata": {"name": "rival", "namespace": NAMESPACE}})
+        self.blamed[created["metadata"]["uid"]] = set()
+
+    @precondition(lambda self: self.cluster.get("BatchInference", "rival") is not None)
+    @rule(foreground=st.booleans())
+    def delete_rival(self, foreground: bool) -> None:
+        self.cluster.delete("BatchInference", "rival", foreground=foreground)
+
+    @invariant()
+    def one_job_runs_at_a_time(self) -> None:
+        """A RayJob in a queue of Kueue does not count."""
+        ray_jobs = [RayJobView.of(body) for body in self.cluster.list("RayJob")]
+        assert sum(not (one.ended or one.queue) for one in ray_jobs) <= 1
 
 
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize(
     ("machine", "runs"),
-    [(JobModel, examples(2000, 150)), (LimitedJobModel, examples(666, 50))],
-    ids=["unlimited", "one-at-a-time"],
+    [
+        (JobModel, examples(2000, 150)),
+        (LimitedJobModel, examples(666, 25)),
+        (PreemptionModel, examples(1333, 50)),
+    ],
+    ids=["unlimited", "one-at-a-time", "preemption"],
 )
 def test_job_reaches_its_right_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:
     run_state_machine_as_test(

@@ -13,11 +13,7 @@ from batchinference import rendering
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import (
-    AdmissionDecision,
-    Concurrency,
-    entry_of,
-)
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, Concurrency
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
 from batchinference_operator.reconcile.config import Config
@@ -29,6 +25,7 @@ from batchinference_operator.reconcile.driver_report import (
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.owned import names_of
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import IDLE_SECONDS, NO_PODS_SECONDS, WATCHED_SECONDS
 from batchinference_operator.reconcile.state import Actions, Observed

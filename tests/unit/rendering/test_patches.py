@@ -43,6 +43,20 @@ def test_patch_applies_to_its_groups_only() -> None:
     assert (head, workers) == ("a", ["b", "b"])
 
 
+def test_patch_of_the_memory_is_refused_if_it_should_grow_after_out_of_memory() -> None:
+    memory = patch(["head"], containers=ray(resources={"limits": {"memory": "9Gi"}}))
+    other = patch(containers=ray(resources={"limits": {"ephemeral-storage": "9Gi"}}))
+    grows = {"outOfMemory": {"maxMemory": "64Gi"}}
+    assert render(job(cluster={"patches": [memory]}))
+    assert render(job(cluster={"patches": [other]}, retry=grows))
+    with pytest.raises(SpecError) as refused:
+        render(job(cluster={"patches": [memory, other]}, retry=grows))
+    assert str(refused.value) == (
+        "spec.retry.outOfMemory: it has no effect on group 'head', whose memory a patch sets. Set "
+        "cluster.head.memory, cluster.workers.memory or resources.memory of the step instead"
+    )
+
+
 def test_later_patch_changes_what_an_earlier_one_added() -> None:
     made = patched(patch(schedulerName="a"), patch(["head"], schedulerName=None))
     head, *workers = [pod["spec"].get("schedulerName") for pod in made.pods]

@@ -17,6 +17,7 @@ from batchinference.rendering.check import check_cluster
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
 from batchinference.rendering.limits import check_limits
+from batchinference.rendering.memory import check_patched_memory
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
 from batchinference.rendering.objects import JOB_PATH, Owner, config_map, files_of, metadata
 from batchinference.rendering.patches import patched, templates_of, versions
@@ -70,7 +71,10 @@ def attempt_objects(
     files = files_of(job, plan, names.uid)
     unpatched = _ray_cluster(job, names, files, plan.groups)
     cluster = patched(unpatched, job.spec.cluster.patches)
-    if problems := check_limits(job.spec.cluster.limits, unpatched, cluster):
+    problems = check_limits(job.spec.cluster.limits, unpatched, cluster)
+    if job.spec.retry.out_of_memory is not None:
+        problems += check_patched_memory(unpatched, cluster)
+    if problems:
         raise SpecError(problems)
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:

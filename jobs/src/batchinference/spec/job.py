@@ -55,8 +55,9 @@ class BatchInferenceSpec(SpecModel):
     """On a cluster: true deletes the RayJob and its cluster, false resumes the job."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """On a cluster where only so many jobs may run at a time: who waits with a higher one begins
-    first, and of two alike the older. It may change while the job waits; a running job never makes
-    room. Jobs in a queue of Kueue have `cluster.queuePriorityClass` instead."""
+    first, and of two alike the older. It may change while the job waits. A running job makes
+    room only where the platform allows preemption. Jobs in a queue of Kueue have
+    `cluster.queuePriorityClass` instead."""
     retry: Retry = Retry()
     """On a cluster: how often the job is tried, and after which causes."""
     deadlines: Deadlines = Deadlines()

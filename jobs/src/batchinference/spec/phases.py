@@ -39,7 +39,7 @@ MEANINGS = {
     Phase.RETRYING: "an attempt failed; the next one starts after the backoff",
 }
 
-_SUSPEND = {Phase.SUSPENDING: "`suspend` is set"}
+_SUSPEND = {Phase.SUSPENDING: "`suspend` is set, or the job is preempted"}
 _END = {
     Phase.FAILED: "the cause is not retried, or `retry.maxAttempts` is reached",
     Phase.RETRYING: "the cause is retried",
@@ -95,7 +95,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
     },
     Phase.RETRYING: {
         **_BEGIN,
-        **_SUSPEND,
+        Phase.SUSPENDING: "`suspend` is set",
         Phase.SUSPENDED: "`suspend` is set and all resources are deleted",
     },
     Phase.SUSPENDING: {**_BEGIN, Phase.SUSPENDED: "all resources are deleted"},

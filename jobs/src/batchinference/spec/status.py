@@ -92,12 +92,12 @@ class Attempt(SpecModel):
     """When Kueue admitted it last. Its deadlines start at this time."""
     completion_time: Timestamp | None = None
     """When it ended."""
-    outcome: Literal["Succeeded", "Failed", "Suspended"] | None = None
+    outcome: Literal["Succeeded", "Failed", "Suspended", "Preempted"] | None = None
     """How it ended; absent while it is running."""
     cause: Cause | None = None
     """Why it failed."""
     message: Annotated[str, Field(max_length=1024)] | None = None
-    """Why it failed: the original message."""
+    """Why it failed: the original message. Or which job preempted it."""
     out_of_memory: MemoryOfGroups | None = None
     """The groups of pods that ran out of memory, with the memory that a pod of each had."""
     memory: MemoryOfGroups | None = None
@@ -147,6 +147,8 @@ class BatchInferenceStatus(SpecModel):
     """When the next attempt starts, while the job waits for it."""
     attempts: Annotated[list[Attempt], Field(max_length=20)] = []
     """The last 20 attempts."""
+    slot_reserved_for: str | None = None
+    """The job that preempted this one, while the slot of this job is reserved for it."""
     suspended_seconds: int | None = None
     """The total time of suspension, which does not count towards `deadlines.total`."""
     progress_time: Timestamp | None = None

@@ -12,9 +12,10 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
 from batchinference_operator.controller.keys import Key, key_of, parent_of
 from batchinference_operator.controller.pod_cache import STALE_SECONDS, PodCache
-from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency, entry_of
+from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.ray_job import Object, RayJobView
 

@@ -144,8 +144,7 @@ class Controller:
             self.queue.add(key)
             return
         actions = self._decide(observed)
-        if actions.admits:
-            self.cache.admission_queue.admit(key)
+        self._update_admission(key, actions)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:
             await self._reconcile(key)  # adopts the RayJob
@@ -184,6 +183,15 @@ class Controller:
             logger.exception("the driver's report is ignored")
         without = replace(observed, report=None, driver_reached=False)
         return reconcile(without, self.config, self.now())
+
+    def _update_admission(self, key: Key, actions: Actions) -> None:
+        queue = self.cache.admission_queue
+        if actions.admits:
+            queue.admit(key)
+        elif actions.preempts:
+            queue.preempt(key)
+        else:
+            queue.release(key)
 
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out the actions except for the status. Return whether a RayJob was created."""

@@ -48,7 +48,8 @@ class Observer:
             observed = await self._live_reads.refresh_active(observed)
         else:
             observed = await self._observe_attempt(await self._live_reads.refresh_stale(observed))
-        return replace(observed, admission=self._cache.admission_queue.decide(key))
+        queue = self._cache.admission_queue
+        return replace(observed, admission=queue.decide(key), preemptor=queue.preemptor(key))
 
     async def has_orphans(self, key: Key) -> bool:
         """Read the stale RayJobs of a deleted job live, and return whether any are left."""

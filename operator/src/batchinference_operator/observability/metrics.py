@@ -58,11 +58,13 @@ class Metrics:
         )
         self.attempts = self._counter(
             "batchinference_attempts",
-            "Attempts that ended, by outcome and, if they failed, by cause.",
+            "Attempts that ended, by outcome (Succeeded, Failed, Suspended or Preempted) and, if "
+            "they failed, by cause.",
             *("outcome", "cause"),
         )
         for cause in Cause:  # a series that starts with the first failure would show no increase
             self.attempts.labels("Failed", cause.value)
+        self.attempts.labels("Preempted", "")
         self.rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
         self.gpu_seconds = self._counter(
             "batchinference_gpu_seconds", "Seconds of GPUs that jobs have used."

@@ -5,25 +5,26 @@ namespaces have equally many, the one whose next job is oldest comes first. With
 are ordered by priority and then by age, so a high priority has no effect on other namespaces. A
 reconcile counts nothing again: a change of a job moves only this job. All state follows from
 objects in the API server, so nothing is lost when the operator restarts.
+
+With preemption, a job that could start but is not admitted takes the slot of a running job of its
+namespace with a lower priority. The running job is asked to stop, and its slot stays reserved until
+the other job has started. Preemption therefore never changes how many jobs of a namespace run, and
+namespaces never compare their priorities.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
 from math import inf
 
-from batchinference.spec.cluster import Cluster
-from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.attempts import is_running
+from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
+from batchinference_operator.reconcile.reservations import Reservations, Slot, choose_slot
 
-Key = tuple[str, str]
-"""Namespace and name of a BatchInference."""
 Position = tuple[int, str, str, str]
 """The sort key of waiting jobs: descending priority, creation time, namespace, name."""
 
@@ -37,6 +38,8 @@ class Concurrency:
 
     total: int | None = None
     per_namespace: int | None = None
+    preemption: bool = False
+    """Whether a job may take the slot of a running job with a lower priority."""
 
     @property
     def limited(self) -> bool:
@@ -67,17 +70,11 @@ class AdmissionDecision:
 
 
 @dataclass(frozen=True)
-class QueueEntry:
-    """What the admission queue needs to know about a job. A job that neither runs nor waits has
-    ended, is suspended, is being deleted or is queued by Kueue."""
+class Preemptor:
+    """The job that preempts another job of its namespace."""
 
-    resource_version: str
-    """The resourceVersion of the job when it was observed."""
-    priority: int = 0
-    created_at: str = ""
-    running: bool = False
-    """Whether it has or may have pods."""
-    waiting: bool = False
+    name: str
+    priority: int
 
 
 @dataclass
@@ -99,6 +96,9 @@ class AdmissionQueue:
     _positions: dict[Key, Position] = field(default_factory=dict)
     _waiting: dict[str, list[Position]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._reservations = Reservations(self._entries)
+
     # --- observations -------------------------------------------------------------------
 
     def update(self, key: Key, entry: QueueEntry | None) -> None:
@@ -107,17 +107,16 @@ class AdmissionQueue:
             return
         if entry is None or entry.resource_version != self._admitted.get(key):
             self._admitted.pop(key, None)
-        if entry is None or not (entry.running or entry.waiting):
-            self._entries.pop(key, None)
-        else:
+        before = self._entries.pop(key, None)
+        if entry is not None and (entry.running or entry.waiting):
             self._entries[key] = entry
-        self._reindex(key)
+        self._reindex(key, self._reservations.update(key, before) if self.limits.preemption else ())
 
     def update_usage(self, key: Key, running: bool) -> None:
         """Record whether a job has RayJobs that have not ended, even if the job itself is gone."""
         if self.limits.limited:
             (self._with_pods.add if running else self._with_pods.discard)(key)
-            self._reindex(key)
+            self._reindex(key, [self._reservations.preemptor(key)])
 
     # --- admission ----------------------------------------------------------------------
 
@@ -128,8 +127,14 @@ class AdmissionQueue:
             return None
         if key in self._admitted:
             return AdmissionDecision(0, admitted=True)
+        if self._has_reserved_slot(key):
+            why = "more jobs run than the limit allows"
+            return AdmissionDecision(0, admitted=not self._exceeded(key[0]), why=why)
         self._insert(key, entry)
-        return self._decide(key)
+        decision = self._decide(key)
+        if not decision.admitted and (stopping := self._reservations.preempted_by(key)):
+            return replace(decision, ahead=0, why=f"job {stopping[0][1]} is being stopped for it")
+        return decision
 
     def admit(self, key: Key) -> None:
         """Record that an admitted job starts."""
@@ -146,23 +151,100 @@ class AdmissionQueue:
             self._remove(key)
             self._wake()
 
-    # --- order --------------------------------------------------------------------------
+    # --- preemption ---------------------------------------------------------------------
 
-    def _reindex(self, key: Key) -> None:
-        """Update the position of a job, and wake the jobs that may start if it makes room."""
-        position, was_running = self._positions.get(key), key in self._running
+    def preempt(self, key: Key) -> None:
+        """Let a job that could start, but is not admitted, take the slot of another job.
+
+        It takes none if the slots of jobs that are being stopped suffice, or if one more slot does
+        not, because the limit was lowered.
+        """
+        taken = self._reservations.preempted_by(key)
+        if not self.limits.preemption or taken or key not in self._positions:
+            return
+        if self._exceeded(key[0]) or self._decide(key, self._becoming_free()).admitted:
+            return
+        slot = choose_slot(self._slots(key[0]), self._entries[key].priority)
+        if slot is not None:
+            before = self._reservations.reserve(slot.key, key)
+            self._reindex(key, [key, slot.key, before])
+
+    def release(self, key: Key) -> None:
+        """Cancel the reservations for a job that could not start."""
+        if released := self._reservations.release(key):
+            self._reindex(key, released)
+
+    def preemptor(self, key: Key) -> Preemptor | None:
+        """Return the job that preempts a job, and for which its slot is reserved."""
+        preemptor = self._reservations.preemptor(key)
+        return preemptor and Preemptor(preemptor[1], self._entries[preemptor].priority)
+
+    def _slots(self, namespace: str) -> Iterator[Slot]:
+        """Yield the slots of a namespace that may be taken by a job with a higher priority.
+
+        A job whose RayJob has not been observed yet keeps its slot, and so does one that is managed
+        by Kueue.
+        """
+        running = {key for key in self._running & self._with_pods if key[0] == namespace}
+        for key in running | self._reservations.in_namespace(namespace):
+            preemptor, entry = self._reservations.preemptor(key), self._entries.get(key)
+            if preemptor is not None and preemptor not in self._admitted:
+                yield Slot(key, self._entries[preemptor].priority)
+            elif preemptor is None and entry and entry.running and not entry.stopping:
+                yield Slot(key, entry.priority, entry.started_at)
+
+    def _becoming_free(self) -> Counter[str]:
+        """Return how many slots of each namespace jobs hold that end without preemption."""
+        return Counter(
+            key[0]
+            for key in self._running
+            if self._holds_slot(key)
+            and key not in self._admitted
+            and ((entry := self._entries.get(key)) is None or entry.stopping or not entry.running)
+            and self._reservations.preemptor(key) is None
+        )
+
+    def _has_reserved_slot(self, key: Key) -> bool:
+        """Return whether a preempted job has given its slot to this one."""
+        return any(not self._holds_slot(one) for one in self._reservations.preempted_by(key))
+
+    def _holds_slot(self, key: Key) -> bool:
         entry = self._entries.get(key)
-        running = (
+        return (
             key in self._admitted or key in self._with_pods or (entry is not None and entry.running)
         )
+
+    def _exceeded(self, namespace: str) -> bool:
+        """Return whether more jobs run than a limit allows, because it was lowered."""
+        most = self.limits.per_namespace
+        own = self._running_per_namespace[namespace]
+        return self._capacity() < 0 or (most is not None and own > most)
+
+    # --- order --------------------------------------------------------------------------
+
+    def _reindex(self, key: Key, concerned: Iterable[Key | None] = ()) -> None:
+        """Update the positions of a job and of the jobs that it concerns, and wake these. If that
+        makes room, also wake the jobs that may start."""
+        others = [one for one in concerned if one is not None]
+        made_room = [self._place(one) for one in (key, *others)]
+        for one in others:
+            self.wake(one)
+        if any(made_room):
+            self._wake()
+
+    def _place(self, key: Key) -> bool:
+        """Update the position of a job. Return whether it makes room for others."""
+        position, was_running = self._positions.get(key), key in self._running
+        entry = self._entries.get(key)
+        running = self._holds_slot(key) or self._has_reserved_slot(key)
         self._remove(key)
         if running != was_running:
             (self._running.add if running else self._running.discard)(key)
             self._running_per_namespace[key[0]] += 1 if running else -1
         if entry is not None and entry.waiting and not running:
             self._insert(key, entry)
-        if (was_running or position) and not running and position != self._positions.get(key, ()):
-            self._wake()
+        left = (was_running or position is not None) and not running
+        return left and position != self._positions.get(key, ())
 
     def _insert(self, key: Key, entry: QueueEntry) -> None:
         if key in self._positions or key in self._running:
@@ -180,8 +262,10 @@ class AdmissionQueue:
         if not waiting:
             del self._waiting[key[0]]
 
-    def _decide(self, key: Key) -> AdmissionDecision:
-        room, own = self._capacity(), self._namespace_capacity(key[0])
+    def _decide(self, key: Key, free: Counter[str] | None = None) -> AdmissionDecision:
+        """Return the decision if so many slots of each namespace become free."""
+        free = free or Counter()
+        room, own = self._capacity() + free.total(), self._namespace_capacity(key[0]) + free[key[0]]
         if key not in self._positions:
             return AdmissionDecision(
                 0, admitted=False, why="the pods of its last attempt still exist"
@@ -192,7 +276,10 @@ class AdmissionQueue:
             limit = self.limits.per_namespace
             why = f"in namespace {key[0]} only {limit} may run at a time"
             return AdmissionDecision(before[key[0]], admitted=False, why=why)
-        ahead = sum(min(count, self._namespace_capacity(name)) for name, count in before.items())
+        ahead = sum(
+            min(count, self._namespace_capacity(name) + free[name])
+            for name, count in before.items()
+        )
         why = f"only {self.limits.total} may run at a time"
         return AdmissionDecision(sum(before.values()), admitted=ahead < room, why=why)
 
@@ -237,21 +324,3 @@ class AdmissionQueue:
         positions = islice(self._waiting[namespace], None if room == inf else int(room))
         for share, position in enumerate(positions, self._running_per_namespace[namespace]):
             yield share, *position[1:]
-
-
-def local_queue_of(job: JobView, platform: Cluster) -> str | None:
-    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
-    queue = (job.spec.get("cluster") or {}).get("queue")
-    return queue if isinstance(queue, str) else platform.queue
-
-
-def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
-    """Return whether a job holds resources or waits for admission, and its priority."""
-    if job.finished or not job.managed or local_queue_of(job, platform) is not None:
-        return QueueEntry(job.resource_version)
-    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
-    waiting = not (running or job.deleting or job.spec.get("suspend") is True)
-    # a priority that was raised above the limit while the job waits is rejected at its start
-    wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
-    priority = wanted if most is None else min(wanted, most)
-    return QueueEntry(job.resource_version, priority, job.created_at, running, waiting)

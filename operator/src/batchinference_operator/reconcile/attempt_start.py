@@ -21,8 +21,9 @@ from batchinference_operator.reconcile.owned import (
 )
 from batchinference_operator.reconcile.pending import wait_for_admission, wait_for_name
 from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.preemption import requeue_preempted
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.suspend import add_suspended_time
+from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
 from batchinference_operator.status.attempts import attempt_number, last_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import StatusUpdate, with_observed_generation
@@ -42,6 +43,7 @@ def start_attempt(observed: Observed, policies: Policies, config: Config, now: d
     return (
         fail_if_expired(job, policies, now)
         or _delete_previous_attempts(observed, now)
+        or requeue_preempted(job, now)
         or _wait_for_backoff(job, policies, now)
         or _wait_for_name(job, observed.ray_jobs.get(next_names(job).ray_job), now)
         or _create_if_admitted(replace(observed, job=job), policies, config, now)
@@ -103,8 +105,9 @@ def _wait_for_name(job: JobView, holder: RayJobView | None, now: datetime) -> Ac
 def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | None:
     """Return the actions that clean up the RayJobs of ended attempts; None if nothing is left.
 
-    It also waits for their pods, but at most POD_TERMINATION_SECONDS. A healthy node needs no
-    longer to end them, and a lost node no longer reports the state of its pods.
+    The driver of a suspended or preempted attempt may commit its work in progress. It also waits
+    for their pods, but at most POD_TERMINATION_SECONDS. A healthy node needs no longer to end them,
+    and a lost node no longer reports the state of its pods.
     """
     last = attempt_number(observed.job.status)
     names = {names_of(observed.job, number).ray_job for number in range(1, last + 1)}
@@ -116,8 +119,11 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     )
     if not (live or deleting or retained or _pods_terminating(observed, now)):
         return None
+    stop = tuple(one for one in live if may_commit(observed.job, one, now))
+    delete = (one for one in live if one not in stop)
     return Actions(
-        delete_ray_jobs=(*live, *stuck_in_deletion(observed)),
+        stop_drivers=stop,
+        delete_ray_jobs=(*delete, *stuck_in_deletion(observed)),
         release_clusters=retained,
         requeue_after=POLL_SECONDS,
     )

@@ -15,6 +15,7 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.preemption import PREEMPTED, preemption_message
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import remove_attempt
@@ -116,13 +117,21 @@ def wait_for_admission(
 
     A job with an invalid spec fails before it waits.
     """
-    waited = (find_condition(job.status, "Ready") or {}).get("reason") == ADMISSION_PENDING
+    ready = find_condition(job.status, "Ready") or {}
+    waited = ready.get("reason") in (ADMISSION_PENDING, PREEMPTED)
     if not waited and not (actions := create_actions(job, names, config, now)).create:
         return actions
-    status = _pending(job, Summary(ADMISSION_PENDING, admission.message), now)
+    summary = Summary(ADMISSION_PENDING, admission.message)
+    if preempted := preemption_message(job.status):
+        summary = Summary(PREEMPTED, f"{preempted}; {admission.message}")
+    refused = ready.get("reason") == Cause.REFUSED.value
+    if refused:  # it would be rejected again, and must not preempt a job each time
+        summary = Summary(ready["reason"], ready["message"])
+    status = _pending(job, summary, now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, policies, now)]
-    return Actions(status=status, requeue_after=min([refresh, *deadlines]))
+    again = min([refresh, *deadlines])
+    return Actions(status=status, requeue_after=again, preempts=not refused)
 
 
 def _pending(job: JobView, summary: Summary, now: datetime) -> Status:

@@ -16,6 +16,7 @@ from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.preemption import preempt, update_reservation
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
@@ -33,6 +34,8 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
         return retry_corrected_spec(job, now) or enforce_ttl(observed, policies, now)
     if is_running(job.status):
         observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
+    elif "phase" in job.status:
+        observed = replace(observed, job=job.with_status(update_reservation(observed)))
     return _decide(observed, policies, config, now)
 
 
@@ -48,5 +51,5 @@ def _decide(observed: Observed, policies: Policies, config: Config, now: datetim
     if policies.suspend and not driver_ended(observed):
         return suspend(observed, now)
     if is_running(observed.job.status):
-        return sync_attempt(observed, policies, config, now)
+        return preempt(observed, now) or sync_attempt(observed, policies, config, now)
     return start_attempt(observed, policies, config, now)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from batchinference.rendering import Backstop
 from batchinference.spec.report import Report
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, Preemptor
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.job_status import Status
@@ -51,6 +51,8 @@ class Observed:
     """Whether there are pods that the watch has not reported yet."""
     ray_job_synced: bool = False
     """Whether the watch has reported the last attempt's RayJob, and so reports its changes."""
+    preemptor: Preemptor | None = None
+    """The job that preempts this one."""
 
     @property
     def cluster(self) -> str:
@@ -94,3 +96,5 @@ class Actions:
     requeue_after: float | None = None
     admits: bool = False
     """Whether the status starts an attempt that needed admission by the admission queue."""
+    preempts: bool = False
+    """Whether the job may preempt another, because only the admission queue delays its start."""

@@ -45,17 +45,17 @@ def _stop_all(
 ) -> Actions:
     """Let drivers commit the work in progress for up to STOP_SECONDS, and remove all else."""
     job = observed.job
-    stop = tuple(one for one in live if _may_commit(job, one, now))
+    stop = tuple(one for one in live if may_commit(job, one, now))
     delete = (*(one for one in live if one not in stop), *stuck_in_deletion(observed))
     again = STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS
     status = _suspending_status(job, now)
     return Actions(stop, delete, release_clusters=release, status=status, requeue_after=again)
 
 
-def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
+def may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether a driver has time left to commit the work in progress."""
     attempt = last_attempt(job.status) or {}
-    if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
+    if not ray_job.driver_running or attempt.get("outcome") not in ("Suspended", "Preempted"):
         return False
     return seconds_since(attempt["completionTime"], now) < STOP_SECONDS
 

@@ -150,7 +150,9 @@ def end_attempt(
         return status
     ended: Attempt = {**last, "outcome": outcome, "completionTime": now}
     if cause is not None:
-        ended |= {"cause": cause.value, "message": in_one_line(message)[:MAX_ATTEMPT_MESSAGE]}
+        ended["cause"] = cause.value
+    if message:
+        ended["message"] = in_one_line(message)[:MAX_ATTEMPT_MESSAGE]
     count = failed_attempts(status) + (outcome == "Failed")
     return {**update_last(without(status, "gpus"), ended), "failedAttempts": count}
 

@@ -18,8 +18,8 @@ from batchinference_operator.status.attempts import (
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
 
-_ORDINARY = frozenset(phase.value for phase in Phase)
-"""Reasons that say no more than the phase does."""
+_ORDINARY = frozenset(phase.value for phase in Phase) | {"Preempted"}
+"""Reasons that say no more than the phase, or than the Event about the end of the attempt."""
 _TROUBLES = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "DriverSilent",
@@ -57,6 +57,8 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
                 f"attempt {attempt['number']} failed: {attempt['cause']}: {attempt['message']}"
             )
             yield Event("AttemptFailed", "Retry", message, "Warning")
+        elif attempt["outcome"] == "Preempted":
+            yield Event("Preempted", "Preempt", f"attempt {attempt['number']} {attempt['message']}")
     if "nextAttemptTime" in after and failed_attempts(after) > failed_attempts(before):
         message = f"attempt {attempt_number(after) + 1} starts at {after['nextAttemptTime']}"
         yield Event("Retrying", "Retry", message)

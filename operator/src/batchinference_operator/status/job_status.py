@@ -108,8 +108,14 @@ def without_newer_fields(patch: Status) -> Status:
     """
     left = without(patch, "phase")
     if "attempts" in left:
-        left["attempts"] = [without(one, "cause", "rowsBefore") for one in left["attempts"]]
+        left["attempts"] = [_attempt_without_newer_fields(one) for one in left["attempts"]]
     return left
+
+
+def _attempt_without_newer_fields(attempt: Status) -> Status:
+    left = without(attempt, "cause", "rowsBefore")
+    # without an outcome, the attempt would still be running
+    return {**left, "outcome": "Suspended"} if left.get("outcome") == "Preempted" else left
 
 
 def merge_patch(old: Status, new: Status) -> Status:

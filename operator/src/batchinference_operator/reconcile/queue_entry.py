@@ -1,0 +1,62 @@
+"""A job as the admission queue sees it: whether it runs or waits, and its priority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.status.attempts import is_running, last_attempt
+
+Key = tuple[str, str]
+"""Namespace and name of a BatchInference."""
+
+
+@dataclass(frozen=True)
+class QueueEntry:
+    """What the admission queue needs to know about a job. A job that neither runs nor waits has
+    ended, is suspended, is being deleted or is queued by Kueue."""
+
+    resource_version: str
+    """The resourceVersion of the job when it was observed."""
+    priority: int = 0
+    created_at: str = ""
+    running: bool = False
+    """Whether it has or may have pods."""
+    waiting: bool = False
+    stopping: bool = False
+    """Whether its pods are being deleted, or will be."""
+    started_at: str = ""
+    """When its last attempt started."""
+    reserved_for: str = ""
+    """The job of the same namespace for which the slot of this preempted job is reserved."""
+
+
+def local_queue_of(job: JobView, platform: Cluster) -> str | None:
+    """Return the LocalQueue through which Kueue admits the job; None if it has none."""
+    queue = (job.spec.get("cluster") or {}).get("queue")
+    return queue if isinstance(queue, str) else platform.queue
+
+
+def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
+    """Return whether a job holds resources or waits for admission, and its priority."""
+    if job.finished or not job.managed or local_queue_of(job, platform) is not None:
+        return QueueEntry(job.resource_version)
+    stopping = job.deleting or job.spec.get("suspend") is True
+    suspending = job.status.get("phase") == Phase.SUSPENDING
+    running = is_running(job.status) or suspending
+    waiting = not (running or stopping)
+    # a priority that was raised above the limit while the job waits is rejected at its start
+    wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
+    priority = wanted if most is None else min(wanted, most)
+    return QueueEntry(
+        job.resource_version,
+        priority,
+        job.created_at,
+        running,
+        waiting,
+        stopping or suspending,
+        started_at=(last_attempt(job.status) or {}).get("startTime", ""),
+        reserved_for=job.status.get("slotReservedFor", ""),
+    )

@@ -1,0 +1,460 @@
+"""Preemption: a waiting job takes the slot of a running job with a lower priority."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.lifecycle import STOP_SECONDS
+from batchinference.spec.report import JobState
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionDecision,
+    AdmissionQueue,
+    Concurrency,
+    Preemptor,
+)
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.queue_entry import Key, QueueEntry, entry_of
+from batchinference_operator.reconcile.reservations import Slot, choose_slot
+from batchinference_operator.status.events import events_between
+from batchinference_operator.status.job_status import without_newer_fields
+from support.operator.harness import Harness
+from support.operator.objects import CONFIG, RUNNING, job_body
+from support.operator.reconcile_loop import ReconcileLoop
+from support.operator.virtual_time import in_virtual_time, until
+from support.tiers import examples
+
+URGENT = Preemptor("urgent", 5)
+ONE = Concurrency(total=1, preemption=True)
+FULL = AdmissionDecision(0, admitted=False, why="only 1 may run at a time")
+
+
+# --- the choice -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slots", "chosen"),
+    [
+        ({}, None),
+        ({"higher": (6, "1"), "equal": (5, "2")}, None),
+        ({"lower": (4, "1"), "lowest": (-1, "2"), "low": (0, "3")}, "lowest"),
+        ({"first": (0, "1"), "last": (0, "3"), "second": (0, "2")}, "last"),
+        ({"lowest": (0, "1"), "last": (1, "3")}, "lowest"),
+    ],
+    ids=["none", "none-lower", "lowest-priority", "started-last", "priority-before-start"],
+)
+def test_slot_is_the_one_of_the_lowest_priority_that_started_last(
+    slots: dict[str, tuple[int, str]], chosen: str | None
+) -> None:
+    found = choose_slot((Slot(("team", name), *slot) for name, slot in slots.items()), 5)
+    assert (found and found.key[1]) == chosen
+
+
+# --- the admission queue ----------------------------------------------------------------
+
+
+class Queue:
+    """An admission queue with preemption. Later jobs are younger and started later."""
+
+    def __init__(self, total: int | None = None, per_namespace: int | None = None) -> None:
+        self.woken: list[str] = []
+        limits = Concurrency(total, per_namespace, preemption=True)
+        self.queue = AdmissionQueue(limits, wake=lambda key: self.woken.append(key[1]))
+        self.version = 0
+
+    def see(self, name: str, namespace: str = "team", **fields: Any) -> None:
+        self.version += 1
+        times = {"created_at": f"{self.version:06}", "started_at": f"{self.version:06}"}
+        self.queue.update((namespace, name), QueueEntry(str(self.version), **{**times, **fields}))
+
+    def run(self, name: str, priority: int = 0, namespace: str = "team", **fields: Any) -> None:
+        self.queue.update_usage((namespace, name), running=True)
+        self.see(name, namespace, running=True, priority=priority, **fields)
+
+    def wait(self, name: str, priority: int = 0, namespace: str = "team", **fields: Any) -> None:
+        self.see(name, namespace, waiting=True, priority=priority, **fields)
+        self.queue.preempt((namespace, name))
+
+    def stop(self, name: str, reserved_for: str, priority: int = 0) -> None:
+        """Let a preempted job write its reservation, end its pods and wait again."""
+        self.run(name, priority, stopping=True, reserved_for=reserved_for)
+        self.queue.update_usage(("team", name), running=False)
+        self.see(name, waiting=True, priority=priority, reserved_for=reserved_for)
+
+    def preemptor(self, name: str, namespace: str = "team") -> str | None:
+        preemptor = self.queue.preemptor((namespace, name))
+        return preemptor and preemptor.name
+
+    def admitted(self, name: str, namespace: str = "team") -> bool:
+        decision = self.queue.decide((namespace, name))
+        return decision is not None and decision.admitted
+
+
+@pytest.mark.parametrize(("total", "per_namespace"), [(2, None), (None, 2)], ids=["all", "one"])
+def test_only_as_many_jobs_are_preempted_as_are_needed(
+    total: int | None, per_namespace: int | None
+) -> None:
+    queue = Queue(total, per_namespace)
+    queue.run("low", 0)
+    queue.run("middle", 3)
+    queue.wait("urgent", 5)
+    queue.queue.preempt(("team", "urgent"))
+    assert (queue.preemptor("low"), queue.preemptor("middle")) == ("urgent", None)
+    assert {"low", "urgent"} <= set(queue.woken)
+    decision = queue.queue.decide(("team", "urgent"))
+    assert decision is not None
+    assert decision.message == "it is the next to start: job low is being stopped for it"
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"namespace": "other"}, "priorities of namespaces are not compared"),
+        ({"priority": 5}, "priorities are equal"),
+        ({"stopping": True}, "its slot becomes free anyway"),
+    ],
+    ids=["other-namespace", "equal", "stopping"],
+)
+def test_job_is_not_preempted(fields: dict[str, Any], why: str) -> None:
+    queue = Queue(1)
+    queue.run("low", **fields)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low", fields.get("namespace", "team")) is None, why
+
+
+def test_no_job_is_preempted_if_one_that_is_stopping_makes_room() -> None:
+    queue = Queue(2)
+    queue.run("low")
+    queue.run("suspended", stopping=True)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") is None
+    queue.wait("most-urgent", 9)
+    assert queue.preemptor("low") is None, "the only slot that becomes free is its own"
+    queue.queue.preempt(("team", "urgent"))
+    assert queue.preemptor("low") == "urgent", "another job gets the slot that becomes free"
+
+
+def test_job_without_an_own_ray_job_is_not_preempted() -> None:
+    """Kueue may manage its RayJob, or it is not created yet."""
+    queue = Queue(1)
+    queue.see("low", running=True)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") is None
+
+
+def test_slot_is_given_to_the_preemptor_and_not_to_a_third_job() -> None:
+    queue = Queue(4)
+    for name in ("low", "b", "c"):
+        queue.run(name, 0 if name == "low" else 9)
+    queue.run("d", namespace="other")
+    queue.wait("urgent", 5)
+    queue.wait("third", namespace="other")
+    assert not queue.admitted("third", "other")
+    queue.stop("low", "urgent")
+    queue.wait("fourth", namespace="empty")
+    assert queue.admitted("urgent")
+    assert not queue.admitted("third", "other"), "namespace other runs fewer jobs"
+    assert not queue.admitted("fourth", "empty"), "namespace empty runs none"
+    assert not queue.admitted("low")
+
+
+def test_reservation_survives_a_restart() -> None:
+    queue = Queue(1)
+    queue.see("low", waiting=True, reserved_for="urgent")
+    queue.see("third", "other", waiting=True)
+    queue.see("urgent", waiting=True, priority=5)
+    assert queue.admitted("urgent")
+    assert not queue.admitted("third", "other")
+
+
+def test_reservation_of_a_job_that_is_gone_has_no_effect() -> None:
+    queue = Queue(1)
+    queue.see("low", waiting=True, reserved_for="urgent")
+    assert (queue.preemptor("low"), queue.admitted("low")) == (None, True)
+
+
+@pytest.mark.parametrize("how", ["ended", "could-not-start", "lowered"])
+def test_slot_of_a_reservation_that_is_not_used_becomes_free(how: str) -> None:
+    queue = Queue(1)
+    queue.run("low")
+    queue.wait("urgent", 5)
+    queue.stop("low", "urgent")
+    queue.woken.clear()
+    if how == "ended":
+        queue.see("urgent")
+    elif how == "lowered":
+        queue.see("urgent", waiting=True, priority=-1)
+    else:
+        queue.queue.release(("team", "urgent"))
+        queue.queue.skip(("team", "urgent"))
+    assert "low" in queue.woken
+    assert queue.admitted("low")
+
+
+def test_higher_job_takes_the_reserved_slot_over() -> None:
+    queue = Queue(1)
+    queue.run("low")
+    queue.wait("urgent", 5)
+    queue.wait("most-urgent", 9)
+    assert queue.preemptor("low") == "most-urgent"
+    queue.stop("low", "most-urgent")
+    assert (queue.admitted("most-urgent"), queue.admitted("urgent")) == (True, False)
+
+
+def test_no_job_is_preempted_while_a_lowered_limit_is_exceeded() -> None:
+    queue = Queue(1)
+    queue.run("low")
+    queue.run("other-low")
+    queue.wait("urgent", 5)
+    assert {queue.preemptor("low"), queue.preemptor("other-low")} == {None}
+
+
+NAMESPACES = ("n0", "n1")
+KEYS = st.tuples(st.sampled_from(NAMESPACES), st.sampled_from([*"abcd"]))
+LIMITS = st.builds(
+    Concurrency, st.none() | st.integers(1, 3), st.none() | st.integers(1, 2), st.just(True)
+).filter(lambda limits: limits.limited)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as its status shows it."""
+
+    priority: int
+    created_at: str
+    state: str = "waiting"
+    reserved_for: str = ""
+    started_at: str = ""
+
+
+class PreemptionModel(RuleBasedStateMachine):
+    """Jobs that come, change and end in any order, and an operator that restarts at any time."""
+
+    @initialize(limits=LIMITS)
+    def begin(self, limits: Concurrency) -> None:
+        self.limits = limits
+        self.jobs: dict[Key, Job] = {}
+        self.version = 0
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        self.queue = AdmissionQueue(self.limits)
+        for key, job in self.jobs.items():
+            self.queue.update_usage(key, job.state in ("running", "stopping"))
+        for key in self.jobs:
+            self.report(key)
+
+    def report(self, key: Key) -> None:
+        """Let the watch report a job."""
+        self.version += 1
+        job = self.jobs.get(key)
+        self.queue.update(key, job and QueueEntry(
+            str(self.version), job.priority, job.created_at,
+            job.state in ("running", "stopping"), job.state == "waiting",
+            job.state == "stopping", job.started_at, job.reserved_for,
+        ))  # fmt: skip
+
+    def write(self, key: Key, **fields: Any) -> None:
+        self.jobs[key] = replace(self.jobs[key], **fields)
+        self.report(key)
+
+    @rule(key=KEYS, priority=st.integers(-1, 2))
+    def create_or_change(self, key: Key, priority: int) -> None:
+        self.version += 1
+        job = self.jobs.get(key, Job(priority, f"{self.version:06}"))
+        self.jobs[key] = replace(job, priority=priority)
+        self.report(key)
+
+    @rule(key=KEYS)
+    def end(self, key: Key) -> None:
+        self.jobs.pop(key, None)
+        self.queue.update_usage(key, running=False)
+        self.report(key)
+
+    @rule(key=KEYS)
+    def could_not_start(self, key: Key) -> None:
+        self.queue.release(key)
+        self.queue.skip(key)
+
+    @rule(key=KEYS)
+    def reconcile(self, key: Key) -> None:
+        """Reconcile a job as the operator does."""
+        if (job := self.jobs.get(key)) is None:
+            return
+        decision, preemptor = self.queue.decide(key), self.queue.preemptor(key)
+        if job.state == "running" and preemptor is not None:
+            assert preemptor.priority > job.priority
+            assert self.jobs[key[0], preemptor.name].state == "waiting"
+            self.write(key, state="stopping", reserved_for=preemptor.name)
+        elif job.state == "stopping":
+            self.queue.update_usage(key, running=False)
+            reserved_for = preemptor.name if preemptor else ""
+            self.write(key, state="waiting", reserved_for=reserved_for)
+        elif decision is not None and decision.admitted:
+            self.version += 1
+            self.queue.admit(key)
+            self.queue.update_usage(key, running=True)
+            self.write(key, state="running", reserved_for="", started_at=f"{self.version:06}")
+        elif job.state == "waiting":
+            self.queue.preempt(key)
+            reserved_for = preemptor.name if preemptor else ""
+            if reserved_for != job.reserved_for:
+                self.write(key, reserved_for=reserved_for)
+
+    @rule()
+    def settle(self) -> None:
+        """Reconcile until nothing changes. Each slot is taken by at most one job for each
+        priority, so this ends soon; then no job waits for one with a lower priority."""
+        for _ in range(60):
+            before = dict(self.jobs)
+            for key in 2 * sorted(self.jobs):  # a preemption is first only in memory
+                self.reconcile(key)
+            if self.jobs == before:
+                break
+        else:
+            raise AssertionError("jobs preempt each other without end")
+        waiting = {key: job for key, job in self.jobs.items() if job.state == "waiting"}
+        running = {key: job for key, job in self.jobs.items() if job.state == "running"}
+        for key, job in waiting.items():
+            assert all(job.priority <= one.priority for (name, _), one in running.items()
+                       if name == key[0])  # fmt: skip
+
+    @invariant()
+    def limits_hold(self) -> None:
+        if not hasattr(self, "jobs"):
+            return
+        held = Counter(key[0] for key, job in self.jobs.items() if job.state != "waiting")
+        assert held.total() <= (self.limits.total or inf)
+        assert max(held.values(), default=0) <= (self.limits.per_namespace or inf)
+
+
+TestPreemptionModel = PreemptionModel.TestCase
+TestPreemptionModel.settings = settings(
+    max_examples=examples(300, 60), stateful_step_count=40, deadline=None
+)
+
+
+# --- one job ----------------------------------------------------------------------------
+
+
+def preempted() -> ReconcileLoop:
+    """Return a job that runs, and is preempted."""
+    job = ReconcileLoop(retry={"maxAttempts": 1})
+    job.run(rows=10)
+    job.preemptor = URGENT
+    job.reconcile()
+    return job
+
+
+def test_preempted_job_keeps_its_rows_and_its_retries_and_resumes() -> None:
+    job = preempted()
+    message = "preempted by job urgent with priority 5"
+    assert (job.phase, job.reason, job.message) == ("Suspending", "Preempted", message)
+    assert job.status["slotReservedFor"] == "urgent"
+    assert entry_of(JobView.of(job_body(status=job.status)), Cluster()).stopping
+    assert [one.name for one in job.reconcile().stop_drivers] == ["job-1"], "it commits its rows"
+    job.finalize_deletions()
+    assert job.reconcile(STOP_SECONDS).delete_ray_jobs
+    job.finalize_deletions()
+    job.reconcile()
+    assert (job.phase, job.reason) == ("Pending", "Preempted")
+    job.admission = FULL
+    job.reconcile()
+    assert job.message == f"{message}; it is the next to start: only 1 may run at a time"
+    assert job.status["slotReservedFor"] == "urgent"
+    job.preemptor = None
+    job.reconcile()
+    assert "slotReservedFor" not in job.status
+    job.admission = AdmissionDecision(0, admitted=True)
+    job.reconcile()
+    job.reconcile()
+    assert job.status["attempt"] == 2
+    first = job.status["attempts"][0]
+    assert (first["outcome"], first["rows"]) == ("Preempted", 10)
+    assert job.status.get("failedAttempts", 0) == 0
+    job.fail()
+    assert job.phase == "Failed", "the only attempt of its retry limit"
+
+
+def test_driver_that_has_ended_is_not_preempted() -> None:
+    job = ReconcileLoop()
+    job.finalize()
+    job.preemptor = URGENT
+    job.set_report(JobState.SUCCEEDED, rows=10)
+    job.reconcile()
+    assert job.phase == "Succeeded"
+
+
+def test_preempted_job_can_be_suspended() -> None:
+    job = preempted()
+    job.spec["suspend"] = True
+    job.ray_jobs.clear()
+    job.preemptor = None
+    job.reconcile()
+    assert (job.phase, "slotReservedFor" in job.status) == ("Suspended", False)
+
+
+def test_job_preempts_unless_its_ray_job_was_rejected() -> None:
+    """It would be rejected again, and would preempt a job each time."""
+    job = ReconcileLoop()
+    job.admission = FULL
+    assert job.reconcile().preempts
+    rejected = JobView.of(job_body(status=job.status))
+    status = status_after_create_error(rejected, CreateError("403: exceeded quota"), job.now)
+    assert status is not None
+    job.status = status
+    assert not job.reconcile().preempts
+    assert (job.reason, job.message) == ("Refused", "403: exceeded quota")
+
+
+def test_preemption_is_one_event() -> None:
+    job = ReconcileLoop()
+    job.run()
+    running = job.status
+    job.preemptor = URGENT
+    job.reconcile()
+    (event,) = events_between(running, job.status)
+    assert (event.reason, event.type) == ("Preempted", "Normal")
+    assert event.note == "attempt 1 preempted by job urgent with priority 5"
+    stopping = job.status
+    job.ray_jobs.clear()
+    job.reconcile()
+    assert events_between(stopping, job.status) == []
+
+
+def test_older_definition_of_the_resource_gets_an_outcome_that_it_knows() -> None:
+    (attempt,) = without_newer_fields(preempted().status)["attempts"]
+    assert attempt["outcome"] == "Suspended"
+
+
+# --- the operator -----------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_preempted_job_resumes_after_the_job_with_the_higher_priority() -> None:
+    harness = Harness()
+    harness.cluster.apply("low")
+    async with harness.recorded_operator(config=replace(CONFIG, concurrency=ONE)) as metrics:
+        await until(lambda: harness.cluster.get("RayJob", "low-1"))
+        await harness.ray_job("low").start()
+        await harness.ray_job("low").step(**RUNNING)
+        harness.cluster.apply("urgent", priority=5)
+        await until(lambda: harness.phase("urgent") == "Starting", STOP_SECONDS + 10)
+        assert (harness.phase("low"), harness.reason("low")) == ("Pending", "Preempted")
+        await harness.ray_job("urgent").run()
+        await until(lambda: harness.cluster.get("RayJob", "low-2"))
+        counted = metrics.registry.get_sample_value(
+            "batchinference_attempts_total", {"outcome": "Preempted", "cause": ""}
+        )
+    assert counted == 1
+    assert "Preempted" in {event["reason"] for event in harness.cluster.events.values()}

@@ -159,6 +159,21 @@ e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KU
 	$(PYTEST) tests/e2e -m "not serial" -n 2 --dist loadgroup; parallel=$$?; \
 	$(PYTEST) tests/e2e -m serial && exit $$parallel
 
+# The version that `make upgrade` upgrades from: a commit, whose images are built.
+FROM ?= 0284584
+OLDER := out/upgrade-from
+
+.PHONY: upgrade
+upgrade: $(VENV)/.test $(CHART)/charts ## Upgrade from the commit FROM with jobs running, on the cluster of KUBECONFIG
+	rm -rf $(OLDER) && mkdir -p $(OLDER)
+	git archive $(FROM) | tar --extract --directory $(OLDER)
+	cp -r $(CHART)/charts $(OLDER)/$(CHART)/
+	cd $(OLDER) && BASE_IMAGE=$(OPERATOR_BASE_IMAGE) $(abspath $(BUILD_IMAGE)) \
+	    batchinference/operator:$(FROM) images/operator/Dockerfile .
+	cd $(OLDER) && $(abspath $(BUILD_IMAGE)) \
+	    batchinference/pipeline:$(FROM) images/pipeline/Dockerfile .
+	OLDER_CHART=$(OLDER)/$(CHART) OLDER_TAG=$(FROM) $(PYTEST) tests/e2e --long upgrade
+
 .PHONY: chaos
 chaos: $(VENV)/.test $(CHART)/charts ## Kill all that jobs run on, at CHAOS_SEED's moments, on the cluster of KUBECONFIG
 	$(PYTEST) tests/chaos --capture=no --jobs $(CHAOS_JOBS) --seed $(CHAOS_SEED) $(CHAOS_OPTIONS)
@@ -188,7 +203,7 @@ test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 	$(LANDING) all
 
 .PHONY: test-all
-test-all: lint images demo test e2e chaos test-long ## Run everything, as before a release
+test-all: lint images demo test e2e chaos test-long upgrade ## Run everything, as before a release
 
 # What tests/long.toml calls: the tests of a GROUP that need no cluster, and those that do.
 .PHONY: long-tests long-e2e

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from e2e.jobs import CODE, GATED, LONG, PAUSED, Example
+from e2e.jobs import CODE, GATED, LONG, PAUSED, SLOT, Example
 from support.cluster.deployment import (
     NAMESPACE,
     PIPELINE_IMAGE,
@@ -185,3 +185,11 @@ def slow_job(
 def open_gate(store: ObjectStore) -> Callable[[Job], None]:
     """Return a function that lets a slow job end."""
     return lambda job: store.put(job["spec"]["steps"][0]["python"]["callArgs"]["gate"])
+
+
+@pytest.fixture
+def open_slot(kubectl: Kubectl) -> Iterator[Callable[[], None]]:
+    """Yield a function that labels the node. Until then, pods that select the label are pending."""
+    node = kubectl.list("nodes")[0]["metadata"]["name"]
+    yield lambda: kubectl("label", "node", node, f"{SLOT}=open") and None
+    kubectl("label", "node", node, f"{SLOT}-")

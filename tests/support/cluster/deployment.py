@@ -75,9 +75,9 @@ def upgraded(values: dict[str, Any]) -> Iterator[None]:
         install({})
 
 
-def install(values: dict[str, Any]) -> None:
+def install(values: dict[str, Any], chart: Path = CHART) -> None:
     """Install or upgrade the operator; its pod is always replaced."""
-    command = [*_HELM, "upgrade", "--install", RELEASE, str(CHART), "--create-namespace"]
+    command = [*_HELM, "upgrade", "--install", RELEASE, str(chart), "--create-namespace"]
     fresh = {"podAnnotations": {"installed": uuid.uuid4().hex}}
     run([*command, "--values", "-", "--wait", "--timeout", "4m"],
         text=yaml.safe_dump({**VALUES, **fresh, **values}), timeout=250)  # fmt: skip

@@ -106,3 +106,13 @@ def suspend(kubectl: Kubectl, name: str, value: bool) -> None:
 def outcomes(status: Object) -> list[str]:
     """Return how each attempt ended."""
     return [attempt.get("outcome", "none yet") for attempt in status["attempts"]]
+
+
+def ray_jobs_created(kubectl: Kubectl, *names: str) -> list[str]:
+    """Return the name of each RayJob of these jobs that has existed, in the order of the jobs."""
+    found = {
+        (event["involvedObject"]["name"], event["involvedObject"]["uid"])
+        for event in kubectl.list("events")
+        if event["involvedObject"]["kind"] == "RayJob"
+    }
+    return [ray_job for name in names for ray_job, _ in sorted(found) if ray_job.startswith(name)]

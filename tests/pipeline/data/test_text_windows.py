@@ -151,16 +151,17 @@ def test_actor_of_a_text_model_gets_the_longest_texts_first(
 @pytest.mark.parametrize(
     ("rows", "row_bytes", "batch_size", "replicas", "expected"),
     [
-        (6000, 100, 64, 1, 2000),
+        (1500, 100, 64, 1, 500),
         (6000, 100, 64, 4, 500),
-        (10**9, 100, 64, 8, WINDOW_ROWS),
+        (10**9, 100, 64, 8, 16 * 64),
+        (10**9, 100, 512, 8, WINDOW_ROWS),
         (10**9, FILE_BYTES // 100, 64, 1, 100),
         (10**9, 100, 5000, 1, 5000),
         (0, 64, 32, 1, 32),
     ],
-    ids=["small", "replicas", "large", "long texts", "large batches", "empty"],
+    ids=["small", "replicas", "large", "larger batches", "long texts", "large batches", "empty"],
 )
-def test_windows_are_limited_by_rows_bytes_and_replicas(
+def test_windows_are_limited_by_rows_bytes_batches_and_replicas(
     rows: int, row_bytes: int, batch_size: int, replicas: int, expected: int
 ) -> None:
     assert WindowLimits(rows, row_bytes).window_rows(batch_size, replicas) == expected

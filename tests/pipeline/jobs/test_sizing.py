@@ -23,6 +23,7 @@ from batchinference.pipeline.input.planning import (
     MIN_FILES,
     MIN_TASKS,
     SAMPLED_FILES,
+    SMALL_FILE_ROWS,
     TASK_BYTES,
     RowCount,
     Sizing,
@@ -120,9 +121,12 @@ def test_cuts(files: int, size: int, rows: int, expected: Sizing) -> None:
     assert cut(files, size, RowCount(rows, estimated=False)) == expected
 
 
-def test_files_that_are_not_merged_are_fewer() -> None:
-    few = sizing_of(frozen(1, 10_000), TEXT, RowCount(401, estimated=False), merged=False)
-    assert few.rows_per_file == 401 // MIN_FILES
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(401, 401 // MIN_FILES), (2000, SMALL_FILE_ROWS), (8000, 250)]
+)
+def test_small_files_that_are_not_merged_are_fewer(rows: int, expected: int) -> None:
+    few = sizing_of(frozen(1, 10_000), TEXT, RowCount(rows, estimated=False), merged=False)
+    assert few.rows_per_file == expected
 
 
 def test_large_rows_make_short_files() -> None:

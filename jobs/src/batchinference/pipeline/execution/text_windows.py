@@ -20,6 +20,9 @@ WINDOW_ROWS = 4096
 """The most rows of a window, within which texts are sorted."""
 WINDOW_BYTES = 128 << 20
 """The most bytes of a window: sorting copies its rows."""
+WINDOW_BATCHES = 16
+"""The most batches of a window in an actor pool. Steps before the model may have made rows much
+larger than those of the input, and an actor that is lost loses its window."""
 MIN_WINDOWS = 3
 """The minimum number of windows for each replica of a model."""
 _TEXT = (pa.string(), pa.large_string())
@@ -35,7 +38,8 @@ class WindowLimits:
     def window_rows(self, batch_size: int, replicas: int) -> int:
         """Return the number of rows of a window in an actor pool, at least one batch."""
         each = self.rows // (MIN_WINDOWS * replicas)
-        return max(batch_size, min(WINDOW_ROWS, each, FILE_BYTES // self.row_bytes))
+        batches = WINDOW_BATCHES * batch_size
+        return max(batch_size, min(WINDOW_ROWS, batches, each, FILE_BYTES // self.row_bytes))
 
 
 def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:

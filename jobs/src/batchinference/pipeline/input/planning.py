@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
-MIN_COMMITS, MIN_FILES = 32, 8
-"""Minimum number of commits, so that even a small job shows progress: if small files are merged at
-the end of the job, and if they are not."""
+MIN_COMMITS = 32
+"""Minimum number of commits, so that even a small job shows progress."""
+MIN_FILES, SMALL_FILE_ROWS = 8, 100
+"""If small files are not merged at the end of the job, there are fewer commits as long as they have
+at most this number of rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
@@ -79,8 +81,10 @@ def sizing_of(given: Measured, read: Read, count: RowCount | None, *, merged: bo
     blocks = tasks * max(1, math.ceil(wanted / max(1, tasks)))
     if chosen := read.options.override_num_blocks:
         tasks = blocks = chosen
-    commits = MIN_COMMITS if merged else MIN_FILES
-    rows_per_file = min(rows // commits, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
+    wanted_rows = rows // MIN_COMMITS
+    if not merged:
+        wanted_rows = max(wanted_rows, min(rows // MIN_FILES, SMALL_FILE_ROWS))
+    rows_per_file = min(wanted_rows, FILE_ROWS, FILE_BYTES // row_bytes(size, rows, read))
     return Sizing(tasks, blocks, max(1, rows_per_file))
 
 

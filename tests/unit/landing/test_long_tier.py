@@ -121,4 +121,5 @@ def test_every_group_that_a_test_names_is_listed() -> None:
         file for file in (ROOT / "tests").rglob("*.py") if file.parent != Path(__file__).parent
     ]
     named = {name for file in files for name in marks.findall(file.read_text())}
-    assert named <= listed
+    run_by_make_upgrade = {"upgrade"}  # needs an older release, which a shallow checkout lacks
+    assert named <= listed | run_by_make_upgrade

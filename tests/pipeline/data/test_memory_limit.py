@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
@@ -14,6 +15,7 @@ import pytest
 
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.pipeline.storage.http import Away, Gone
 from batchinference.pipeline.storage.memory_limit import beside_limits, memory_limit
 
 GIB = 1 << 30
@@ -56,14 +58,27 @@ def test_limits_of_threads_add_up() -> None:
             allocate(2 * GIB)
 
 
+def ends(work: Callable[[], object]) -> bool:
+    """Return whether a thread ends that calls this, and does not wait forever."""
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
+
+
 def test_work_beside_a_limit_is_repeated_without_it() -> None:
-    entered, failed = Event(), Event()
+    """Other such work continues meanwhile, but no limit begins."""
+    entered, failed, entered_again = Event(), Event(), Event()
     tries: list[int] = []
 
     def decode() -> None:
         with memory_limit(GIB):
             entered.set()
             failed.wait()
+
+    def decode_next() -> None:
+        with memory_limit(GIB):
+            entered_again.set()
 
     def commit() -> str:
         tries.append(1)
@@ -72,12 +87,74 @@ def test_work_beside_a_limit_is_repeated_without_it() -> None:
         except MemoryError:
             failed.set()
             raise
+        Thread(target=decode_next).start()
+        assert not entered_again.wait(0.1)
+        assert ends(lambda: beside_limits(lambda: None))
         return "committed"
 
     Thread(target=decode).start()
     entered.wait()
     assert beside_limits(commit) == "committed"
     assert len(tries) == 2
+    assert entered_again.wait(10)
+
+
+NO_THREAD = "can't start new thread"
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        (MemoryError(), 2),
+        (OSError(errno.ENOMEM, "no memory"), 2),
+        (RuntimeError(NO_THREAD), 2),
+        (pa.ArrowException("Unknown error: Failed to launch worker thread: again"), 2),
+        (OSError(f"key '{NO_THREAD}' is missing"), 1),
+        (FileNotFoundError(NO_THREAD), 1),
+        (Gone(NO_THREAD), 1),
+        (Away(NO_THREAD), 1),
+    ],
+    ids=repr,
+)
+def test_only_work_that_ran_out_of_memory_is_repeated(error: Exception, tries: int) -> None:
+    """A server or an address can choose the text of an error, but not its type or its beginning."""
+    calls: list[int] = []
+
+    def fetch() -> None:
+        calls.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        beside_limits(fetch)
+    assert len(calls) == tries
+
+
+def test_limit_alone_within_the_work_beside_it_begins_when_that_is_repeated() -> None:
+    happened: list[str] = []
+
+    def decode() -> None:
+        happened.append("call")
+        with memory_limit(GIB, alone=True):
+            happened.append("decode")
+
+    assert ends(lambda: beside_limits(decode))
+    assert happened == ["call", "call", "decode"]
+
+
+@pytest.mark.parametrize("failing", ["_data_bytes", "_apply"])
+def test_failed_beginning_of_a_limit_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def fail() -> None:
+        raise OSError("no /proc")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"batchinference.pipeline.storage.memory_limit.{failing}", fail)
+        with pytest.raises(OSError, match="no /proc"), memory_limit(GIB, alone=True):
+            pass
+    assert ends(lambda: beside_limits(lambda: None))
+    with memory_limit(GIB), pytest.raises(MemoryError):
+        allocate(2 * GIB)
 
 
 def test_limit_alone_begins_after_the_work_beside_it() -> None:

@@ -10,11 +10,14 @@ memory while no such work runs (`alone`). So no thread fails because of the file
 from __future__ import annotations
 
 import errno
+import re
 import resource
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,22 +25,34 @@ import pyarrow as pa
 
 Result = TypeVar("Result")
 
+
+class _State(Enum):
+    """What a thread is within, or waits for."""
+
+    ALONE = "memory_limit alone"
+    BESIDE = "the first call of beside_limits"
+    UNLIMITED = "the second call of beside_limits"
+
+
 _changes = threading.Condition()
+_threads: Counter[_State] = Counter()
+"""The number of threads in each state."""
+_this_thread = threading.local()
+"""`state` is BESIDE or UNLIMITED if this thread is within `beside_limits`. It does not wait for
+threads in these states, because it would wait for itself."""
 _active: list[int] = []
 """The limits of all threads that are within `memory_limit`."""
 _outside: tuple[tuple[int, int], int, pa.MemoryPool]
 """The limit of the process, its memory and Arrow's pool before the first of these threads."""
-_alone = 0
-"""The number of threads that are within `memory_limit` alone, or wait to be."""
-_others = 0
-"""The number of threads that are within `beside_limits`."""
+_NO_THREAD = re.compile("can't start new thread|(Unknown error: )?Failed to launch worker thread")
+"""Matches the errors of Python and of Arrow if there is no memory for the stack of a thread."""
 
 
 @contextmanager
 def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
     """Let the process allocate at most `size` bytes more than now. Above that, allocations fail,
-    in Arrow with a MemoryError. If `alone`, wait until no thread is within `beside_limits`, and let
-    none enter it meanwhile.
+    in Arrow with a MemoryError. If `alone`, wait until no thread is within the first call of
+    `beside_limits`, and let none enter it meanwhile. This call itself gets a MemoryError.
 
     Neither pyarrow nor Parquet can bound what a page or a dictionary expands to, and the sizes in
     a file may be false. The kernel counts private writable memory of the whole process, so the
@@ -45,14 +60,13 @@ def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    with _changes:
-        _enter(size, alone)
-    try:
+    if alone and _own_state() is _State.BESIDE:
+        raise MemoryError("a limit alone is possible only in the second call of beside_limits")
+    with ExitStack() as stack:
+        if alone:
+            stack.enter_context(_counted(_State.ALONE))
+        stack.enter_context(_limited(size, alone))
         yield
-    finally:
-        with _changes:
-            _leave(size, alone)
-            _changes.notify_all()
 
 
 def beside_limits(work: Callable[[], Result]) -> Result:
@@ -60,34 +74,48 @@ def beside_limits(work: Callable[[], Result]) -> Result:
     memory, call it again while there is no limit. `work` can be repeated, and does not call this
     function."""
     try:
-        with _counted():
+        with _counted(_State.BESIDE, lambda: not _threads[_State.ALONE]):
             return work()
     except Exception as error:
         if not _ran_out(error):
             raise
         # its traceback, which holds the memory of the first call, ends here
-    with _changes:
-        _changes.wait_for(lambda: not _active)
+    with _counted(_State.UNLIMITED):
+        with _changes:
+            _changes.wait_for(lambda: not _active)
         return work()
 
 
 @contextmanager
-def _counted() -> Iterator[None]:
-    global _others  # noqa: PLW0603 - the limit is one of the process
+def _counted(state: _State, may_begin: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Count this thread in a state, from when it may begin."""
+    before = _own_state()
     with _changes:
-        _changes.wait_for(lambda: not _alone)
-        _others += 1
+        _changes.wait_for(may_begin)
+        _threads[state] += 1
     try:
+        if state is not _State.ALONE:
+            _this_thread.state = state
         yield
     finally:
+        _this_thread.state = before
         with _changes:
-            _others -= 1
+            _threads[state] -= 1
             _changes.notify_all()
 
 
+def _own_state() -> _State | None:
+    return getattr(_this_thread, "state", None)
+
+
 def _ran_out(error: Exception) -> bool:
-    """Return whether memory ran out, also for the stack of a new thread."""
-    no_thread = "can't start new thread" in str(error) or "launch worker thread" in str(error)
+    """Return whether memory ran out, also for the stack of a new thread.
+
+    The messages of other kinds of errors may have text of an untrusted server or address."""
+    if type(error) in (RuntimeError, OSError) or isinstance(error, pa.ArrowException):
+        no_thread = _NO_THREAD.match(str(error)) is not None
+    else:
+        no_thread = False
     return (
         isinstance(error, MemoryError)
         or no_thread
@@ -95,34 +123,40 @@ def _ran_out(error: Exception) -> bool:
     )
 
 
-def _enter(size: int, alone: bool) -> None:
-    global _outside, _alone  # noqa: PLW0603 - the limit is one of the process
-    _alone += alone
-    if alone:
-        _changes.wait_for(lambda: not _others)
-    if not _active:
-        limit = resource.getrlimit(resource.RLIMIT_DATA)
-        _outside = (limit, _data_bytes(), pa.default_memory_pool())
-        # other pools have reserved memory before, which the limit would not include
-        pa.set_memory_pool(pa.system_memory_pool())
-    _active.append(size)
-    _apply()
+@contextmanager
+def _limited(size: int, alone: bool) -> Iterator[None]:
+    """Apply a limit, from when no thread is in a state that forbids it."""
+    global _outside  # noqa: PLW0603 - the limit is one of the process
 
+    def may_begin() -> bool:
+        beside = alone and _threads[_State.BESIDE]
+        return _own_state() is not None or not (beside or _threads[_State.UNLIMITED])
 
-def _leave(size: int, alone: bool) -> None:
-    global _alone  # noqa: PLW0603 - the limit is one of the process
-    _alone -= alone
-    _active.remove(size)
-    _apply()
-    if not _active:
-        pa.set_memory_pool(_outside[2])
+    with _changes:
+        _changes.wait_for(may_begin)
+        if not _active:
+            limit = resource.getrlimit(resource.RLIMIT_DATA)
+            _outside = (limit, _data_bytes(), pa.default_memory_pool())
+        _active.append(size)
+    try:
+        with _changes:
+            _apply()
+        yield
+    finally:
+        with _changes:
+            _active.remove(size)
+            _changes.notify_all()
+            _apply()
 
 
 def _apply() -> None:
-    (soft, hard), base, _ = _outside
+    (soft, hard), base, pool = _outside
     if _active:
         limits = [base + sum(_active), soft, hard]
         soft = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+        # other pools have reserved memory before, which the limit would not include
+        pool = pa.system_memory_pool()
+    pa.set_memory_pool(pool)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 

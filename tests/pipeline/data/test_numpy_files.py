@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers.numpy import NumpyWriter
 from support.documents.parsed_write import write_of
 
 WRITE = write_of("numpy")
@@ -86,8 +87,30 @@ def test_column_that_needs_pickle_is_rejected() -> None:
         pa.array([[1.0, None]]),
         pa.array([None, None], pa.list_(pa.float32())),
     ):
-        with pytest.raises(BadOutput, match="column 'c' cannot be a NumPy array"):
+        with pytest.raises(BadOutput, match=r"'c' (cannot be a|has values .*one) NumPy array"):
             file_of(pa.table({"c": column}))
+
+
+def test_column_of_no_plain_type_fails_no_row() -> None:
+    table = pa.table({"n": [1, None, 3], "s": [{"a": 1}] * 3})
+    for columns in (["n", "s"], ["s", "n"]):
+        with pytest.raises(BadOutput, match=r"'s' cannot be a NumPy array \(struct") as raised:
+            NumpyWriter().unwritable(table.select(columns))
+        assert not isinstance(raised.value, UnwritableValue)
+
+
+def test_error_of_a_row_has_the_value_and_what_to_do() -> None:
+    table = pa.table({"n": [None, 2, 3], "t": ["a", "b\0", "c"], "v": [[1.0], [2.0], [3.0, 4.0]]})
+    errors = NumpyWriter().unwritable(table)
+    ways_out = (
+        "In a step, replace nulls, texts that end in NUL and nested lists of different lengths"
+    )
+    assert {row: str(error) for row, error in errors.items()} == {
+        0: f"write: a NumPy array cannot hold the value of column 'n' (null). {ways_out}",
+        1: rf"write: a NumPy array cannot hold the value of column 't' ('b\x00'). {ways_out}",
+        2: "write: the value of column 'v' has another shape than most rows ((2,), not (1,)). Give "
+        "all rows the same shape in a step",
+    }
 
 
 def test_first_rows_of_an_output_are_shown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import reprlib
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -34,17 +35,21 @@ class NumpyWriter:
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         """Return the rows with a value that NumPy cannot hold, or of another shape than in most
-        rows."""
+        rows. Raises BadOutput if NumPy has no plain type for a column."""
         errors: dict[int, UnwritableValue] = {}
         for name in table.column_names:
             column = table.column(name)
+            if _plain(column) is not None:
+                continue
+            _check_type(name, column.type)
             shapes = [_shape(column.slice(row, 1)) for row in range(len(column))]
             known = Counter(shape for shape in shapes if shape is not None)
             common = max(known, key=lambda shape: known[shape], default=())
             for row, shape in enumerate(shapes):
-                if shape != common:
-                    has = "is no such value" if shape is None else f"has the shape {shape}"
-                    errors.setdefault(row, _misfit(name, column.type, f"this row {has}"))
+                if shape is None:
+                    errors.setdefault(row, _no_form(name, column[row]))
+                elif shape != common:
+                    errors.setdefault(row, _other_shape(name, shape, common))
         return errors
 
 
@@ -76,21 +81,37 @@ def _array(name: str, column: pa.ChunkedArray) -> np.ndarray:
     Raises UnwritableValue if some rows do not fit, and BadOutput if NumPy has no plain type for
     any row."""
     array = _plain(column)
-    if array is None and _is_storable(column.type):
-        raise _misfit(name, column.type, "some rows are not")
     if array is None:
-        raise BadOutput(
-            f"write: column '{name}' cannot be a NumPy array ({column.type}): its type must be "
-            "primitive. Choose other columns in write.columns"
+        _check_type(name, column.type)
+        raise UnwritableValue(
+            f"write: column '{name}' has values that do not fit into one NumPy array "
+            f"({column.type}). Replace them in a step"
         )
     return array
 
 
-def _misfit(name: str, kind: pa.DataType, what: str) -> UnwritableValue:
+def _check_type(name: str, kind: pa.DataType) -> None:
+    """Raise BadOutput if no value of this type can be stored."""
+    if not _is_storable(kind):
+        raise BadOutput(
+            f"write: column '{name}' cannot be a NumPy array ({kind}): its type must be "
+            "primitive. Choose other columns in write.columns"
+        )
+
+
+def _no_form(name: str, value: pa.Scalar) -> UnwritableValue:
+    given = value.as_py()
+    text = "null" if given is None else reprlib.repr(given)
     return UnwritableValue(
-        f"write: column '{name}' cannot be a NumPy array ({kind}): all rows must have the same "
-        f"shape and a primitive type, without nulls or texts that end in NUL, and {what}. Choose "
-        "other columns in write.columns"
+        f"write: a NumPy array cannot hold the value of column '{name}' ({text}). In a step, "
+        "replace nulls, texts that end in NUL and nested lists of different lengths"
+    )
+
+
+def _other_shape(name: str, shape: tuple[int, ...], common: tuple[int, ...]) -> UnwritableValue:
+    return UnwritableValue(
+        f"write: the value of column '{name}' has another shape than most rows ({shape}, not "
+        f"{common}). Give all rows the same shape in a step"
     )
 
 

@@ -59,7 +59,7 @@ def add_llm(
 
 
 def _leave_out_detector(dataset: Dataset) -> None:
-    """Disable Ray's high memory detector; `execution.memory` does its work.
+    """Disable Ray's high memory detector; `execution.task_notes` records the peak memory.
 
     The detector repeatedly requests the arguments of actors that it never starts, each time with a
     placement group. This would reserve GPUs that are not used (ray#64012)."""

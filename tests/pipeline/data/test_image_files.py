@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.ImageFile import _get_oserror
 from ray.data.extensions import ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.arrow import concat, to_column
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.media.images import encode
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.images import MAX_NAME, file_name
@@ -85,6 +87,21 @@ def test_column_without_images_is_rejected() -> None:
     ):
         with pytest.raises(BadOutput, match=r"column 'image'.*no image"):
             files(pa.table({"image": column}))
+
+
+@pytest.mark.parametrize("given", ["pixels", "bytes"])
+def test_codec_that_runs_out_of_memory_fails_no_row(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    """Pillow reports it as an OSError without errno."""
+
+    def save(*_: object) -> None:
+        raise _get_oserror(-9, encoder=True)
+
+    value = pixels(2, 2, 3) if given == "pixels" else encode(pixels(2, 2, 3), "png")
+    monkeypatch.setattr(Image.Image, "save", save)
+    with pytest.raises(MemoryError, match="out of memory when writing image file"):
+        files(pa.table({"image": to_column([value])}), fileFormat="jpeg")
 
 
 def test_name_column_is_part_of_the_file_name() -> None:

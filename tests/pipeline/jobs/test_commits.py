@@ -21,7 +21,7 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadOutput, JobFailure
+from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.staged import CommitSink
 from batchinference.pipeline.media.images import encode as encode_image
@@ -201,10 +201,39 @@ def described(file: Path) -> dict[str, object]:
 
 
 class FullDisk:
-    """A writer that raises OSError, as on a full disk."""
+    """A writer that raises OSError after the first file, as on a full disk."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
+        yield ".parquet", b"the first file"
         raise OSError("no space left")
+
+
+class NoMemoryAtFirst:
+    """A writer that reports some calls as if they were about a row, but finds no such row."""
+
+    def __init__(self, failing: int) -> None:
+        self.failing = failing
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
+        yield from ParquetWriter("snappy").files(table)
+        self.failing -= 1
+        if self.failing >= 0:
+            raise UnwritableValue("write: column 'n' cannot be encoded (unknown error)")
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        return {}
+
+
+def test_failed_encoding_without_a_failed_row_gets_one_more_try(
+    attempt: Attempt, layout: Layout
+) -> None:
+    output = Path(layout.output.path)
+    with pytest.raises(UnwritableValue, match="unknown error"):
+        committing(attempt, NoMemoryAtFirst(2)).put(MIXED, 0)
+    assert data_files(output) == []
+    committing(attempt, NoMemoryAtFirst(1)).put(MIXED, 0)
+    assert len(data_files(output)) == 1
+    assert [row["n"] for row in rows_of(output)] == [10, 11, 17]
 
 
 def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) -> None:
@@ -224,11 +253,11 @@ def test_failed_write_of_data_leaves_nothing(attempt: Attempt, layout: Layout) -
     assert manifest_names(attempt) == []
 
 
-def test_failed_write_of_errors_leaves_no_manifest(commit: Committer, layout: Layout) -> None:
+def test_failed_write_of_errors_leaves_nothing(commit: Committer, layout: Layout) -> None:
     Path(layout.errors.path).write_text("where a directory should be")
     with pytest.raises(OSError, match="errors"):
         commit.put(MIXED, task=0)
-    assert len(data_files(Path(layout.output.path))) == 1
+    assert data_files(Path(layout.output.path)) == []
     assert manifest_names(commit.attempt) == []
 
 
@@ -350,6 +379,18 @@ def test_late_task_adds_nothing_to_a_finished_output(
         late.put(batch, task=0)
     assert rows_of(Path(layout.output.path)) == [{"n": 10}]
     assert [manifest_files(commit.attempt), data_files(Path(layout.errors.path))] == before
+
+
+def test_late_task_also_removes_the_files_of_a_failed_try(attempt: Attempt, layout: Layout) -> None:
+    commit = committing(attempt, writer_for(write_of("images", column="v")))
+    batch = merged([good(0, 0, pa.table({"v": [PNG, b"no", PNG]})), end(0, 3)])
+    commit.put(batch, task=0)
+    assert len(data_files(Path(layout.output.path))) == 2
+    close_and_clean(attempt)
+    before = data_files(Path(layout.output.path))
+    with pytest.raises(BadOutput, match="is finished"):
+        commit.put(batch, task=0)
+    assert data_files(Path(layout.output.path)) == before
 
 
 def test_missing_rows_of_a_closed_attempt_are_done_by_the_next(

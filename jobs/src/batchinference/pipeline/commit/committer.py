@@ -7,6 +7,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from batchinference.pipeline.commit.manifest import (
     Share,
     ranges_of,
 )
-from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, unpack_ids
 from batchinference.pipeline.storage.location import Location
 
@@ -45,8 +46,8 @@ class RowFiles(Protocol):
         """Return the names and types of the columns in the data files of a table."""
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return a batch whose rows that cannot be encoded are failed rows. Raises the error of
-        `data` if there are none."""
+        """Return a batch whose rows that cannot be encoded are failed rows; `batch` itself if all
+        of them can be encoded now. `error` is the one of `data`."""
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the file of failed rows: the end of the name, and the content."""
@@ -62,80 +63,99 @@ class Committer:
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit rows as commit `number` of a task.
 
-        Raises BadOutput, and leaves no files, if the output accepts no more commits of this run."""
-        entries = self._entries(batch, task)
-        manifest = Manifest(task, number, list(entries), list(batch.ends), list(batch.notes))
-        self._remove_if_late(manifest)
-        (self.attempt.place / manifest.new_name()).write(manifest.serialized())
+        Raises BadOutput if the output accepts no more commits of this run. A failed call removes
+        the files that it has written, unless the write of the manifest failed: the manifest may
+        exist then, and must not name a removed file.
 
-    def _entries(self, batch: RowBatch, task: int) -> Iterator[ManifestEntry]:
+        The driver closes the output and then lists its files, so it finds all files that were
+        written before. Files that a late task wrote after that are removed here. So a late task
+        leaves orphan files only if its process dies or loses the storage before they are removed.
+        """
+        with _removed_on_error() as written:
+            entries = list(self._entries(batch, task, written))
+            manifest = Manifest(task, number, entries, list(batch.ends), list(batch.notes))
+            content = manifest.serialized()
+            self.attempt.check_open()
+        (self.attempt.place / manifest.new_name()).write(content)
+
+    def _entries(
+        self, batch: RowBatch, task: int, written: list[Location], *, again: bool = False
+    ) -> Iterator[ManifestEntry]:
+        """Yield the entries of a batch. `again` says that the batch could not be encoded, although
+        each of its rows can be: memory may have run out. It gets one more try."""
         for group in commit_groups(batch):
             try:
-                yield self._entry(group, task)
-            except UnwritableValue as error:  # the files of the first try are orphans
-                yield from self._entries(self.files.without_unwritable(group, error), task)
+                with _removed_on_error() as tried:
+                    entry = self._entry(group, task, tried)
+            except UnwritableValue as error:
+                left = self.files.without_unwritable(group, error)
+                if again and left is group:
+                    raise
+                yield from self._entries(left, task, written, again=left is group)
+            else:
+                written += tried
+                yield entry
 
-    def _entry(self, group: RowBatch, task: int) -> ManifestEntry:
+    def _entry(self, group: RowBatch, task: int, written: list[Location]) -> ManifestEntry:
         table = self.files.rows(group)
         return ManifestEntry(
             counts_of_group(group),
             row_ranges_of(group),
             shares_of(group),
-            self._put_data(table, task) if len(group.ids) else [],
+            self._put_data(table, task, written) if len(group.ids) else [],
             self.files.columns(table),
-            self._put_errors(group.errors, task) if group.errors.num_rows else None,
+            self._put_errors(group.errors, task, written) if group.errors.num_rows else None,
         )
 
-    def _remove_if_late(self, manifest: Manifest) -> None:
-        """If the output is closed or taken over, remove the files of this late task and raise
-        BadOutput.
-
-        The driver closes the output and then lists its files, so it finds all files that were
-        written before. Files that were written later are removed here. So a late task leaves
-        orphan files only if its process dies between its writes and this call, and no manifest
-        ever names a file that was removed."""
-        try:
-            self.attempt.check_open()
-        except BadOutput:
-            layout = self.attempt.layout
-            for entry in manifest.entries:
-                for file in entry.data:
-                    (layout.data / file.name).delete()
-                if entry.errors:
-                    (layout.errors / entry.errors.name).delete()
-            raise
-
-    def _put_data(self, table: pa.Table, task: int) -> list[DataFile]:
+    def _put_data(self, table: pa.Table, task: int, written: list[Location]) -> list[DataFile]:
         name = self._name(task)
         numbers = itertools.count()
         files = (
             (f"{directory}/" * bool(directory) + f"{name}-{next(numbers):04d}{ending}", content)
             for directory, ending, content in self.files.data(table)
         )
-        return list(_put_all(self.attempt.layout.data, files))
+        return list(_put_all(self.attempt.layout.data, files, written))
 
-    def _put_errors(self, failed: pa.Table, task: int) -> DataFile:
+    def _put_errors(self, failed: pa.Table, task: int, written: list[Location]) -> DataFile:
         ending, content = self.files.errors(failed)
-        return _put(self.attempt.layout.errors, self._name(task) + ending, content)
+        return _put(self.attempt.layout.errors, self._name(task) + ending, content, written)
 
     def _name(self, task: int) -> str:
         layout, number = self.attempt.layout, self.attempt.number
         return layout.part_name(number, task, uuid.uuid4().hex[:8])
 
 
-def _put_all(place: Location, files: Iterable[tuple[str, Content]]) -> Iterator[DataFile]:
+@contextmanager
+def _removed_on_error() -> Iterator[list[Location]]:
+    """Yield a list to add files to before they are written. On an error, remove these files if the
+    storage permits."""
+    written: list[Location] = []
+    try:
+        yield written
+    except BaseException:
+        with suppress(Exception):  # the first error is the one to report
+            for file in written:
+                file.delete()
+        raise
+
+
+def _put_all(
+    place: Location, files: Iterable[tuple[str, Content]], written: list[Location]
+) -> Iterator[DataFile]:
     """Write files in threads. At most PUT_THREADS encoded files are in memory."""
     waiting: deque[Future[DataFile]] = deque()
     with ThreadPoolExecutor(PUT_THREADS) as pool:
         for name, content in files:
-            waiting.append(pool.submit(_put, place, name, content))
+            waiting.append(pool.submit(_put, place, name, content, written))
             if len(waiting) == PUT_THREADS:
                 yield waiting.popleft().result()
         yield from (future.result() for future in waiting)
 
 
-def _put(place: Location, name: str, content: Content) -> DataFile:
-    (place / name).write(content)
+def _put(place: Location, name: str, content: Content, written: list[Location]) -> DataFile:
+    file = place / name
+    written.append(file)  # a failed write may have made the file
+    file.write(content)
     return DataFile.of(name, content)
 
 

@@ -169,7 +169,7 @@ class ChunkCommits:
         notes = peak_memory(committer.attempt.lease.run).notes("write")
         chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes("write")))
         put = partial(committer.put, chunk, self._task.number, self._number)
-        # a repeated commit writes files of other names, and those of the first one are orphans
+        # a repeated commit writes files of other names
         self._under_way = self._pool.submit(beside_limits, put)
         self._number += 1
         self._start_chunk()

@@ -74,9 +74,10 @@ class OutputFiles:
         return [(field.name, str(field.type)) for field in table.schema]
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return a batch whose rows that cannot be encoded are failed rows of the step `write`.
+        """Return a batch whose rows that cannot be encoded are failed rows of the step `write`;
+        `batch` itself if all of them can be encoded now.
 
-        Raises JobFailure if no failed rows are allowed, and the error if there are none."""
+        Raises JobFailure if no failed rows are allowed."""
         if not isinstance(self.writer, ValueWriter):
             raise error
         errors: dict[int, UnwritableValue] = {}
@@ -85,7 +86,7 @@ class OutputFiles:
             found = self.writer.unwritable(rows)
             errors |= {int(places[row]): one for row, one in found.items()}
         if not errors:
-            raise error
+            return batch
         left = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
         failed = [
             (

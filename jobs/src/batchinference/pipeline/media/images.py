@@ -93,7 +93,9 @@ def is_pixels(value: Any) -> bool:
 
 
 def encode(value: Any, file_format: str) -> bytes:
-    """Return an image as the bytes of a file. Raises ValueError if the value is not an image."""
+    """Return an image as the bytes of a file.
+
+    Raises ValueError if the value is not an image, and MemoryError if memory runs out."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):
@@ -113,12 +115,24 @@ def _encoded_again(content: bytes, file_format: str) -> bytes:
             same = (image.format or "").lower() == file_format
             return content if same else _saved(image, file_format)
     except OSError as error:
+        _raise_if_out_of_memory(error)
         raise ValueError(f"bytes are no image: {error}") from None
+
+
+def _raise_if_out_of_memory(error: OSError) -> None:
+    """Raise MemoryError if this is the error of a codec of Pillow that ran out of memory. It has no
+    errno."""
+    if str(error).startswith("out of memory when "):
+        raise MemoryError(str(error)) from error
 
 
 def _saved(image: Image.Image, file_format: str) -> bytes:
     if file_format == "jpeg" and image.mode not in ("L", "RGB", "CMYK"):
         image = image.convert("RGB")  # JPEG has no transparency
     buffer = io.BytesIO()
-    image.save(buffer, file_format)
+    try:
+        image.save(buffer, file_format)
+    except OSError as error:
+        _raise_if_out_of_memory(error)
+        raise
     return buffer.getvalue()

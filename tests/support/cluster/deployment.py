@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import uuid
@@ -9,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from batchinference.pipeline.runtimes.device import SIMULATED
 from support.cluster.kubectl import Kubectl, run
@@ -76,11 +75,14 @@ def upgraded(values: dict[str, Any]) -> Iterator[None]:
 
 
 def install(values: dict[str, Any], chart: Path = CHART) -> None:
-    """Install or upgrade the operator; its pod is always replaced."""
+    """Install or upgrade the operator; its pod is always replaced.
+
+    The values are JSON: in YAML, Helm would read the tag 0284584 as a number.
+    """
     command = [*_HELM, "upgrade", "--install", RELEASE, str(chart), "--create-namespace"]
     fresh = {"podAnnotations": {"installed": uuid.uuid4().hex}}
     run([*command, "--values", "-", "--wait", "--timeout", "4m"],
-        text=yaml.safe_dump({**VALUES, **fresh, **values}), timeout=250)  # fmt: skip
+        text=json.dumps({**VALUES, **fresh, **values}), timeout=250)  # fmt: skip
 
 
 def uninstall() -> None:

@@ -200,6 +200,36 @@ def test_slot_of_a_reservation_that_is_not_used_becomes_free(how: str) -> None:
     assert queue.admitted("low")
 
 
+@pytest.mark.parametrize("preemptor_starts", [True, False], ids=["starting", "waiting"])
+def test_job_that_got_another_slot_is_not_preempted_again(preemptor_starts: bool) -> None:
+    """Its status may still name the job that preempted it."""
+    queue = Queue(2)
+    queue.run("low")
+    queue.run("other", 9)
+    queue.wait("urgent", 5)
+    queue.stop("low", "urgent")
+    if preemptor_starts:
+        queue.queue.admit(("team", "urgent"))
+    queue.queue.update_usage(("team", "other"), running=False)
+    queue.see("other")
+    assert queue.admitted("low")
+    queue.queue.admit(("team", "low"))
+    queue.run("low", reserved_for="urgent")
+    assert queue.preemptor("low") is None
+    assert queue.admitted("urgent")
+
+
+def test_job_is_not_preempted_for_a_job_that_got_another_slot() -> None:
+    queue = Queue(2)
+    queue.run("low")
+    queue.run("other", 9)
+    queue.wait("urgent", 5)
+    queue.queue.update_usage(("team", "other"), running=False)
+    queue.see("other")
+    queue.queue.admit(("team", "urgent"))
+    assert queue.preemptor("low") is None
+
+
 def test_higher_job_takes_the_reserved_slot_over() -> None:
     queue = Queue(1)
     queue.run("low")
@@ -218,8 +248,8 @@ def test_no_job_is_preempted_while_a_lowered_limit_is_exceeded() -> None:
     assert {queue.preemptor("low"), queue.preemptor("other-low")} == {None}
 
 
-NAMESPACES = ("n0", "n1")
-KEYS = st.tuples(st.sampled_from(NAMESPACES), st.sampled_from([*"abcd"]))
+NAMES = [("n0", "a"), ("n0", "b"), ("n0", "c"), ("n1", "a")]
+KEYS = st.sampled_from(NAMES)
 LIMITS = st.builds(
     Concurrency, st.none() | st.integers(1, 3), st.none() | st.integers(1, 2), st.just(True)
 ).filter(lambda limits: limits.limited)
@@ -239,16 +269,22 @@ class Job:
 class PreemptionModel(RuleBasedStateMachine):
     """Jobs that come, change and end in any order, and an operator that restarts at any time."""
 
-    @initialize(limits=LIMITS)
-    def begin(self, limits: Concurrency) -> None:
+    @initialize(limits=LIMITS, priorities=st.lists(st.integers(-1, 2), max_size=len(NAMES)))
+    def begin(self, limits: Concurrency, priorities: list[int]) -> None:
         self.limits = limits
         self.jobs: dict[Key, Job] = {}
+        self.starting: set[Key] = set()
+        """Admitted jobs whose status is being written."""
         self.version = 0
         self.restart()
+        for key, priority in zip(NAMES, priorities, strict=False):
+            self.create_or_change(key, priority)
+            self.reconcile_several([key, key])
 
     @rule()
     def restart(self) -> None:
         self.queue = AdmissionQueue(self.limits)
+        self.starting.clear()
         for key, job in self.jobs.items():
             self.queue.update_usage(key, job.state in ("running", "stopping"))
         for key in self.jobs:
@@ -257,6 +293,7 @@ class PreemptionModel(RuleBasedStateMachine):
     def report(self, key: Key) -> None:
         """Let the watch report a job."""
         self.version += 1
+        self.starting.discard(key)  # a write of an older version is rejected
         job = self.jobs.get(key)
         self.queue.update(key, job and QueueEntry(
             str(self.version), job.priority, job.created_at,
@@ -283,28 +320,35 @@ class PreemptionModel(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def could_not_start(self, key: Key) -> None:
-        self.queue.release(key)
-        self.queue.skip(key)
+        if key not in self.starting:
+            self.queue.release(key)
+            self.queue.skip(key)
 
-    @rule(key=KEYS)
+    @rule(keys=st.lists(KEYS, min_size=1, max_size=8))
+    def reconcile_several(self, keys: list[Key]) -> None:
+        for key in keys:
+            self.reconcile(key)
+
     def reconcile(self, key: Key) -> None:
         """Reconcile a job as the operator does."""
         if (job := self.jobs.get(key)) is None:
             return
         decision, preemptor = self.queue.decide(key), self.queue.preemptor(key)
-        if job.state == "running" and preemptor is not None:
+        if key in self.starting:
+            self.queue.update_usage(key, running=True)
+            self.write(key, state="running", started_at=f"{self.version:06}")
+        elif job.state == "running" and preemptor is not None:
             assert preemptor.priority > job.priority
             assert self.jobs[key[0], preemptor.name].state == "waiting"
+            assert (key[0], preemptor.name) not in self.starting
             self.write(key, state="stopping", reserved_for=preemptor.name)
         elif job.state == "stopping":
             self.queue.update_usage(key, running=False)
             reserved_for = preemptor.name if preemptor else ""
             self.write(key, state="waiting", reserved_for=reserved_for)
         elif decision is not None and decision.admitted:
-            self.version += 1
             self.queue.admit(key)
-            self.queue.update_usage(key, running=True)
-            self.write(key, state="running", reserved_for="", started_at=f"{self.version:06}")
+            self.starting.add(key)
         elif job.state == "waiting":
             self.queue.preempt(key)
             reserved_for = preemptor.name if preemptor else ""
@@ -316,10 +360,10 @@ class PreemptionModel(RuleBasedStateMachine):
         """Reconcile until nothing changes. Each slot is taken by at most one job for each
         priority, so this ends soon; then no job waits for one with a lower priority."""
         for _ in range(60):
-            before = dict(self.jobs)
+            before = dict(self.jobs), set(self.starting)
             for key in 2 * sorted(self.jobs):  # a preemption is first only in memory
                 self.reconcile(key)
-            if self.jobs == before:
+            if (self.jobs, self.starting) == before:
                 break
         else:
             raise AssertionError("jobs preempt each other without end")
@@ -333,7 +377,8 @@ class PreemptionModel(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         if not hasattr(self, "jobs"):
             return
-        held = Counter(key[0] for key, job in self.jobs.items() if job.state != "waiting")
+        running = {key for key, job in self.jobs.items() if job.state != "waiting"}
+        held = Counter(key[0] for key in running | self.starting)
         assert held.total() <= (self.limits.total or inf)
         assert max(held.values(), default=0) <= (self.limits.per_namespace or inf)
 
@@ -404,17 +449,65 @@ def test_preempted_job_can_be_suspended() -> None:
     assert (job.phase, "slotReservedFor" in job.status) == ("Suspended", False)
 
 
-def test_job_preempts_unless_its_ray_job_was_rejected() -> None:
-    """It would be rejected again, and would preempt a job each time."""
+def not_created(error: CreateError, *, preemption: bool = True) -> ReconcileLoop:
+    """Return a job that waits, and whose RayJob could not be created."""
+    job = ReconcileLoop()
+    job.config = replace(CONFIG, concurrency=Concurrency(1, preemption=preemption))
+    job.admission = FULL
+    assert job.reconcile().preempts
+    status = status_after_create_error(JobView.of(job_body(status=job.status)), error, job.now)
+    assert status is not None
+    job.status = status
+    return job
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (CreateError("403: exceeded quota"), "Refused"),
+        (CreateError("429: too many requests", unreachable_seconds=60), "ApiServerAway"),
+    ],
+    ids=["rejected", "unreachable"],
+)
+def test_job_whose_ray_job_could_not_be_created_does_not_preempt(
+    error: CreateError, reason: str
+) -> None:
+    """It would fail again, and would preempt a job each time."""
+    job = not_created(error)
+    for _ in range(2):
+        assert not job.reconcile().preempts
+        assert job.reason == reason
+        assert job.message.count(error.message) == job.message.count("it is the next to start") == 1
+    job.generation += 1
+    assert job.reconcile().preempts, "its spec was changed"
+    assert job.reason == "WaitingForTurn"
+
+
+def test_position_replaces_a_create_error_without_preemption() -> None:
+    job = not_created(CreateError("403: exceeded quota"), preemption=False)
+    job.reconcile()
+    assert (job.reason, job.message) == ("WaitingForTurn", FULL.message)
+
+
+def test_job_whose_last_attempt_failed_does_not_preempt() -> None:
+    job = ReconcileLoop()
+    job.run()
+    job.fail()
+    job.reconcile()
+    job.finalize_deletions()
+    job.admission = FULL
+    assert not job.reconcile(600).preempts
+    assert job.reason == "WaitingForTurn"
+
+
+def test_waiting_job_with_an_invalid_spec_does_not_preempt() -> None:
     job = ReconcileLoop()
     job.admission = FULL
     assert job.reconcile().preempts
-    rejected = JobView.of(job_body(status=job.status))
-    status = status_after_create_error(rejected, CreateError("403: exceeded quota"), job.now)
-    assert status is not None
-    job.status = status
+    job.spec["read"] = {}
+    job.generation += 1
     assert not job.reconcile().preempts
-    assert (job.reason, job.message) == ("Refused", "403: exceeded quota")
+    assert (job.phase, job.reason) == ("Failed", "InvalidSpec")
 
 
 def test_preemption_is_one_event() -> None:

@@ -140,7 +140,7 @@ class AdmissionQueue:
         """Record that an admitted job starts."""
         if entry := self._entries.get(key):
             self._admitted[key] = entry.resource_version
-            self._reindex(key)
+            self._reindex(key, [self._reservations.cancel(key)])
 
     def skip(self, key: Key) -> None:
         """Skip a job that may start but could not, so that the next job may start.
@@ -175,9 +175,16 @@ class AdmissionQueue:
             self._reindex(key, released)
 
     def preemptor(self, key: Key) -> Preemptor | None:
-        """Return the job that preempts a job, and for which its slot is reserved."""
+        """Return the job that preempts a job, and for which its slot is reserved.
+
+        None if that job starts already, or holds another slot.
+        """
         preemptor = self._reservations.preemptor(key)
-        return preemptor and Preemptor(preemptor[1], self._entries[preemptor].priority)
+        if preemptor is None or preemptor in self._admitted:
+            return None
+        if self._holds_slot(key) and preemptor in self._running:
+            return None
+        return Preemptor(preemptor[1], self._entries[preemptor].priority)
 
     def _slots(self, namespace: str) -> Iterator[Slot]:
         """Yield the slots of a namespace that may be taken by a job with a higher priority.

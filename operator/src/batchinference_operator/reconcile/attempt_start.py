@@ -19,7 +19,11 @@ from batchinference_operator.reconcile.owned import (
     owned_live,
     stuck_in_deletion,
 )
-from batchinference_operator.reconcile.pending import wait_for_admission, wait_for_name
+from batchinference_operator.reconcile.pending import (
+    has_create_error,
+    wait_for_admission,
+    wait_for_name,
+)
 from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.preemption import requeue_preempted
 from batchinference_operator.reconcile.state import Actions, Observed
@@ -89,7 +93,9 @@ def _wait_for_backoff(job: JobView, policies: Policies, now: datetime) -> Action
     if (left := backoff_left(job, now)) <= 0:
         return None
     deadlines = [deadline.remaining for deadline in job_deadlines(job, policies, now)]
-    status = with_observed_generation(job.status, job.generation)
+    # a later spec cancels the error, for which the generation of the status is compared
+    errored = has_create_error(job)
+    status = None if errored else with_observed_generation(job.status, job.generation)
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 

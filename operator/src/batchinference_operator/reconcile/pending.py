@@ -18,7 +18,7 @@ from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.preemption import PREEMPTED, preemption_message
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
-from batchinference_operator.status.attempts import remove_attempt
+from batchinference_operator.status.attempts import last_attempt, remove_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import RayJobView
@@ -26,6 +26,8 @@ from batchinference_operator.status.timestamps import to_rfc3339
 
 ADMISSION_PENDING = "WaitingForTurn"
 API_SERVER_UNREACHABLE = "ApiServerAway"
+_QUEUED = "; in the admission queue, "
+"""Separates the error from the position of a job whose RayJob could not be created."""
 _CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNREACHABLE)
 UNREACHABLE_SECONDS = 60.0
 """How long the API server may be down before the status reports it. Most outages are shorter."""
@@ -115,23 +117,27 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails before it waits.
+    A job with an invalid spec fails before it waits. A job whose last attempt failed or could not
+    be created does not preempt: it may fail again, and would stop a job each time.
     """
     ready = find_condition(job.status, "Ready") or {}
-    waited = ready.get("reason") in (ADMISSION_PENDING, PREEMPTED)
-    if not waited and not (actions := create_actions(job, names, config, now)).create:
+    same_spec = job.status.get("observedGeneration") == job.generation
+    checked = same_spec and ready.get("reason") in (ADMISSION_PENDING, PREEMPTED)
+    if not checked and not (actions := create_actions(job, names, config, now)).create:
         return actions
     summary = Summary(ADMISSION_PENDING, admission.message)
     if preempted := preemption_message(job.status):
         summary = Summary(PREEMPTED, f"{preempted}; {admission.message}")
-    refused = ready.get("reason") == Cause.REFUSED.value
-    if refused:  # it would be rejected again, and must not preempt a job each time
-        summary = Summary(ready["reason"], ready["message"])
+    not_created = config.concurrency.preemption and same_spec and has_create_error(job)
+    if not_created:
+        error = ready["message"].partition(_QUEUED)[0]
+        summary = Summary(ready["reason"], f"{error}{_QUEUED}{admission.message}")
+    failed = (last_attempt(job.status) or {}).get("outcome") == "Failed"
     status = _pending(job, summary, now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, policies, now)]
     again = min([refresh, *deadlines])
-    return Actions(status=status, requeue_after=again, preempts=not refused)
+    return Actions(status=status, requeue_after=again, preempts=not (not_created or failed))
 
 
 def _pending(job: JobView, summary: Summary, now: datetime) -> Status:

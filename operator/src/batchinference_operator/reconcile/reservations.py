@@ -65,6 +65,10 @@ class Reservations:
         self._preemptors[key] = preemptor
         return before
 
+    def cancel(self, key: Key) -> Key | None:
+        """Cancel the reservation of a job's slot. Return the job for which it was reserved."""
+        return self._preemptors.pop(key, None)
+
     def release(self, preemptor: Key) -> list[Key]:
         """Cancel the reservations for a job. Return the preempted jobs."""
         released = [key for key, one in self._preemptors.items() if one == preemptor]
@@ -79,8 +83,8 @@ class Reservations:
         """
         entry = self.entries.get(key)
         concerned = {self._preemptors.get(key)}
-        recorded = entry.reserved_for if entry else ""
-        changed = recorded != (before.reserved_for if before else "")
+        recorded = _recorded_preemptor(entry)
+        changed = recorded != _recorded_preemptor(before)
         if recorded and changed:
             self._preemptors[key] = key[0], recorded
         elif not recorded and (changed or entry is None or not entry.running):
@@ -89,3 +93,13 @@ class Reservations:
         if before is not None and (entry is None or not entry.waiting):
             concerned.update(self.release(key))
         return concerned
+
+
+def _recorded_preemptor(entry: QueueEntry | None) -> str:
+    """Return for which job the slot is reserved by the status; empty if the job runs.
+
+    A running job has a slot of its own, and its status may be older than that.
+    """
+    if entry is None or (entry.running and not entry.stopping):
+        return ""
+    return entry.reserved_for

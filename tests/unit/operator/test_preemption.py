@@ -21,6 +21,7 @@ from batchinference_operator.reconcile.admission_queue import (
     Concurrency,
     Preemptor,
 )
+from batchinference_operator.reconcile.driver_report import REPORT_GRACE_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
 from batchinference_operator.reconcile.queue_entry import Key, QueueEntry, entry_of
@@ -121,8 +122,9 @@ def test_only_as_many_jobs_are_preempted_as_are_needed(
         ({"namespace": "other"}, "priorities of namespaces are not compared"),
         ({"priority": 5}, "priorities are equal"),
         ({"stopping": True}, "its slot becomes free anyway"),
+        ({"finalizing": True}, "it has processed all rows"),
     ],
-    ids=["other-namespace", "equal", "stopping"],
+    ids=["other-namespace", "equal", "stopping", "finalizing"],
 )
 def test_job_is_not_preempted(fields: dict[str, Any], why: str) -> None:
     queue = Queue(1)
@@ -141,6 +143,22 @@ def test_no_job_is_preempted_if_one_that_is_stopping_makes_room() -> None:
     assert queue.preemptor("low") is None, "the only slot that becomes free is its own"
     queue.queue.preempt(("team", "urgent"))
     assert queue.preemptor("low") == "urgent", "another job gets the slot that becomes free"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "deleting", "preempted"),
+    [("team", True, False), ("team", False, True), ("other", True, True)],
+    ids=["deleted", "kept", "other-namespace"],
+)
+def test_only_ray_jobs_of_the_namespace_that_are_being_deleted_make_room(
+    namespace: str, deleting: bool, preempted: bool
+) -> None:
+    """A RayJob without a running job may exist for a long time, for example by `ttl.cluster`."""
+    queue = Queue(2)
+    queue.run("low")
+    queue.queue.update_usage((namespace, "ended"), running=True, deleting=deleting)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") == ("urgent" if preempted else None)
 
 
 def test_job_without_an_own_ray_job_is_not_preempted() -> None:
@@ -438,6 +456,42 @@ def test_driver_that_has_ended_is_not_preempted() -> None:
     job.set_report(JobState.SUCCEEDED, rows=10)
     job.reconcile()
     assert job.phase == "Succeeded"
+
+
+def test_attempt_that_has_failed_is_not_preempted() -> None:
+    job = ReconcileLoop()
+    job.run()
+    job.preemptor = URGENT
+    job.report = None
+    job.set_kuberay_status(jobStatus="FAILED", jobDeploymentStatus="Failed")
+    job.reconcile(REPORT_GRACE_SECONDS)
+    assert (job.phase, job.attempt["outcome"], job.status["failedAttempts"]) == (
+        "Failed", "Failed", 1,
+    )  # fmt: skip
+
+
+def test_attempt_whose_deadline_has_passed_is_not_preempted() -> None:
+    job = ReconcileLoop(deadlines={"active": "1h"})
+    job.run()
+    job.preemptor = URGENT
+    job.reconcile(7200)
+    assert (job.phase, job.reason) == ("Failed", "DeadlineExceeded")
+
+
+def test_finalizing_attempt_is_not_preempted() -> None:
+    job = ReconcileLoop()
+    job.finalize()
+    job.preemptor = URGENT
+    job.reconcile()
+    assert job.phase == "Finalizing"
+    assert not entry_of(JobView.of(job_body(status=job.status)), Cluster()).preemptible
+
+
+def test_preempted_job_that_ends_reserves_no_slot() -> None:
+    job = preempted()
+    job.spec["deadlines"] = {"total": "1h"}
+    job.reconcile(7200)
+    assert (job.phase, "slotReservedFor" in job.status) == ("Failed", False)
 
 
 def test_preempted_job_can_be_suspended() -> None:

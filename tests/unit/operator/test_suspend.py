@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -289,6 +290,18 @@ def test_ended_ray_job_frees_its_slot_while_kuberay_is_down() -> None:
     loop.pods = ()
     assert loop.reconcile(SUSPEND_POLL_SECONDS).release_clusters == (), "it is released once"
     assert loop.phase == "Suspended"
+
+
+def test_ray_job_is_not_deleted_again_while_its_pods_are_being_deleted() -> None:
+    loop = ReconcileLoop()
+    loop.start()
+    loop.set_kuberay_status(rayClusterName="job-1-cluster")
+    loop.ray_job["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
+    suspend(loop)
+    loop.pods = pods()
+    assert names(loop.reconcile().delete_ray_jobs) == ["job-1"]
+    loop.pods = tuple(replace(pod, deleting=True) for pod in loop.pods)
+    assert loop.reconcile().delete_ray_jobs == ()
 
 
 def test_suspended_time_before_a_late_pod_is_counted() -> None:

@@ -105,6 +105,7 @@ class Cache:
         if known.get(ray_job.name) is ray_job:
             known[ray_job.name] = replace(ray_job, deleting=True)
             self._last_event[key[0], ray_job.name] = -inf
+            self._update_usage(key)
 
     def _update_usage(self, key: Key) -> None:
         """Update what depends on the live RayJobs of a job.
@@ -114,7 +115,9 @@ class Cache:
         """
         known = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in known if ray_job.owner_uid and not ray_job.ended]
-        self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))
+        own = [ray_job for ray_job in live if not ray_job.queue]
+        deleting = all(ray_job.deleting for ray_job in own)
+        self.admission_queue.update_usage(key, bool(own), deleting)
         (
             self._active_drivers.add
             if any(ray_job.driver_started for ray_job in live)

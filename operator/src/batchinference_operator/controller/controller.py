@@ -200,7 +200,8 @@ class Controller:
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
             self.cache.mark_deleting(job.key, ray_job)
-            logger.info("deleted RayJob %s", ray_job.name)
+            if not ray_job.deleting:
+                logger.info("deleted RayJob %s", ray_job.name)
         try:
             await self._validate(job.key, actions.dry_run)
             ray_job_created = await self._create(actions.create)

@@ -90,6 +90,8 @@ class AdmissionQueue:
     """Called for each job that may be admitted now."""
     _entries: dict[Key, QueueEntry] = field(default_factory=dict)
     _with_pods: set[Key] = field(default_factory=set)
+    _deleting: set[Key] = field(default_factory=set)
+    """The jobs of which all RayJobs are being deleted."""
     _admitted: dict[Key, str] = field(default_factory=dict)
     _running: set[Key] = field(default_factory=set)
     _running_per_namespace: Counter[str] = field(default_factory=Counter)
@@ -112,9 +114,11 @@ class AdmissionQueue:
             self._entries[key] = entry
         self._reindex(key, self._reservations.update(key, before) if self.limits.preemption else ())
 
-    def update_usage(self, key: Key, running: bool) -> None:
-        """Record whether a job has RayJobs that have not ended, even if the job itself is gone."""
+    def update_usage(self, key: Key, running: bool, deleting: bool = False) -> None:
+        """Record whether a job has RayJobs that have not ended, and whether these are being
+        deleted, even if the job itself is gone."""
         if self.limits.limited:
+            (self._deleting.add if running and deleting else self._deleting.discard)(key)
             (self._with_pods.add if running else self._with_pods.discard)(key)
             self._reindex(key, [self._reservations.preemptor(key)])
 
@@ -162,7 +166,7 @@ class AdmissionQueue:
         taken = self._reservations.preempted_by(key)
         if not self.limits.preemption or taken or key not in self._positions:
             return
-        if self._exceeded(key[0]) or self._decide(key, self._becoming_free()).admitted:
+        if self._exceeded(key[0]) or self._decide(key, self._becoming_free(key[0])).admitted:
             return
         slot = choose_slot(self._slots(key[0]), self._entries[key].priority)
         if slot is not None:
@@ -197,18 +201,19 @@ class AdmissionQueue:
             preemptor, entry = self._reservations.preemptor(key), self._entries.get(key)
             if preemptor is not None and preemptor not in self._admitted:
                 yield Slot(key, self._entries[preemptor].priority)
-            elif preemptor is None and entry and entry.running and not entry.stopping:
+            elif preemptor is None and entry and entry.preemptible:
                 yield Slot(key, entry.priority, entry.started_at)
 
-    def _becoming_free(self) -> Counter[str]:
-        """Return how many slots of each namespace jobs hold that end without preemption."""
-        return Counter(
-            key[0]
-            for key in self._running
-            if self._holds_slot(key)
+    def _becoming_free(self, namespace: str) -> int:
+        """Return how many slots of a namespace are held by jobs that are being stopped or whose
+        RayJobs are being deleted, without those of preempted jobs."""
+        return sum(
+            key[0] == namespace
+            and self._holds_slot(key)
             and key not in self._admitted
-            and ((entry := self._entries.get(key)) is None or entry.stopping or not entry.running)
+            and (key in self._deleting or (key in self._entries and self._entries[key].stopping))
             and self._reservations.preemptor(key) is None
+            for key in self._running
         )
 
     def _has_reserved_slot(self, key: Key) -> bool:
@@ -269,10 +274,9 @@ class AdmissionQueue:
         if not waiting:
             del self._waiting[key[0]]
 
-    def _decide(self, key: Key, free: Counter[str] | None = None) -> AdmissionDecision:
-        """Return the decision if so many slots of each namespace become free."""
-        free = free or Counter()
-        room, own = self._capacity() + free.total(), self._namespace_capacity(key[0]) + free[key[0]]
+    def _decide(self, key: Key, free: int = 0) -> AdmissionDecision:
+        """Return the decision if this number of slots of its namespace becomes free."""
+        room, own = self._capacity() + free, self._namespace_capacity(key[0]) + free
         if key not in self._positions:
             return AdmissionDecision(
                 0, admitted=False, why="the pods of its last attempt still exist"
@@ -284,7 +288,7 @@ class AdmissionQueue:
             why = f"in namespace {key[0]} only {limit} may run at a time"
             return AdmissionDecision(before[key[0]], admitted=False, why=why)
         ahead = sum(
-            min(count, self._namespace_capacity(name) + free[name])
+            min(count, own if name == key[0] else self._namespace_capacity(name))
             for name, count in before.items()
         )
         why = f"only {self.limits.total} may run at a time"

@@ -48,11 +48,11 @@ def owned_live(observed: Observed) -> list[RayJobView]:
 
 
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs that are being deleted while their clusters still have pods.
+    """Return the RayJobs that are being deleted while pods of their clusters are not.
 
     This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
     """
-    clusters = {pod.cluster for pod in observed.pods if pod.ended is None}
+    clusters = {pod.cluster for pod in observed.pods if pod.ended is None and not pod.deleting}
     return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)
 
 

@@ -6,7 +6,6 @@ from datetime import datetime
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
@@ -18,13 +17,16 @@ PREEMPTED = Cause.PREEMPTED.value
 """The outcome of a preempted attempt, and the reason while the job waits for the next one."""
 
 
-def preempt(observed: Observed, now: datetime) -> Actions | None:
+def preempt(observed: Observed, synced: Actions, now: datetime) -> Actions | None:
     """Return the actions that end the running attempt; None if the job is not preempted.
 
-    The status says so first, so that the removal is not taken for a failure.
+    `synced` are the actions without preemption. An attempt that ends or is in the phase Finalizing
+    by them is not preempted. The status says so first, so that the removal is not taken for a
+    failure.
     """
     job, preemptor = observed.job, observed.preemptor
-    if preemptor is None or not is_running(job.status) or driver_ended(observed):
+    status = synced.status or job.status
+    if preemptor is None or not is_running(status) or status["phase"] == Phase.FINALIZING:
         return None
     message = f"preempted by job {preemptor.name} with priority {preemptor.priority}"
     update = StatusUpdate(Phase.SUSPENDING, Summary(PREEMPTED, message))

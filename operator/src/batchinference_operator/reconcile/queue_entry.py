@@ -31,6 +31,13 @@ class QueueEntry:
     """When its last attempt started."""
     reserved_for: str = ""
     """The job of the same namespace for which the slot of this preempted job is reserved."""
+    finalizing: bool = False
+    """Whether its driver has processed all rows."""
+
+    @property
+    def preemptible(self) -> bool:
+        """Whether another job may take its slot."""
+        return self.running and not (self.stopping or self.finalizing)
 
 
 def local_queue_of(job: JobView, platform: Cluster) -> str | None:
@@ -59,4 +66,5 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
         stopping or suspending,
         started_at=(last_attempt(job.status) or {}).get("startTime", ""),
         reserved_for=job.status.get("slotReservedFor", ""),
+        finalizing=job.status.get("phase") == Phase.FINALIZING,
     )

@@ -51,5 +51,6 @@ def _decide(observed: Observed, policies: Policies, config: Config, now: datetim
     if policies.suspend and not driver_ended(observed):
         return suspend(observed, now)
     if is_running(observed.job.status):
-        return preempt(observed, now) or sync_attempt(observed, policies, config, now)
+        synced = sync_attempt(observed, policies, config, now)
+        return preempt(observed, synced, now) or synced
     return start_attempt(observed, policies, config, now)

@@ -44,6 +44,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     if not (summary.complete or summary.failed):
         status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:
+        status.pop("slotReservedFor", None)
         status.setdefault("completionTime", _end(status, ended_at(ray_job, report), now))
         if "progress" in status and report is None:
             # without the driver's final report, the completed share of the rows is unknown

@@ -26,7 +26,7 @@ def preempt(observed: Observed, synced: Actions, now: datetime) -> Actions | Non
     """
     job, preemptor = observed.job, observed.preemptor
     status = synced.status or job.status
-    if preemptor is None or not is_running(status) or status["phase"] == Phase.FINALIZING:
+    if preemptor is None or not is_running(status) or status.get("phase") == Phase.FINALIZING:
         return None
     message = f"preempted by job {preemptor.name} with priority {preemptor.priority}"
     update = StatusUpdate(Phase.SUSPENDING, Summary(PREEMPTED, message))

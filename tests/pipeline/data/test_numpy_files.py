@@ -113,6 +113,11 @@ def test_error_of_a_row_has_the_value_and_what_to_do() -> None:
     }
 
 
+def test_lists_of_times_in_an_unknown_zone_are_failed_rows() -> None:
+    times = pa.array([[0], [0, None]], pa.list_(pa.timestamp("us", "Nowhere/Unknown")))
+    assert set(NumpyWriter().unwritable(pa.table({"times": times}))) == {0, 1}
+
+
 def test_first_rows_of_an_output_are_shown(tmp_path: Path) -> None:
     table = pa.table({"n": [1, 2], "v": [[0.5], [1.5]]})
     for name, chosen in (("part-a", table), ("part-b", table.select(["n"]))):

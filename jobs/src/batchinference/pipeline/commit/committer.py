@@ -27,7 +27,7 @@ from batchinference.pipeline.commit.manifest import (
 )
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, unpack_ids
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, delete_all
 
 PUT_THREADS = 8
 
@@ -134,8 +134,7 @@ def _removed_on_error() -> Iterator[list[Location]]:
         yield written
     except BaseException:
         with suppress(Exception):  # the first error is the one to report
-            for file in written:
-                file.delete()
+            delete_all(written)
         raise
 
 

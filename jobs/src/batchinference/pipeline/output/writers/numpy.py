@@ -8,6 +8,7 @@ import reprlib
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +48,7 @@ class NumpyWriter:
             common = max(known, key=lambda shape: known[shape], default=())
             for row, shape in enumerate(shapes):
                 if shape is None:
-                    errors.setdefault(row, _no_form(name, column[row]))
+                    errors.setdefault(row, _no_form(name, values_of(column.slice(row, 1))[0]))
                 elif shape != common:
                     errors.setdefault(row, _other_shape(name, shape, common))
         return errors
@@ -99,9 +100,8 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         )
 
 
-def _no_form(name: str, value: pa.Scalar) -> UnwritableValue:
-    given = value.as_py()
-    text = "null" if given is None else reprlib.repr(given)
+def _no_form(name: str, value: Any) -> UnwritableValue:
+    text = "null" if value is None else reprlib.repr(value)
     return UnwritableValue(
         f"write: a NumPy array cannot hold the value of column '{name}' ({text}). In a step, "
         "replace nulls, texts that end in NUL and nested lists of different lengths"

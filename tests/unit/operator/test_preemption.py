@@ -133,6 +133,18 @@ def test_job_is_not_preempted(fields: dict[str, Any], why: str) -> None:
     assert queue.preemptor("low", fields.get("namespace", "team")) is None, why
 
 
+def test_another_job_is_preempted_if_the_chosen_one_becomes_finalizing() -> None:
+    queue = Queue(2)
+    queue.run("low")
+    queue.run("middle", priority=1)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") is not None
+    queue.run("low", finalizing=True)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") is None
+    assert queue.preemptor("middle") is not None
+
+
 def test_no_job_is_preempted_if_one_that_is_stopping_makes_room() -> None:
     queue = Queue(2)
     queue.run("low")

@@ -87,7 +87,7 @@ class Reservations:
         changed = recorded != _recorded_preemptor(before)
         if recorded and changed:
             self._preemptors[key] = key[0], recorded
-        elif not recorded and (changed or entry is None or not entry.running):
+        elif not recorded and (changed or not (entry and entry.running and not entry.finalizing)):
             self._preemptors.pop(key, None)
         concerned.add(self._preemptors.get(key))
         if before is not None and (entry is None or not entry.waiting):

@@ -17,7 +17,7 @@ GATED, PAUSED, LONG = 400, 1200, 2000
 SLOT = "batchinference.test/slot"
 """A label of the node. Pods that select it are pending until `open_slot` has set it."""
 CODE = """
-import os, time
+import os, socket, time
 from pyarrow.fs import FileType, S3FileSystem  # every version of the pipeline has it
 
 class Slow:
@@ -29,6 +29,9 @@ class Slow:
             while store.get_file_info(gate.removeprefix("s3://")).type == FileType.NotFound:
                 time.sleep(0.5)
         return batch
+
+def prepare(row):
+    return {**row, "prepared_on": socket.gethostname()}
 
 def divide(batch):
     raise ZeroDivisionError("no row can be divided today")

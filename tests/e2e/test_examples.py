@@ -16,20 +16,26 @@ Job = dict[str, Any]
 GPU = "nvidia.com/gpu"
 
 
-def test_image_classification_scales_from_zero_to_two_gpus(
+def test_image_classification_scales_to_two_gpus_and_decodes_only_on_cpu_workers(
     kubectl: Kubectl,
     example: Callable[..., Example],
     create: Callable[[Job], str],
+    own_code: Job,
     tmp_path: Path,
 ) -> None:
     classification = example("image-classification")
     job = classification.job()
-    job["spec"]["steps"][1]["replicas"] = {"min": 2, "max": 2}
+    truth, classify, slim = job["spec"]["steps"]
+    classify["replicas"] = {"min": 2, "max": 2}
+    prepare = {"name": "prepare", "python": {"callable": "slow:prepare", "method": "map"}}
+    job["spec"] |= {"steps": [truth, prepare, classify, slim], "cluster": own_code}
     status = kubectl.wait_complete(create(job), JOB_END)
     group = gpu_group(kubectl.get("rayjob", status["rayJobName"]))
     assert group["minReplicas"] == group["replicas"] == 0
     assert len(created_pods(kubectl, status["rayClusterName"], group["groupName"])) == 2
     rows = classification.rows(tmp_path)
+    decoding_pods = {row.pop("prepared_on") for row in rows}
+    assert not [pod for pod in decoding_pods if group["groupName"] in pod]
     assert_same_rows(rows, classification.rows_made_here())
     right = [row["prediction"]["label"] == row["folder"] for row in rows]
     assert sum(right) >= 0.95 * status["counts"]["written"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster.deployment import CHART
+from support.cluster.deployment import CHART, ROOT
 from support.documents.minimal import document
 from support.engines import kubebuilder_assets, program
 from support.servers.api_server import ApiServer, Namespace
@@ -76,20 +77,45 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     assert row.split()[0] == "shown"  # a job without a status
     namespace.patch_status("BatchInference", "shown", STATUS)
     header, row = kubectl("get", "bi").splitlines()
-    columns = ["NAME", "PHASE", "%", "ROWS", "FAILED", "ROWS/S", "ETA", "ATTEMPTS", "AGE"]
-    assert header.split() == columns
+    columns = "NAME PHASE REASON % ROWS FAILED ROWS/S ETA ATTEMPTS AGE"
+    assert header.split() == columns.split()
     *shown, age = row.split()
-    assert shown == ["shown", "Running", "41", "410", "3", "12.5", "47s", "2"]
+    assert shown == ["shown", "Running", "Word", "41", "410", "3", "12.5", "47s", "2"]
     assert age.endswith("s")
     header, row = kubectl("get", "all", "--output", "wide").splitlines()
-    assert header.split()[-4:] == ["REASON", "GPUS", "RAYJOB", "MESSAGE"]
-    assert row.split()[9:12] == ["Word", "8", "shown-1"]
+    assert header.split()[-3:] == ["GPUS", "RAYJOB", "MESSAGE"]
+    assert row.split()[10:12] == ["8", "shown-1"]
     assert row.endswith("rows are being processed")
     namespace.create(document("other"))
     selected = ["get", "bi", "--output", "name", "--field-selector"]
     names = [kubectl(*selected, f"status.phase{operator}Running") for operator in ("=", "!=")]
     assert [name.strip().rpartition("/")[2] for name in names] == ["shown", "other"]
     kubectl("wait", "--for=condition=Complete", "batchinference/shown", "--timeout=5s")
+
+
+def test_kubectl_sorts_jobs_by_the_documented_paths(namespace: Namespace, kubectl: Any) -> None:
+    """The status of the first job is missing, and those of the others grow from job to job."""
+    names = ["c", "b", "a"]
+    for number, name in enumerate(names):
+        namespace.create(document(name))
+        status = {
+            **STATUS,
+            "phase": ["Failed", "Running", "Succeeded"][number],
+            "conditions": [{**condition("Ready", "False", ""), "reason": f"Word{number}"}],
+            "progress": {"rows": number, "percent": number},
+            "startTime": f"2026-01-01T00:00:0{number}Z",
+            "gpuSeconds": number,
+        }
+        if number:
+            namespace.patch_status("BatchInference", name, status)
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    paths = re.findall(r"^\| `'?(\.[^`']+)'?` \| ", page, re.MULTILINE)
+    assert len(paths) == 6
+    for path in paths:
+        rows = kubectl("get", "bi", f"--sort-by={path}", "--no-headers").splitlines()
+        found = [row.split()[0] for row in rows]
+        by_age = path == ".metadata.creationTimestamp"  # may be equal
+        assert by_age or found == names, path
 
 
 def test_kubectl_explains_the_fields(kubectl: Any) -> None:

@@ -141,10 +141,10 @@ def test_progress_is_reported_while_rows_are_done_and_never_decreases(
 
 def test_get_shows_the_result_of_a_complete_job(kubectl: Kubectl, recording: Recording) -> None:
     header, line = kubectl("get", "bi", NAME).splitlines()
-    columns = ["NAME", "PHASE", "%", "ROWS", "FAILED", "ROWS/S", "ETA", "ATTEMPTS", "AGE"]
-    assert header.split() == columns
-    phase, percent, rows, failed, rate = line.split()[1:6]
-    assert (phase, percent, failed) == ("Succeeded", "100", "0")
+    columns = "NAME PHASE REASON % ROWS FAILED ROWS/S ETA ATTEMPTS AGE"
+    assert header.split() == columns.split()
+    phase, reason, percent, rows, failed, rate = line.split()[1:7]
+    assert (phase, reason, percent, failed) == ("Succeeded", "Succeeded", "100", "0")
     assert int(rows) == recording.complete["counts"]["read"]
     assert float(rate) > 0
 

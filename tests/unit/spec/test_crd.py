@@ -95,9 +95,9 @@ def test_crd_names_and_version() -> None:
 def test_printer_columns() -> None:
     columns = {column["name"]: column for column in VERSION["additionalPrinterColumns"]}
     usual = [name for name, column in columns.items() if "priority" not in column]
-    assert usual == ["Phase", "%", "Rows", "Failed", "Rows/s", "ETA", "Attempts", "Age"]
+    assert usual == ["Phase", "Reason", "%", "Rows", "Failed", "Rows/s", "ETA", "Attempts", "Age"]
     rest = [name for name in columns if name not in usual]
-    assert rest == ["Reason", "GPUs", "RayJob", "Message"]
+    assert rest == ["GPUs", "RayJob", "Message"]
     age = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
     assert columns["Age"] == age
 

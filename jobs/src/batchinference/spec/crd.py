@@ -24,6 +24,7 @@ from batchinference.spec.steps import Step, to_alias
 NAME = f"{PLURAL}.{GROUP}"
 PRINTER_COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
+    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 0),
     ("%", "integer", ".status.progress.percent", 0),
     ("Rows", "integer", ".status.progress.rows", 0),
     ("Failed", "integer", ".status.counts.failed", 0),
@@ -31,7 +32,6 @@ PRINTER_COLUMNS = (
     ("ETA", "string", ".status.progress.eta", 0),
     ("Attempts", "integer", ".status.attempt", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
-    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 1),
     ("GPUs", "integer", ".status.gpus", 1),
     ("RayJob", "string", ".status.rayJobName", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),

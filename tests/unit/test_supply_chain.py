@@ -65,16 +65,68 @@ def test_images_have_one_base_pinned_by_digest() -> None:
     assert PINNED_IMAGE.match(named[0])
 
 
+def workflow(name: str) -> dict[str, Any]:
+    # YAML reads the key `on` as true
+    found: dict[str, Any] = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())
+    return found
+
+
+def steps() -> list[dict[str, Any]]:
+    """Return the steps of all workflows."""
+    jobs = [job for file in WORKFLOWS for job in workflow(file.stem)["jobs"].values()]
+    return [step for job in jobs for step in job["steps"]]
+
+
 def test_actions_of_workflows_are_pinned_by_commit() -> None:
-    used = [
-        step["uses"]
-        for file in WORKFLOWS
-        for job in yaml.safe_load(file.read_text())["jobs"].values()
-        for step in job["steps"]
-        if "uses" in step
-    ]
+    used = [step["uses"] for step in steps() if "uses" in step]
     assert used
     assert [action for action in used if not PINNED_ACTION.match(action)] == []
+
+
+def test_workflows_write_only_packages_and_only_for_tags() -> None:
+    for file in WORKFLOWS:
+        assert workflow(file.stem)["permissions"] == {"contents": "read"}
+    writing = {
+        file.stem
+        for file in WORKFLOWS
+        for job in workflow(file.stem)["jobs"].values()
+        if "write" in job.get("permissions", {}).values()
+    }
+    assert writing == {"publish"}
+    assert workflow("publish")[True] == {"push": {"tags": ["v*"]}}
+    for job in workflow("publish")["jobs"].values():
+        assert job["permissions"] == {
+            "contents": "read", "packages": "write", "id-token": "write",
+        }  # fmt: skip
+    kept = [step for step in steps() if "checkout" in step.get("uses", "")]
+    assert all(step["with"] == {"persist-credentials": False} for step in kept)
+
+
+def test_scripts_of_workflows_contain_no_text_of_users() -> None:
+    """The name of a branch would become a part of the script."""
+    inserted = re.compile(r"\$\{\{\s*([^}]*?)\s*\}\}")
+    found = {name for step in steps() for name in inserted.findall(step.get("run", ""))}
+    assert found <= {"matrix.name"}
+
+
+def test_workflows_run_existing_targets() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    called = {
+        name
+        for step in steps()
+        for name in re.findall(r"^make ([a-z0-9-]+)", step.get("run", ""), re.MULTILINE)
+    }
+    assert {"audit", "sbom", "images", "kind-up", "e2e"} <= called <= targets
+
+
+def test_published_images_and_chart_are_signed_by_digest() -> None:
+    for job, signed in (("images", "$IMAGE"), ("chart", "$PACKAGE")):
+        scripts = [step.get("run", "") for step in workflow("publish")["jobs"][job]["steps"]]
+        assert f'cosign sign --yes "{signed}"' in scripts
+        assert any(f'echo "{signed[1:]}=' in script and "digest" in script for script in scripts)
+    (build,) = (step["run"] for step in steps() if "buildx build" in step.get("run", ""))
+    assert "--sbom=true" in build
+    assert "--provenance=mode=max" in build
 
 
 def test_the_demo_refuses_other_weights_than_the_hub_publishes(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ def check_metrics(text: str) -> None:
     assert value("api_requests_total", "patch", "batchinferences/status", "200") == 1
     assert value("api_requests_total", "watch", "pods", "200") == 1, "kopf's requests count too"
     assert value("status_writes_total", "written") == 1
-    assert value("jobs", "Starting") == 1
+    assert value("jobs", NAMESPACE, "Starting") == 1
     assert value("queue_depth") == 0
     assert (value("reconcile_seconds_count") or 0) >= 1
     assert found["process_resident_memory_bytes", frozenset()] > 0

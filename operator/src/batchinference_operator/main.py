@@ -73,7 +73,7 @@ async def operate(settings: OperatorSettings) -> None:
     if (task := asyncio.current_task()) is not None:
         # the kernel does not end the first process of a container by default; kopf replaces this
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    metrics = Metrics()
+    metrics = Metrics(settings.metrics_namespaces)
     client = ApiClient(await _connection(2 * settings.workers))
     client.user_agent = USER_AGENT
     async with client:
@@ -107,7 +107,7 @@ async def _lead(
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
         controller = Controller(api, poller, reconcile_config, cache, telemetry=telemetry)
-        metrics.add_operator(controller.queue, cache.phases)
+        metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
         await _prime(controller, settings, left_out)
         await _run(controller, poller, KopfLogin(watches, metrics.record_request), settings)

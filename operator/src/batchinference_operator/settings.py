@@ -16,6 +16,7 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
 from batchinference_operator.kube.leader_election import Identity
 from batchinference_operator.kube.rate_limiter import BURST, QPS
+from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.platform_policy import PlatformPolicy
@@ -68,6 +69,8 @@ class OperatorSettings(BaseSettings):
     """Number of requests that may be sent at once after an idle period."""
     health_port: int = 8080
     """Port of the health endpoints and the metrics."""
+    metrics_namespaces: int = Field(default=MAX_NAMESPACES, ge=1, le=10_000)
+    """Maximum number of namespaces with metrics of their own. The others share a label value."""
     watch_seconds: int = Field(default=60, ge=1, le=600)
     """Seconds after which the API server ends a watch, which then starts over. A watch without an
     answer for three times as long is dead."""

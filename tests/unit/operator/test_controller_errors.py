@@ -99,7 +99,7 @@ async def test_api_server_outage_logs_one_warning_per_attempt(
         await asyncio.sleep(10)
     tries = harness.count("create ConfigMap")
     assert tries > 3
-    for kind, count in {"unreachable": tries, "error": None, "refused": None}.items():
+    for kind, count in {"unreachable": tries, "error": 0, "refused": 0}.items():
         name = "batchinference_reconcile_errors_total"
         assert metrics.registry.get_sample_value(name, {"kind": kind}) == count, kind
     logged = warnings(caplog)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
@@ -12,7 +14,9 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import Conflict
+from batchinference_operator.observability.job_metrics import JobMetrics
 from batchinference_operator.observability.metrics import Metrics, described
+from batchinference_operator.reconcile.job_summary import JobSummary
 from support.operator.harness import Harness
 from support.operator.objects import job_body
 from support.operator.virtual_time import in_virtual_time
@@ -55,11 +59,18 @@ def test_request_without_an_answer_is_counted() -> None:
     assert value(metrics, "api_request_seconds_sum", **labels) == 30
 
 
-def test_every_cause_starts_at_zero() -> None:
+def test_counters_of_a_namespace_start_at_zero() -> None:
     """Prometheus does not see an increase in a series that starts at 1."""
-    registry, name = Metrics().registry, "batchinference_attempts_total"
-    labels = [{"outcome": "Failed", "cause": cause.value} for cause in Cause]
-    assert [one for one in labels if registry.get_sample_value(name, one) != 0] == []
+    metrics = Metrics()
+    metrics.add_operator(WorkQueue[str](), lambda: [JobSummary("team", Phase.PENDING)])
+    list(metrics.registry.collect())  # the first scrape after the first job
+    found = metrics.registry.get_sample_value
+    for name in ("rows_finished", "rows_failed", "gpu_seconds", "cpu_seconds"):
+        assert found(f"batchinference_{name}_total", {"namespace": "team"}) == 0
+    for name in ("attempts", "attempt_gpu_seconds"):
+        for cause in Cause:
+            labels = {"namespace": "team", "outcome": "Failed", "cause": cause.value}
+            assert found(f"batchinference_{name}_total", labels) == 0
 
 
 @pytest.mark.parametrize(
@@ -72,8 +83,9 @@ async def test_metrics_of_a_finished_job(
 ) -> None:
     async with harness.recorded_operator() as metrics:
         await harness.finish_job(state)
-    assert value(metrics, "attempts_total", outcome=state.value.capitalize(), cause=cause) == 1
-    assert rows is None or value(metrics, "rows_finished_total") == rows
+    end = {"namespace": "team", "outcome": state.value.capitalize(), "cause": cause}
+    assert value(metrics, "attempts_total", **end) == 1
+    assert rows is None or value(metrics, "rows_finished_total", namespace="team") == rows
     written = value(metrics, "status_writes_total", result="written")
     assert written == harness.count("patch status")
     assert value(metrics, "reconcile_seconds_count") >= written
@@ -97,12 +109,35 @@ async def test_conflicts_are_counted(harness: Harness) -> None:
 
 def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
     metrics = Metrics()
-    first = {"gpuSeconds": 10, "cpuSeconds": 40, "progress": {"rows": 7}}
-    metrics.record_status_change({}, first)
-    metrics.record_status_change(first, {**first, "gpuSeconds": 25})
-    assert value(metrics, "gpu_seconds_total") == 25
-    assert value(metrics, "cpu_seconds_total") == 40
-    assert value(metrics, "rows_finished_total") == 7
+    first = {"gpuSeconds": 10, "cpuSeconds": 40, "progress": {"rows": 7}, "counts": {"failed": 2}}
+    lost = {"number": 1, "outcome": "Failed", "cause": "NodeLost", "gpuSeconds": 25}
+    metrics.jobs.record_status_change("team", {}, first)
+    metrics.jobs.record_status_change(
+        "team", first, {**first, "gpuSeconds": 25, "attempt": 1, "attempts": [lost]}
+    )
+    assert value(metrics, "gpu_seconds_total", namespace="team") == 25
+    assert value(metrics, "cpu_seconds_total", namespace="team") == 40
+    assert value(metrics, "rows_finished_total", namespace="team") == 7
+    assert value(metrics, "rows_failed_total", namespace="team") == 2
+    end = {"namespace": "team", "outcome": "Failed", "cause": "NodeLost"}
+    assert value(metrics, "attempt_gpu_seconds_total", **end) == 25
+
+
+def test_namespaces_above_the_limit_share_one_series() -> None:
+    """Each namespace has its own series, so a platform with many must not overload Prometheus."""
+    metrics = Metrics(max_namespaces=2)
+    names = ["a", "b", "c", "d", "a"]
+    metrics.add_operator(
+        WorkQueue[str](), lambda: [JobSummary(name, Phase.RUNNING) for name in names]
+    )
+    for name in names:
+        metrics.jobs.record_status_change(name, {}, {"progress": {"rows": 1}})
+    shares = {"a": 2, "b": 1, "_other": 2}
+    for name, count in shares.items():
+        assert value(metrics, "jobs", namespace=name, phase="Running") == count
+        assert value(metrics, "rows_finished_total", namespace=name) == count
+    labelled = [s.labels for f in metrics.registry.collect() for s in f.samples]
+    assert {labels["namespace"] for labels in labelled if "namespace" in labels} == set(shares)
 
 
 def ended(name: str, kind: str) -> dict[str, object]:
@@ -116,11 +151,56 @@ def test_jobs_are_counted_by_phase() -> None:
     cache.set_job(job_body("running", uid="running", status={"phase": "Running"}))
     cache.set_job(ended("good", "Complete"))
     cache.set_job(ended("bad", "Failed"))
-    metrics.add_operator(WorkQueue[str](), cache.phases)
-    counts = {phase.value: value(metrics, "jobs", phase=phase) for phase in Phase}
+    metrics.add_operator(WorkQueue[str](), cache.summaries)
+    counts = {phase.value: value(metrics, "jobs", namespace="team", phase=phase) for phase in Phase}
     assert {phase: count for phase, count in counts.items() if count} == {
         "Pending": 1, "Running": 1, "Succeeded": 1, "Failed": 1,
     }  # fmt: skip
+
+
+START = "2026-01-01T00:00:00Z"
+
+
+def waiting(name: str, created: str = START, **status: object) -> dict[str, object]:
+    body = job_body(name, uid=name, status=status)
+    body["metadata"]["creationTimestamp"] = created
+    return body
+
+
+def test_waiting_jobs_are_counted_by_reason_with_the_longest_wait() -> None:
+    cache, registry = Cache(), CollectorRegistry()
+    jobs = JobMetrics(registry, 10, lambda: datetime(2026, 1, 1, 1, tzinfo=UTC))
+    jobs.set_jobs(cache.summaries)
+
+    def ready(reason: str) -> list[dict[str, str]]:
+        return [{"type": "Ready", "status": "False", "reason": reason}]
+
+    def longest() -> float | None:
+        name = "batchinference_longest_wait_seconds"
+        return registry.get_sample_value(name, {"namespace": "team"})
+
+    cache.set_job(waiting("running", phase="Running", conditions=ready("Running"), gpus=8))
+    cache.set_job(waiting("paused", phase="Suspended", conditions=ready("Suspended")))
+    assert longest() == 0
+    resumed = {"type": "Suspended", "status": "False", "lastTransitionTime": "2026-01-01T00:40:00Z"}
+    conditions = [*ready("Unschedulable"), resumed]
+    cache.set_job(waiting("resumed", phase="Pending", conditions=conditions))
+    assert longest() == 20 * 60
+    retried = {"number": 1, "outcome": "Failed", "completionTime": "2026-01-01T00:30:00Z"}
+    cache.set_job(
+        waiting("retried", phase="Retrying", conditions=ready("Retrying"), attempts=[retried])
+    )
+    assert longest() == 30 * 60
+    cache.set_job(waiting("new", created="2026-01-01T00:15:00Z"))
+    assert longest() == 45 * 60
+
+    def count(reason: str) -> float | None:
+        labels = {"namespace": "team", "reason": reason}
+        return registry.get_sample_value("batchinference_waiting_jobs", labels)
+
+    reasons = ("Unschedulable", "Retrying", "Pending", "Running", "Suspended")
+    assert [count(reason) for reason in reasons] == [1, 1, 1, None, None]
+    assert registry.get_sample_value("batchinference_gpus", {"namespace": "team"}) == 8
 
 
 def test_metric_names_follow_prometheus_conventions() -> None:
@@ -142,4 +222,3 @@ async def test_metrics_have_no_label_per_job(harness: Harness) -> None:
         await harness.start_job()
     exposed = str([list(family.samples) for family in metrics.registry.collect()])
     assert "unmistakable" not in exposed
-    assert "team" not in exposed

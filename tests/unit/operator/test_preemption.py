@@ -613,7 +613,8 @@ async def test_preempted_job_resumes_after_the_job_with_the_higher_priority() ->
         await harness.ray_job("urgent").run()
         await until(lambda: harness.cluster.get("RayJob", "low-2"))
         counted = metrics.registry.get_sample_value(
-            "batchinference_attempts_total", {"outcome": "Preempted", "cause": ""}
+            "batchinference_attempts_total",
+            {"namespace": "team", "outcome": "Preempted", "cause": ""},
         )
     assert counted == 1
     assert "Preempted" in {event["reason"] for event in harness.cluster.events.values()}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 
@@ -14,6 +13,7 @@ from batchinference_operator.controller.keys import Key, key_of, parent_of
 from batchinference_operator.controller.pod_cache import STALE_SECONDS, PodCache
 from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.state import Observed
@@ -201,9 +201,9 @@ class Cache:
         job = self._jobs.get(key)
         return 0 if job is None else job.attempt
 
-    def phases(self) -> Counter[str]:
-        """Return the number of jobs in each phase."""
-        return Counter(job.phase for job in self._jobs.values())
+    def summaries(self) -> Iterable[JobSummary]:
+        """Return all jobs as the metrics count them."""
+        return (job.summary for job in self._jobs.values())
 
 
 def _known(job: JobView, known: CompactJob | None) -> bool:

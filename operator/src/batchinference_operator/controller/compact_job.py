@@ -6,10 +6,9 @@ import json
 from dataclasses import dataclass, replace
 from dataclasses import fields as dataclass_fields
 
-from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
-from batchinference_operator.status.conditions import is_condition_true
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,7 @@ class CompactJob:
     uid: str
     created_at: str
     resource_version: str
-    phase: str
+    summary: JobSummary
     attempt: int
     """The number of the last attempt; 0 if there was none or the job is finished."""
     finished: bool
@@ -27,18 +26,12 @@ class CompactJob:
     def of(cls, job: JobView) -> CompactJob:
         job = _only_the_end(job) if _at_rest(job) else job
         attempt = attempt_number(job.status)
-        known = job.uid, job.created_at, job.resource_version, _phase(job), attempt
+        known = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
         fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
         return cls(*known, job.finished, json.dumps(fields, separators=(",", ":")))
 
     def job(self) -> JobView:
         return JobView(**json.loads(self.fields))
-
-
-def _phase(job: JobView) -> str:
-    if job.finished:
-        return Phase.SUCCEEDED if is_condition_true(job.status, "Complete") else Phase.FAILED
-    return str(job.status.get("phase", Phase.PENDING))
 
 
 def _at_rest(job: JobView) -> bool:

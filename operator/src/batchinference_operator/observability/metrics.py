@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Sized
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
-from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
-from batchinference_operator.status.attempts import newly_ended
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics
+from batchinference_operator.reconcile.job_summary import JobSummary
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _COLLECTION = re.compile(
@@ -26,7 +28,9 @@ _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete
 class Metrics:
     """All metrics of the operator. docs/operations.md describes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_namespaces: int = MAX_NAMESPACES) -> None:
+        # one more series for each counter, which no query needs
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.queue_depth = Gauge(
@@ -44,6 +48,8 @@ class Metrics:
             "server is unavailable or overloaded), or error.",
             "kind",
         )
+        for kind in ("conflict", "refused", "unreachable", "error"):
+            self.reconcile_errors.labels(kind)  # an increase is not visible in a new series
         self.api_requests = self._counter(
             "batchinference_api_requests",
             "Requests to the API server by status code; none if there was no answer.",
@@ -56,22 +62,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.attempts = self._counter(
-            "batchinference_attempts",
-            "Attempts that ended, by outcome (Succeeded, Failed, Suspended or Preempted) and, if "
-            "they failed, by cause.",
-            *("outcome", "cause"),
-        )
-        for cause in Cause:  # a series that starts with the first failure would show no increase
-            self.attempts.labels("Failed", cause.value)
-        self.attempts.labels("Preempted", "")
-        self.rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
-        self.gpu_seconds = self._counter(
-            "batchinference_gpu_seconds", "Seconds of GPUs that jobs have used."
-        )
-        self.cpu_seconds = self._counter(
-            "batchinference_cpu_seconds", "Seconds of CPUs that jobs have used."
-        )
+        self.jobs = JobMetrics(self.registry, max_namespaces)
         self._add_results()
 
     def _add_results(self) -> None:
@@ -107,37 +98,16 @@ class Metrics:
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(name, about, labels, registry=self.registry)
 
-    def add_operator(self, queue: Sized, phases: Callable[[], Counts[str]]) -> None:
+    def add_operator(self, queue: Sized, jobs: Callable[[], Iterable[JobSummary]]) -> None:
         """Add the metrics computed at scrape time: the queue and the jobs."""
         self.queue_depth.set_function(lambda: len(queue))
-        self.registry.register(_Jobs(phases))
+        self.jobs.set_jobs(jobs)
 
     def record_request(self, method: str, path: str, code: int | None, seconds: float) -> None:
         """Record a finished request to the API server; `code` is None if there was no answer."""
         verb, resource = described(method, path)
         self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
         self.api_request_seconds.labels(verb, resource).observe(seconds)
-
-    def record_status_change(self, before: Status, after: Status) -> None:
-        """Record what the difference between two statuses of a job shows."""
-        self.rows.inc(_grown(before.get("progress", {}), after.get("progress", {}), "rows"))
-        self.gpu_seconds.inc(_grown(before, after, "gpuSeconds"))
-        self.cpu_seconds.inc(_grown(before, after, "cpuSeconds"))
-        for attempt in newly_ended(before, after):
-            self.attempts.labels(attempt["outcome"], attempt.get("cause", "")).inc()
-
-
-class _Jobs(Collector):
-    def __init__(self, phases: Callable[[], Counts[str]]) -> None:
-        self._phases = phases
-
-    def collect(self) -> Iterable[Metric]:
-        about = "Jobs by phase. A job before its first reconcile counts as Pending."
-        family = GaugeMetricFamily("batchinference_jobs", about, labels=["phase"])
-        counts = self._phases()
-        for phase in Phase:
-            family.add_metric([phase.value], counts[phase.value])
-        yield family
 
 
 def described(method: str, path: str) -> tuple[str, str]:
@@ -151,7 +121,3 @@ def described(method: str, path: str) -> tuple[str, str]:
     else:
         verb = _VERBS.get(method, "get")
     return verb, found["plural"] + (found["below"] or "")
-
-
-def _grown(before: Status, after: Status, name: str) -> int:
-    return max(0, int(after.get(name, 0)) - int(before.get(name, 0)))

@@ -46,7 +46,7 @@ class Telemetry:
         The statuses are those that were seen, not those that were written, because the answer to a
         write may be lost.
         """
-        self.metrics.record_status_change(before.status, job.status)
+        self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
         if self.recorder is not None:
             events = events_between(before.status, job.status)
             self.recorder.record(job, attempt_number(job.status), events)

@@ -1,0 +1,172 @@
+"""The metrics of jobs, by namespace. The number of their series is limited."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from batchinference.spec.causes import Cause
+from batchinference.spec.phases import Phase
+from batchinference_operator.reconcile.job_summary import JobSummary
+from batchinference_operator.status.attempts import newly_ended
+from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.timestamps import seconds_since
+
+OTHER = "_other"
+"""The label value for all values above the limit. No namespace can have this name."""
+MAX_NAMESPACES = 100
+MAX_REASONS = 100
+_ENDS = [("Succeeded", ""), ("Suspended", ""), ("Preempted", "")]
+_ENDS += [("Failed", cause.value) for cause in Cause]
+
+
+class BoundedLabel:
+    """The values of a label. The first ones are kept, and all others become OTHER."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.values: set[str] = set()
+
+    def value(self, text: str) -> str:
+        if text not in self.values and len(self.values) >= self._limit:
+            text = OTHER
+        self.values.add(text)
+        return text
+
+
+class JobMetrics(Collector):
+    """Counts what jobs do, and computes the current state of all jobs when it is collected."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        max_namespaces: int,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._registry = registry
+        self._now = now
+        self._namespaces = BoundedLabel(max_namespaces)
+        self._reasons = BoundedLabel(MAX_REASONS)
+        self._jobs: Callable[[], Iterable[JobSummary]] = tuple
+        self._attempts = self._counter(
+            "batchinference_attempts",
+            "Attempts that ended, by outcome (Succeeded, Failed, Suspended or Preempted) and, if "
+            "they failed, by cause.",
+            *("outcome", "cause"),
+        )
+        self._attempt_gpu_seconds = self._counter(
+            "batchinference_attempt_gpu_seconds",
+            "GPU seconds of attempts that ended, by outcome and cause.",
+            *("outcome", "cause"),
+        )
+        self._rows = self._counter("batchinference_rows_finished", "Rows that jobs have finished.")
+        self._failed_rows = self._counter(
+            "batchinference_rows_failed", "Rows that failed and have an error record."
+        )
+        self._gpu_seconds = self._counter(
+            "batchinference_gpu_seconds", "Seconds of GPUs that jobs have used."
+        )
+        self._cpu_seconds = self._counter(
+            "batchinference_cpu_seconds", "Seconds of CPUs that jobs have used."
+        )
+
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, ["namespace", *labels], registry=self._registry)
+
+    def set_jobs(self, jobs: Callable[[], Iterable[JobSummary]]) -> None:
+        """Set the function that returns all jobs, and expose their state."""
+        self._jobs = jobs
+        self._registry.register(self)
+
+    def record_status_change(self, namespace: str, before: Status, after: Status) -> None:
+        """Record what the difference between two statuses of a job shows."""
+        label = self._label(namespace)
+        for counter, path in (
+            (self._rows, ("progress", "rows")),
+            (self._failed_rows, ("counts", "failed")),
+            (self._gpu_seconds, ("gpuSeconds",)),
+            (self._cpu_seconds, ("cpuSeconds",)),
+        ):
+            counter.labels(label).inc(max(0, _value(after, *path) - _value(before, *path)))
+        for attempt in newly_ended(before, after):
+            end = attempt["outcome"], attempt.get("cause", "")
+            self._attempts.labels(label, *end).inc()
+            self._attempt_gpu_seconds.labels(label, *end).inc(attempt.get("gpuSeconds", 0))
+
+    def _label(self, namespace: str) -> str:
+        """Return the label of a namespace. All of its counters start at 0.
+
+        Prometheus sees no increase in a series that starts with the first failure.
+        """
+        known = len(self._namespaces.values)
+        label = self._namespaces.value(namespace)
+        if len(self._namespaces.values) > known:
+            for counter in (self._rows, self._failed_rows, self._gpu_seconds, self._cpu_seconds):
+                counter.labels(label)
+            for end in _ENDS:
+                self._attempts.labels(label, *end)
+                self._attempt_gpu_seconds.labels(label, *end)
+        return label
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield the gauges. A namespace that has no jobs any more keeps its zeros."""
+        phases, waiting = Counts[tuple[str, ...]](), Counts[tuple[str, ...]]()
+        gpus = Counts[str]()
+        oldest: dict[str, str] = {}
+        for job in self._jobs():
+            label = self._label(job.namespace)
+            phases[label, job.phase] += 1
+            gpus[label] += job.gpus
+            if job.waiting_since:
+                waiting[label, self._reasons.value(job.reason)] += 1
+                oldest[label] = min(oldest.get(label, job.waiting_since), job.waiting_since)
+        labels, now = sorted(self._namespaces.values), self._now()
+        yield _gauge(
+            "batchinference_jobs",
+            "Jobs by phase. A job before its first reconcile counts as Pending.",
+            ("namespace", "phase"),
+            {(label, phase.value): phases[label, phase] for label in labels for phase in Phase},
+        )
+        yield _gauge(
+            "batchinference_waiting_jobs",
+            "Unfinished jobs that process no rows and are not suspended, by the reason of their "
+            "condition Ready.",
+            ("namespace", "reason"),
+            waiting,
+        )
+        yield _gauge(
+            "batchinference_longest_wait_seconds",
+            "Time for which the oldest of these jobs has been waiting, since it was created, was "
+            "resumed, or ended its last attempt.",
+            ("namespace",),
+            {
+                (label,): max(0.0, seconds_since(oldest[label], now)) if label in oldest else 0
+                for label in labels
+            },
+        )
+        yield _gauge(
+            "batchinference_gpus",
+            "GPUs that the pods of jobs have now.",
+            ("namespace",),
+            {(label,): gpus[label] for label in labels},
+        )
+
+
+def _gauge(
+    name: str, about: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+) -> Metric:
+    family = GaugeMetricFamily(name, about, labels=labels)
+    for of, value in values.items():
+        family.add_metric(of, value)
+    return family
+
+
+def _value(status: Status, *path: str) -> int:
+    for name in path[:-1]:
+        status = status.get(name, {})
+    return int(status.get(path[-1], 0))

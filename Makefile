@@ -102,8 +102,9 @@ lint: $(VENV)/.test ## Check style, types and layers
 	$(BIN)/lint-imports
 
 .PHONY: generate
-generate: $(VENV)/.test ## Write the CRD, the field reference and the JSON schema anew
+generate: $(VENV)/.test ## Write the CRD, the field reference, the JSON schema and the README of the chart
 	$(BIN)/python -m batchinference.spec.generate .
+	$(BIN)/python tools/chart_readme.py $(CHART)
 
 .PHONY: lock
 lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all

@@ -119,6 +119,7 @@ def test_env_variables_are_read_by_the_operator(
         "logging": {"format": "plain", "level": "DEBUG"},
         "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3, "preemption": True},
         "clusterDomain": "corp.example",
+        "metrics": {"maxNamespaces": 7},
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
@@ -131,6 +132,7 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.own_namespace, settings.cluster_domain) == (NAMESPACE, "corp.example")
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert settings.preemption
+    assert settings.metrics_namespaces == 7
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}

@@ -3,62 +3,25 @@
 from __future__ import annotations
 
 import re
+import runpy
+import shutil
 import subprocess
-from typing import Any
+from pathlib import Path
 
 import kubernetes_validate
 import pytest
 import yaml
 from kubernetes_validate.utils import all_versions
 
+from chart.value_sets import SETS
 from support.cluster.chart import Chart
-from support.cluster.deployment import CHART
-
-Object = dict[str, Any]
+from support.cluster.deployment import CHART, ROOT
 
 ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
 OLDEST = re.search(r"1\.\d+\.0", ABOUT["kubeVersion"]).group()  # type: ignore[union-attr]
 
-EVERYTHING = {
-    "nameOverride": "bi",
-    "commonLabels": {"team": "vision"},
-    "image": {"repository": "registry.example/operator", "tag": "1.2.3", "pullPolicy": "Always"},
-    "imagePullSecrets": [{"name": "registry"}],
-    "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
-    "watchNamespaces": ["a", "b"],
-    "defaults": {"image": "registry.example/pipeline:1", "requests": {"cpu": 0.1}},
-    "serviceAccount": {"annotations": {"example.com/role": "operator"}},
-    "workers": 4,
-    "logging": {"format": "plain", "level": "DEBUG"},
-    "resources": {"limits": {"memory": "1Gi", "cpu": 1}},
-    "podAnnotations": {"a": "b"},
-    "podLabels": {"c": "d"},
-    "nodeSelector": {"pool": "system"},
-    "tolerations": [{"key": "system", "operator": "Exists", "effect": "NoSchedule"}],
-    "affinity": {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [
-                    {"matchExpressions": [{"key": "arch", "operator": "In", "values": ["amd64"]}]}
-                ]
-            }
-        }
-    },
-    "priorityClassName": "system-cluster-critical",
-    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
-}
-VALUES = {
-    "default": {},
-    "everything": EVERYTHING,
-    "existing objects": {
-        "crds": {"enabled": False},
-        "rbac": {"create": False},
-        "serviceAccount": {"create": False, "name": "own"},
-        "tokenKey": {"existingSecret": "own"},
-    },
-    "long name": {"fullnameOverride": "a" * 70},
-    "empty extras": {"resources": {}, "livenessProbe": {}, "readinessProbe": {}},
-}
+VALIDATED = ("default", "everything", "existing objects", "long name", "empty extras")
+"""The sets that are also validated for other versions than that of the API server."""
 
 
 def lint(chart: Chart) -> str:
@@ -72,11 +35,12 @@ def test_helm_lint_passes(chart: Chart, with_kuberay: Chart) -> None:
     assert (lint(chart), lint(with_kuberay)) == ("", "")
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_objects_are_valid_in_oldest_and_newest_kubernetes(chart: Chart, values: Object) -> None:
+@pytest.mark.parametrize("values", VALIDATED)
+def test_objects_are_valid_in_oldest_and_newest_kubernetes(chart: Chart, values: str) -> None:
     for version in (OLDEST, all_versions()[-1]):
-        for manifest in chart.manifests(values, "--kube-version", version):
-            kubernetes_validate.validate(manifest, version, strict=True)
+        for manifest in chart.manifests(SETS[values], "--kube-version", version):
+            if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+                kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def test_older_kubernetes_is_refused(chart: Chart) -> None:
@@ -85,19 +49,28 @@ def test_older_kubernetes_is_refused(chart: Chart) -> None:
     assert "incompatible with Kubernetes v1.28.15" in done.stderr
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_objects_have_unique_names_and_the_labels_of_the_release(
-    chart: Chart, values: Object
-) -> None:
-    manifests = chart.manifests(values, "--kube-version", OLDEST)
-    names = [
-        (found["kind"], found["metadata"].get("namespace"), found["metadata"]["name"])
-        for found in manifests
-    ]
-    assert len(names) == len(set(names))
-    for manifest in manifests:
-        labels = manifest["metadata"]["labels"]
-        assert labels["app.kubernetes.io/instance"] == "batchinference"
-        assert labels["app.kubernetes.io/managed-by"] == "Helm"
-        assert labels["helm.sh/chart"] == f"{ABOUT['name']}-{ABOUT['version']}"
-        assert all(len(value) <= 63 for value in labels.values())
+def test_chart_names_its_images_and_its_resource() -> None:
+    """Artifact Hub shows these annotations."""
+    notes = {name.partition("/")[2]: text for name, text in ABOUT["annotations"].items()}
+    images = {each["name"]: each["image"] for each in yaml.safe_load(notes["images"])}
+    version = ABOUT["appVersion"]
+    assert images == {name: f"batchinference/{name}:{version}" for name in ("operator", "pipeline")}
+    crd = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+    (shown,) = yaml.safe_load(notes["crds"])
+    assert (shown["name"], shown["version"]) == (
+        crd["metadata"]["name"],
+        crd["spec"]["versions"][0]["name"],
+    )
+
+
+def test_readme_is_generated_from_the_values() -> None:
+    readme = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))["readme"]
+    assert (CHART / "README.md").read_text() == readme(CHART), "run `make generate`"
+
+
+def test_value_without_a_description_is_refused(tmp_path: Path) -> None:
+    shutil.copy(CHART / "Chart.yaml", tmp_path)
+    (tmp_path / "values.yaml").write_text("# -- Described.\na: 1\nb:\n  # a remark\n  c: 2\n")
+    readme = runpy.run_path(str(ROOT / "tools" / "chart_readme.py"))["readme"]
+    with pytest.raises(ValueError, match=r"b\.c has no description"):
+        readme(tmp_path)

@@ -1,10 +1,14 @@
-"""Prometheus discovers the operator by its Service or by a PodMonitor."""
+"""Prometheus discovers the operator by a Service, PodMonitor or ServiceMonitor."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import yaml
+
 from support.cluster.chart import NAMESPACE, Chart, container, one
+from support.cluster.deployment import CHART
 
 Object = dict[str, Any]
 
@@ -35,3 +39,48 @@ def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:
     assert endpoint["interval"] == "77s"
     assert endpoint["path"] == "/metrics"
     assert endpoint["port"] in [one["name"] for one in container(manifests)["ports"]]
+    assert endpoint["honorLabels"], "the label namespace is that of the jobs"
+
+
+def test_service_monitor_selects_the_service(chart: Chart) -> None:
+    monitor = {"enabled": True, "interval": "78s", "labels": {"release": "prometheus"}}
+    manifests = chart.manifests({"metrics": {"serviceMonitor": monitor}})
+    found, service = one(manifests, "ServiceMonitor"), one(manifests, "Service")
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    selected = found["spec"]["selector"]["matchLabels"]
+    assert selected.items() <= service["metadata"]["labels"].items()
+    (endpoint,) = found["spec"]["endpoints"]
+    (port,) = service["spec"]["ports"]
+    assert endpoint == {
+        "port": port["name"],
+        "path": "/metrics",
+        "interval": "78s",
+        "honorLabels": True,
+    }
+    without = {"service": {"enabled": False}, "serviceMonitor": monitor}
+    assert "requires metrics.service.enabled" in chart.refusal({"metrics": without})
+    twice = {"podMonitor": {"enabled": True}, "serviceMonitor": monitor}
+    assert "scrape each pod twice" in chart.refusal({"metrics": twice})
+
+
+def test_alerts_link_to_their_runbooks(chart: Chart) -> None:
+    rules = {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://w/page"}
+    found = one(chart.manifests({"metrics": {"prometheusRule": rules}}), "PrometheusRule")
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+    (group,) = found["spec"]["groups"]
+    written = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    for alert, source in zip(group["rules"], written, strict=True):
+        url = f"https://w/page#{alert['alert'].lower()}"
+        assert alert == {**source, "annotations": {**source["annotations"], "runbook_url": url}}
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert alert["annotations"]["summary"]
+
+
+def test_dashboard_is_found_by_the_sidecar_of_grafana(chart: Chart) -> None:
+    values = {"enabled": True, "annotations": {"folder": "jobs"}}
+    maps = chart.manifests({"metrics": {"dashboard": values}})
+    (found,) = (m for m in maps if m["metadata"]["name"].endswith("-dashboard"))
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert found["metadata"]["annotations"] == {"folder": "jobs"}
+    (content,) = found["data"].values()
+    assert json.loads(content) == json.loads((CHART / "files" / "dashboard.json").read_text())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.cluster.chart import Chart, one
+from batchinference.rendering import NAME_LABEL
+from batchinference_operator.status.ray_job import DASHBOARD_PORT
+from chart.value_sets import PROMETHEUS
+from support.cluster.chart import NAMESPACE, Chart, one
 
 Object = dict[str, Any]
-PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 
 
 def ports(rule: Object) -> set[Any]:
@@ -30,5 +32,34 @@ def test_network_policy_allows_what_the_operator_needs(chart: Chart) -> None:
 def test_network_policy_follows_the_values(chart: Chart) -> None:
     values = {"enabled": True, "metricsFrom": [PROMETHEUS], "apiServerPorts": [8443]}
     spec = one(chart.manifests({"networkPolicy": values}), "NetworkPolicy")["spec"]
-    assert spec["ingress"][0]["from"] == [PROMETHEUS]
+    prometheus, test = spec["ingress"][0]["from"]
+    assert prometheus == PROMETHEUS
+    (pod,) = (m for m in chart.manifests({"networkPolicy": values}) if m["kind"] == "Pod")
+    assert test["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert ports(spec["egress"][1]) == {8443}
+
+
+def test_pods_of_jobs_accept_each_other_the_operator_and_kuberay(chart: Chart) -> None:
+    values = {"rayPods": {"enabled": True, "namespaces": ["a", "b"]}, "metricsFrom": [PROMETHEUS]}
+    manifests = chart.manifests({"networkPolicy": values, "nameOverride": "own"})
+    policies = [m for m in manifests if m["kind"] == "NetworkPolicy"]
+    assert [policy["metadata"]["namespace"] for policy in policies] == ["a", "b"]
+    spec = policies[0]["spec"]
+    jobs = {"matchExpressions": [{"key": NAME_LABEL, "operator": "Exists"}]}
+    assert (spec["podSelector"], spec["policyTypes"]) == (jobs, ["Ingress"])
+    within, dashboard, metrics = spec["ingress"]
+    assert within == {"from": [{"podSelector": jobs}]}
+    operator, kuberay = dashboard["from"]
+    pod = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert operator["podSelector"]["matchLabels"].items() <= pod.items()
+    assert NAMESPACE in operator["namespaceSelector"]["matchLabels"].values()
+    assert "kuberay-operator" in kuberay["podSelector"]["matchLabels"].values()
+    assert (ports(dashboard), ports(metrics)) == ({DASHBOARD_PORT}, {8080})
+    assert metrics["from"] == [PROMETHEUS]
+
+
+def test_network_policy_of_jobs_needs_their_namespaces(chart: Chart) -> None:
+    values = {"networkPolicy": {"rayPods": {"enabled": True}}}
+    assert "networkPolicy.rayPods.namespaces: list" in chart.refusal(values)
+    watched = chart.manifests({**values, "watchNamespaces": ["a"]})
+    assert one(watched, "NetworkPolicy")["metadata"]["namespace"] == "a"

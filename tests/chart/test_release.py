@@ -55,11 +55,6 @@ def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> No
     ]:
         assert release.has(kind, name), kind
     assert len(key(release)) >= 32
-    label = {"pod-security.kubernetes.io/enforce": "restricted"}
-    namespace = new_namespace(release.server, release.namespace, label)
-    template = release.get("Deployment", FULLNAME)["spec"]["template"]
-    pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"]}
-    namespace.create({**pod, "metadata": {"name": "operator"}}, dryRun="All")
 
 
 def test_second_release_for_the_same_namespaces_is_refused(release: Release) -> None:

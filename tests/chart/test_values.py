@@ -17,17 +17,23 @@ from support.cluster.deployment import CHART
 Object = dict[str, Any]
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+KUBERAY = "kuberay-operator"
+OWN = {name: value for name, value in VALUES.items() if name != KUBERAY}
+"""The values without those of KubeRay's chart."""
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = {"defaults", "resources", "podSecurityContext", "securityContext", "commonLabels"}
 FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnnotations"}
 FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
-FREE |= {"metrics.podMonitor.labels"}
+FREE |= {"metrics.podMonitor.labels", "metrics.serviceMonitor.labels", "deploymentAnnotations"}
+FREE |= {"metrics.prometheusRule.labels", "metrics.dashboard.labels"}
+FREE |= {"metrics.dashboard.annotations"}
 """Values that are objects of Kubernetes or of the user, with arbitrary fields."""
 
 SHOWN: dict[str, tuple[Any, str]] = {
+    "global.imageRegistry": ("m.example/m/", "image: m.example/m/registry.example/m-repository:"),
     "nameOverride": ("m-name", "m-name"),
     "commonLabels": ({"m-common": "yes"}, "m-common: 'yes'"),
-    "image.repository": ("registry.example/m-repository", "image: registry.example/m-repository:"),
+    "image.repository": ("registry.example/m-repository", "registry.example/m-repository:"),
     "image.tag": ("m-tag", ":m-tag"),
     "image.pullPolicy": ("Always", "imagePullPolicy: Always"),
     "imagePullSecrets": ([{"name": "m-pull"}], "name: m-pull"),
@@ -57,12 +63,24 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "nodeSelector": ({"m-pool": "yes"}, "m-pool: 'yes'"),
     "tolerations": ([{"key": "m-taint", "operator": "Exists"}], "key: m-taint"),
     "affinity": ({"podAffinity": {"m-affinity": []}}, "m-affinity: []"),
+    "topologySpreadConstraints": ([{"topologyKey": "m-zone"}], "topologyKey: m-zone"),
     "priorityClassName": ("m-class", "priorityClassName: m-class"),
+    "deploymentAnnotations": ({"m-reload": "yes"}, "m-reload: 'yes'"),
     "podSecurityContext": ({"fsGroup": 78}, "fsGroup: 78"),
     "securityContext": ({"privileged": False}, "privileged: false"),
     "livenessProbe": ({"periodSeconds": 79}, "periodSeconds: 79"),
     "readinessProbe": ({"periodSeconds": 80}, "periodSeconds: 80"),
     "extraEnv": ([{"name": "M_ENV", "value": "yes"}], "name: M_ENV"),
+    "envFrom": ([{"configMapRef": {"name": "m-proxy"}}], "name: m-proxy"),
+    "extraVolumes": ([{"name": "m-volume", "emptyDir": {}}], "name: m-volume"),
+    "extraVolumeMounts": ([{"name": "v", "mountPath": "/m-mount"}], "mountPath: /m-mount"),
+    "extraObjects": (
+        [{"apiVersion": "v1", "kind": "M", "metadata": {"name": "{{ .Release.Name }}-m-extra"}}],
+        "name: batchinference-m-extra",
+    ),
+    "metrics.maxNamespaces": (81, "value: '81'"),
+    "metrics.prometheusRule.enabled": (True, "kind: PrometheusRule"),
+    "metrics.dashboard.enabled": (True, "batchinference.json"),
 }
 """Values, rendered together, and a text of the manifests that each alone causes."""
 ALONE: dict[str, tuple[Any, str]] = {
@@ -78,8 +96,19 @@ REMOVED = {
 }
 """Values that are true, and the text that is missing if they are false."""
 TESTED_ELSEWHERE = {
-    "metrics.podMonitor.interval": "test_metrics.py",
-    "metrics.podMonitor.labels": "test_metrics.py",
+    **dict.fromkeys(
+        (
+            *(f"metrics.podMonitor.{name}" for name in ("interval", "labels")),
+            *(f"metrics.serviceMonitor.{name}" for name in ("enabled", "interval", "labels")),
+            *(f"metrics.prometheusRule.{name}" for name in ("labels", "runbookUrl")),
+            *(f"metrics.dashboard.{name}" for name in ("labels", "annotations")),
+        ),
+        "test_metrics.py",
+    ),
+    **dict.fromkeys(
+        (f"networkPolicy.rayPods.{name}" for name in ("enabled", "namespaces", "kuberayFrom")),
+        "test_network_policy.py",
+    ),
     "networkPolicy.metricsFrom": "test_network_policy.py",
     "networkPolicy.apiServerPorts": "test_network_policy.py",
     "crds.keep": "test_crd.py",
@@ -120,20 +149,20 @@ def test_value_changes_the_manifests(chart: Chart) -> None:
 
 
 def test_values_are_all_tested() -> None:
-    assert set(leaves(VALUES)) == {*SHOWN, *ALONE, *REMOVED, *TESTED_ELSEWHERE}
+    assert set(leaves(OWN)) == {*SHOWN, *ALONE, *REMOVED, *TESTED_ELSEWHERE}
 
 
 def test_values_schema_equals_the_values() -> None:
     def known(schema: Object, path: str = "") -> Iterator[str]:
-        for key, child in schema["properties"].items():
+        for key, found in schema["properties"].items():
             inner = f"{path}{key}"
+            child = SCHEMA["definitions"].get(found.get("$ref", "").rpartition("/")[2], found)
             if "properties" in child and inner not in FREE:
                 yield from known(child, f"{inner}.")
             else:
                 yield inner
 
-    of_helm = {"global", "kuberay-operator"}
-    assert set(known(SCHEMA)) - of_helm == set(leaves(VALUES))
+    assert set(known(SCHEMA)) - {KUBERAY} == set(leaves(OWN))
 
 
 def test_values_schema_of_defaults_equals_the_cluster_settings() -> None:
@@ -143,11 +172,14 @@ def test_values_schema_of_defaults_equals_the_cluster_settings() -> None:
 
 INVALID = [
     ({"bogus": 1}, "bogus"),
+    ({"global": {"imageRegistry": "/x"}}, "/global/imageRegistry"),
     ({"image": {"name": "x"}}, "/image"),
     ({"image": {"repository": ""}}, "/image/repository"),
     ({"image": {"pullPolicy": "Often"}}, "/image/pullPolicy"),
     ({"image": {"digest": "sha256:4f5c"}}, "/image/digest"),
     ({"networkPolicy": {"apiServerPorts": []}}, "/networkPolicy/apiServerPorts"),
+    ({"networkPolicy": {"rayPods": {"namespaces": "a"}}}, "/networkPolicy/rayPods/namespaces"),
+    ({"networkPolicy": {"rayPods": {"kuberayFrom": []}}}, "/networkPolicy/rayPods/kuberayFrom"),
     ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
     ({"crds": {"enabled": "yes"}}, "/crds/enabled"),
     ({"crds": {"install": True}}, "/crds"),
@@ -173,6 +205,16 @@ INVALID = [
     ({"logging": {"level": "TRACE"}}, "/logging/level"),
     ({"metrics": {"service": {"port": "http"}}}, "/metrics/service/port"),
     ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
+    ({"metrics": {"serviceMonitor": {"port": 1}}}, "/metrics/serviceMonitor"),
+    ({"metrics": {"prometheusRule": {"runbookUrl": ""}}}, "/metrics/prometheusRule/runbookUrl"),
+    ({"metrics": {"dashboard": {"labels": {"a": 1}}}}, "/metrics/dashboard/labels/a"),
+    ({"metrics": {"maxNamespaces": 0}}, "/metrics/maxNamespaces"),
+    ({"topologySpreadConstraints": [1]}, "/topologySpreadConstraints/0"),
+    ({"envFrom": {}}, "/envFrom"),
+    ({"extraVolumes": ["ca"]}, "/extraVolumes/0"),
+    ({"extraVolumeMounts": {}}, "/extraVolumeMounts"),
+    ({"extraObjects": ["kind: Secret"]}, "/extraObjects/0"),
+    ({"deploymentAnnotations": {"a": 1}}, "/deploymentAnnotations/a"),
     ({"commonLabels": {"a": 1}}, "/commonLabels/a"),
     ({"imagePullSecrets": ["name"]}, "/imagePullSecrets/0"),
     ({"tolerations": {}}, "/tolerations"),

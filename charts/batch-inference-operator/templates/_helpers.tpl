@@ -35,12 +35,53 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{- define "bi.image" -}}
-{{- with .Values.image.digest -}}
-{{ $.Values.image.repository }}@{{ . }}
-{{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{/* A registry with a slash, or nothing. */}}
+{{- define "bi.registry" -}}
+{{- with (.Values.global | default dict).imageRegistry }}{{ . | trimSuffix "/" }}/{{ end -}}
 {{- end -}}
+
+{{- define "bi.image" -}}
+{{- include "bi.registry" . }}{{ .Values.image.repository -}}
+{{- with .Values.image.digest -}}
+@{{ . }}
+{{- else -}}
+:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* No Service, budget or Deployment may select the pod of `helm test`. */}}
+{{- define "bi.testSelector" -}}
+app.kubernetes.io/name: {{ include "bi.name" . | trunc 58 | trimSuffix "-" }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "bi.testLabels" -}}
+{{- mergeOverwrite (include "bi.labels" . | fromYaml) (include "bi.testSelector" . | fromYaml) | toYaml -}}
+{{- end -}}
+
+{{/* What all pods of the chart have in common. */}}
+{{- define "bi.scheduling" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+securityContext:
+  {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "bi.keySecret" -}}
@@ -57,7 +98,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "bi.defaults" -}}
-{{- $own := dict "image" (printf "batchinference/pipeline:%s" .Chart.AppVersion) -}}
+{{- $own := dict "image" (printf "%sbatchinference/pipeline:%s" (include "bi.registry" .) .Chart.AppVersion) -}}
 {{- toYaml (mergeOverwrite $own (deepCopy (.Values.defaults | default dict))) -}}
 {{- end -}}
 

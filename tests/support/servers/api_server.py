@@ -116,11 +116,11 @@ class ApiServer:
     def delete(self, path: str) -> Any:
         return self.call("DELETE", path)
 
-    def apply(self, body: Object) -> Any:
+    def apply(self, body: Object, **options: str) -> Any:
         """Create or change an object as `kubectl apply --server-side` does."""
         headers = {"Content-Type": "application/apply-patch+yaml"}
         path = f"{path_of(body)}/{body['metadata']['name']}"
-        query = {"fieldManager": "test", "force": "true", "fieldValidation": "Strict"}
+        query = {"fieldManager": "test", "force": "true", "fieldValidation": "Strict", **options}
         return self.call("PATCH", path, body, headers=headers, **query)
 
     def install_crd(self, definition: Object) -> None:
@@ -189,7 +189,11 @@ _VERSIONS = {
     "RayJob": "ray.io/v1",
     "RayCluster": "ray.io/v1",
 }
-_PLURALS = {"PriorityClass": "priorityclasses", "RuntimeClass": "runtimeclasses"}
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+    "RuntimeClass": "runtimeclasses",
+}
 _CLUSTER_WIDE = {
     "PriorityClass",
     "RuntimeClass",

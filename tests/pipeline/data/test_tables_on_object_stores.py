@@ -15,7 +15,7 @@ from pyiceberg.utils.config import Config
 
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.storage.object_stores import object_store
-from batchinference.pipeline.storage.table_options import iceberg_properties
+from batchinference.pipeline.storage.object_stores import iceberg_properties
 from batchinference.spec.read import ReadLance
 from batchinference.spec.storage import Storage
 from support.inputs.read_files import Outcome

@@ -24,7 +24,7 @@ from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.unreadable_values import unreadable_rows
+from batchinference.pipeline.arrow import unreadable_rows
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.outputs.batches import errors_of, good, in_one, outcomes

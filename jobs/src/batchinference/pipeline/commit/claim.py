@@ -18,7 +18,7 @@ from batchinference.pipeline.commit.lease import (
     this_process,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
-from batchinference.pipeline.commit.stored_code import parse_code
+from batchinference.pipeline.commit.decision import parse_code
 from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.local_files import LinkedPath

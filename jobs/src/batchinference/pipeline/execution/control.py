@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_compat.execution import (
-    ExecutionCallback,
-    InternalQueueOperatorMixin,
-    OpState,
-    StreamingExecutor,
-)
+from batchinference.pipeline.ray_compat import ExecutionCallback, InternalQueueOperatorMixin
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
 
 INTO = "-into"
 """Name suffix of an operator that converts a step's rows for Ray's own operators."""

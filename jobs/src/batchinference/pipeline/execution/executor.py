@@ -20,8 +20,12 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, StopRequest
-from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution.fused import (
+    FusedExecution,
+    FusedTask,
+    Steps,
+    StopRequest,
+)
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     fused_tasks_at_once,

@@ -18,7 +18,7 @@ from batchinference.pipeline.execution.step_runner import (
     StageRunner,
     with_result,
 )
-from batchinference.pipeline.ray_compat.execution import HighMemoryIssueDetector
+from batchinference.pipeline.ray_compat import HighMemoryIssueDetector
 from batchinference.pipeline.runtimes.vllm.processor import (
     NodeSelectors,
     RetryOptions,

@@ -10,7 +10,7 @@ import pyarrow.csv as pac
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.writers.json import to_json
-from batchinference.pipeline.unreadable_values import with_known_zones
+from batchinference.pipeline.arrow import with_known_zones
 
 
 class CsvWriter:

@@ -19,7 +19,7 @@ from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
-from batchinference.pipeline.unreadable_values import in_known_zones
+from batchinference.pipeline.arrow import in_known_zones
 
 NOTHING = ("json", b"null")
 """The member of a row without values. Readers recognize a row only by its members."""

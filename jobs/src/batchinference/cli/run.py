@@ -178,9 +178,9 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         machine_cpus,
         ray_files,
     )
+    from batchinference.pipeline.execution.resources import check_nodes
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
     from batchinference.pipeline.job import JobRun
-    from batchinference.pipeline.execution.resources import check_nodes
 
     with (
         Display(verbose=options.verbose) as display,
@@ -189,7 +189,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         publish = _publisher(display.show, options.report_directory)
         if options.address is not None:
             display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")
-            code = str(directory) if _uses_code(job.spec) else None
+            code = str(directory) if _uses_code(job) else None
             quiet = not options.verbose and options.report_directory is None
             with connected(options.address, code, quiet=quiet) as nodes:
                 check_nodes(plan, nodes)
@@ -235,7 +235,7 @@ def exit_code(reason: str | None) -> int:
     return _EXITS.get(reason or "", exits.JOB_FAILED)
 
 
-def _uses_code(spec: BatchInferenceSpec) -> bool:
+def _uses_code(job: BatchInference) -> bool:
     """Return whether a step uses code that may be in the directory of the job."""
-    models = (step.model.factory_or_none for step in spec.steps if step.model is not None)
-    return any(models) or any(step.python is not None for step in spec.steps)
+    steps = job.spec.steps
+    return any(step.python or (step.model and step.model.factory_or_none) for step in steps)

@@ -1,28 +1,35 @@
-"""Conversions of Ray Data blocks. They are in one module because they use private parts of Ray.
+"""Conversions between Arrow, NumPy and Python, and the values that only Arrow can hold.
 
-Pinned to the Ray version in pyproject.toml; tests/pipeline/data/test_arrow.py detects changes.
+Tensors are converted with Ray, whose version pyproject.toml pins.
+
+Files can hold values that Python cannot: invalid UTF-8, dates beyond the year 9999. Arrow passes
+them on, and each step or writer that converts one raises an exception. The time zone of a column is
+only metadata of its timestamps: in a zone that Python does not know, or that moves one out of the
+years 1 to 9999, they are converted in UTC.
 """
 
 from __future__ import annotations
+
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as kinds
 from ray.data.block import BlockAccessor
 from ray.data.extensions import (
     ArrowTensorType,
     ArrowTensorTypeV2,
     get_arrow_extension_tensor_types,
 )
+
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.ray_compat import concat as _ray_concat
-from batchinference.pipeline.schema import unify_types
-from functools import lru_cache
-import pyarrow.compute as pc
-from pyarrow import types as kinds
-from ray.data.extensions import get_arrow_extension_tensor_types
+from batchinference.pipeline.schema import is_list, unify_types
 
 Batch = dict[str, np.ndarray]
 """Maps a column name to an array whose first axis is the row, as `map_batches` passes it."""
@@ -246,7 +253,6 @@ _DURATION_DAYS = 999_999_998
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
 _TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
-_LISTS = (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list)
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
 """Types that are not inspected: their values are converted one by one."""
 
@@ -298,8 +304,8 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
     if kinds.is_map(kind):
         return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
-    for is_list, of in ((kinds.is_list, pa.list_), (kinds.is_large_list, pa.large_list)):
-        if is_list(kind):
+    for is_kind, of in ((kinds.is_list, pa.list_), (kinds.is_large_list, pa.large_list)):
+        if is_kind(kind):
             return of(kind.value_field.with_type(_in_utc(kind.value_type)))
     if kinds.is_fixed_size_list(kind):
         return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)), kind.list_size)
@@ -336,22 +342,14 @@ def _is_readable(array: pa.Array) -> bool:
     if kinds.is_dictionary(kind):
         return _is_readable(array.dictionary)
     if any(is_text(kind) for is_text in _TEXTS):
-        return _is_valid(array)
+        return not _raises(array.validate, full=True)
     if kinds.is_struct(kind):
         return _has_unique_names(kind) and all(map(_is_readable, array.flatten()))
     if kinds.is_map(kind):
         array = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
-    if any(is_list(array.type) for is_list in _LISTS):
+    if is_list(array.type):
         return _is_readable(array.flatten())
     return _is_within(array, _limits(kind))
-
-
-def _is_valid(texts: pa.Array) -> bool:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _is_within(array: pa.Array, limits: tuple[int, int] | None) -> bool:
@@ -377,16 +375,16 @@ def _limits(kind: pa.DataType) -> tuple[int, int] | None:
         return 0, a_day - 1
     days = (-_DURATION_DAYS, _DURATION_DAYS)
     if kinds.is_timestamp(kind):
-        if kind.tz is not None and not _is_known_zone(kind):
+        if kind.tz is not None and _raises(pa.scalar(0, kind).as_py):
             return None
         days = (_FIRST_DAY, _LAST_DAY)
     room = _INT64 - a_day  # pandas converts nanoseconds, within int64
     return max(days[0] * a_day, -room), min(days[1] * a_day, room)
 
 
-def _is_known_zone(kind: pa.TimestampType) -> bool:
+def _raises(convert: Callable[..., object], **options: object) -> bool:
     try:
-        pa.scalar(0, kind).as_py()
-    except Exception:  # noqa: BLE001 - whatever is raised, each value raises it
-        return False
-    return True
+        convert(**options)
+    except Exception:  # noqa: BLE001 - whatever is raised, the values are unreadable
+        return True
+    return False

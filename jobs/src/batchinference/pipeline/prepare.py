@@ -3,10 +3,14 @@
 A job that cannot succeed is refused before a row is read and before anything is changed."""
 
 from __future__ import annotations
+
+import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
 import pyarrow as pa
+
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
@@ -26,13 +30,13 @@ from batchinference.pipeline.commit.decision import (
     decide,
     load_state,
     storage_errors_as_bad_output,
+    write_code,
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.decision import write_code
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
 from batchinference.pipeline.input.files import open_input
@@ -49,22 +53,19 @@ from batchinference.pipeline.input.snapshot import (
 from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.report import finished_report
-from batchinference.pipeline.steps.code_identity import code_of
-from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.read import ReadFiles
-from batchinference.spec.secrets import without_secrets
-from batchinference.spec.write import Write, WriteOrdered
-import importlib.util
-from batchinference.pipeline.errors import BadInput, BadOutput, JobFailure, ModelLoad
-from batchinference.pipeline.input.base import JobInput
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.model_files import check
+from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
+from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
+from batchinference.spec.read import ReadFiles
+from batchinference.spec.secrets import without_secrets
 from batchinference.spec.steps import Step
+from batchinference.spec.write import Write, WriteOrdered
 
 
 @dataclass(frozen=True)

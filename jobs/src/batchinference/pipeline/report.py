@@ -1,24 +1,24 @@
 """The report of a job: its state, progress, counts, and the notes of its tasks."""
 
 from __future__ import annotations
+
 import json
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input.planning import RowCount
 from batchinference.spec.report import JobState, Memory, Report, StepTimes
 from batchinference.spec.status import Counts, Progress
-import math
-from dataclasses import dataclass, field
-from batchinference.pipeline.input.planning import RowCount
-from batchinference.spec.status import Progress
 
 SHOWN_NOTES = 20
 
@@ -105,7 +105,9 @@ class ReportBuilder:
             batchSizes=self.notes.batch_sizes if self.notes else {},
             steps=self.notes.steps if self.notes else {},
             retries=self.notes.retries if self.notes else 0,
-            memory=self._memory(self.notes) if self.notes else None,
+            memory=Memory(peakWorkerBytes=self.notes.peak_bytes, spilledBytes=self._spilled_bytes)
+            if self.notes
+            else None,
             notes=self.notes.notes if self.notes else [],
             version=__version__,
         )
@@ -130,9 +132,6 @@ class ReportBuilder:
     def _of_idle_run(self, report: Report, **fields: object) -> Report:
         times: dict[str, object] = {"started_at": self._started_at, "updated_at": now()}
         return report.model_copy(update={"name": self.name, "seconds": {}, **times, **fields})
-
-    def _memory(self, notes: RunNotes) -> Memory:
-        return Memory(peakWorkerBytes=notes.peak_bytes, spilledBytes=self._spilled_bytes)
 
 
 def load_report(done: Layout) -> Report:

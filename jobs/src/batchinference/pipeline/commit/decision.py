@@ -4,9 +4,13 @@
 """
 
 from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
 from batchinference.pipeline.commit.attempt import is_part
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, is_resource, read_lease
@@ -17,17 +21,16 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import base_name, remnant_of
-from batchinference.spec.write import Write, WriteTable
-from collections.abc import Mapping
-from pydantic import TypeAdapter
 from batchinference.pipeline.storage.json import (
     START_OVER,
     dump_checksummed,
     load_json,
     verify_checksum,
 )
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, base_name, remnant_of
+from batchinference.spec.write import Write, WriteTable
+
+_CODE = TypeAdapter(dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -320,11 +323,8 @@ def storage_errors_as_bad_output(write: Write) -> Iterator[None]:
         raise BadOutput(f"write.path '{write.path}' cannot be used: {error}") from error
 
 
-_CODE = TypeAdapter(dict[str, str])
-_SHOWN = 8
-
-
 def write_code(place: Location, code: Mapping[str, str]) -> None:
+    """Store the hashes of the code and of the models with which an output is begun."""
     place.write(dump_checksummed({"code": dict(code)}))
 
 
@@ -352,6 +352,6 @@ def changed_code(place: Location, code: Mapping[str, str]) -> str:
     names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
     if not names:
         return ""
-    before, now = (each.get(names[0], "none")[:_SHOWN] for each in (stored, code))
+    before, now = (each.get(names[0], "none")[:8] for each in (stored, code))
     more = f", and so did {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]} changed since the output was begun (from {before} to {now}){more}"

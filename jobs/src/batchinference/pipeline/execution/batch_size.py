@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.text_windows import WINDOW_ROWS
 from batchinference.pipeline.row_batch import RowBatch
+from batchinference.plan.stages import SEARCH_ROWS
+from batchinference.spec.steps import Step
 
+UNLIMITED = 1 << 40
+"""The batch size for batches that are whole blocks."""
 FIRST_SIZE = 8
 RUNS = 2
 """Number of timed batches per size. The first one may include warm-up."""
@@ -39,6 +43,15 @@ class BatchSize:
     notes: list[str] = field(default_factory=list)
     """Events that were not reported yet, as JSON."""
     _rates: dict[int, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: Step) -> BatchSize:
+        """Return the size of the first batch of a step. It is UNLIMITED for a function or class
+        without a batch size."""
+        if step.batch_size == "auto":
+            return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
+        of_model = step.model.default_batch_size if step.model else UNLIMITED
+        return cls(step.name, step.batch_size or of_model)
 
     def ran(self, rows: int, seconds: float) -> None:
         """Record the duration of a successful batch and update the size."""

@@ -3,6 +3,7 @@
 The user's modules in the directory of the job are copied to an existing cluster."""
 
 from __future__ import annotations
+
 import os
 import secrets
 import shutil
@@ -13,8 +14,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
 import ray
+
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.ray_compat import (
@@ -25,9 +29,6 @@ from batchinference.pipeline.ray_compat import (
     maybe_enable_token_auth_if_token_available,
     without_monitors,
 )
-from contextlib import contextmanager
-from pathlib import Path
-from batchinference.pipeline.errors import JobFailure
 
 Resources = dict[str, float]
 CONNECT_SECONDS = 10.0
@@ -286,8 +287,8 @@ def _check_size(files: list[Path]) -> None:
         largest = max(files, key=lambda file: file.stat().st_size)
         raise JobFailure(
             f"--address: the modules beside the job have {size >> 20} MiB, and at most "
-            f"{MAX_MODULE_BYTES >> 20} MiB are sent to the nodes. The largest file is '{largest}'. Move "
-            "data out of the packages, or install the code on the nodes"
+            f"{MAX_MODULE_BYTES >> 20} MiB are sent to the nodes. The largest file is '{largest}'. "
+            "Move data out of the packages, or install the code on the nodes"
         )
 
 

@@ -221,11 +221,11 @@ class Executor:
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
-        self._control.drain()
+        self._control.draining = True
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
-        self._control.give_up()
+        self._control.given_up = True
 
     @property
     def stage(self) -> str | None:

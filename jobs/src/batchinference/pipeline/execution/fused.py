@@ -25,13 +25,14 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.batch_size import BATCH_SECONDS, WINDOW_BATCHES, BatchRows
-from batchinference.pipeline.execution.step_runner import (
+from batchinference.pipeline.execution.batch_size import (
+    BATCH_SECONDS,
     UNLIMITED,
-    ErrorHandling,
-    StageRunner,
-    first_size,
+    WINDOW_BATCHES,
+    BatchRows,
+    BatchSize,
 )
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import (
     columns_of_first_model,
@@ -124,7 +125,7 @@ class Steps:
         """Return the steps of a plan. Each computes with as many threads as the task has CPUs."""
         stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
         steps = [step for stage in stages for step in stage.steps]
-        sizes = (first_size(step).size for step in steps)
+        sizes = (BatchSize.of(step).size for step in steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
         return cls(pickle.dumps((stages, errors)), largest, columns_of_first_model(steps))
 

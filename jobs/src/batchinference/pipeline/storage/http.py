@@ -5,21 +5,32 @@ respond, or reports a transient error, the error is Away and the request is retr
 """
 
 from __future__ import annotations
+
 import gzip
+import io
 import math
 import posixpath
 import socket
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from http import HTTPStatus
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
+
 import requests
 import requests.utils
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.util import parse_url
+
 from batchinference.pipeline.error_attribution import (
     is_network_error,
     is_storage_error,
@@ -39,14 +50,6 @@ from batchinference.pipeline.storage.retry import (
     asked_wait,
 )
 from batchinference.spec.addresses import SCHEMES, scheme_of
-import io
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from http.client import HTTPResponse
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 THREADS = 16
 TIMEOUTS = (10.0, 60.0)

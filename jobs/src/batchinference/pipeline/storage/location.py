@@ -206,16 +206,17 @@ class Location:
     def move(self, target: Location) -> None:
         """Move this file to another place, where it appears at once. A store that cannot rename
         copies it first, so after an interruption it may be in both places."""
-        if self.local and target.local and self._is_renamed(target):
+        if (
+            self.local
+            and target.local
+            and local_files.rename(self.path, self.root, target.path, target.root)
+        ):
             return
         if self.in_store_of(target) and not self.local:
             with_retries(lambda: self.filesystem.copy_file(self.path, target.path))
         else:
             target.write(self.read())
         self.delete()
-
-    def _is_renamed(self, target: Location) -> bool:
-        return local_files.rename(self.path, self.root, target.path, target.root)
 
     def delete_directory(self) -> None:
         """Delete this directory and its content."""

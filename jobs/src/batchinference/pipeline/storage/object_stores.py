@@ -7,17 +7,18 @@ AZURE_STORAGE_SAS_TOKEN or the credential chain of its tools.
 """
 
 from __future__ import annotations
+
+import json
 import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 from urllib.parse import SplitResult, urlencode, urlsplit
+
 import pyarrow.fs as pafs
+
 from batchinference.spec.storage import Storage
-import json
-from typing import TypeAlias
-from urllib.parse import urlsplit
 
 GCS_PATIENCE = timedelta(seconds=15)
 """How long Google's library retries. Its default is 15 minutes."""

@@ -1,24 +1,20 @@
-"""Determines which input rows the manifest entries hold, which they hold more than once, and which
-error records are not of their rows.
+"""Compares the rows of the input, counted again, with the rows that the manifest entries hold.
 
 A job uses only the entries that fit together (see `row_coverage`). This module uses all of them.
 """
 
 from __future__ import annotations
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-import numpy as np
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range
-from batchinference.pipeline.commit.retry_errors import ids_of
-from batchinference.pipeline.commit.row_coverage import RowSet, edges
-from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, pack_id, unpack_ids
-from batchinference.pipeline.storage.arrow_files import read_table
-from batchinference.pipeline.storage.location import Location
-from collections.abc import Iterator, Mapping
+
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+
+import numpy as np
 import pyarrow as pa
+
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range
+from batchinference.pipeline.commit.retry_errors import ids_of
+from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_shares
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
@@ -35,6 +31,9 @@ from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
+from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Found, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work
 from batchinference.spec.read import FileOptions, ReadFiles
@@ -76,13 +75,13 @@ class AccountedRows:
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
-        parted, shares = _parted(entries)
+        parted, shares = summed_shares(entries)
         whole, over = parted[shares >= FULL_SHARE], parted[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)
         starts, stops = np.append(starts, whole), np.append(stops, whole + 1)
         held = RowSet.merged(starts, stops)
-        part = [row for row in parted[shares < FULL_SHARE].tolist() if held.has(row)]
-        over = np.concatenate([over, np.array(part, dtype=np.int64)])
+        part = parted[shares < FULL_SHARE]
+        over = np.concatenate([over, part[held.holds(part)]])
         return cls(held, sorted(_repeated(starts, stops) + _named(over, over + 1)))
 
     @property
@@ -113,15 +112,6 @@ def _repeated(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
     return _named(starts[again], np.minimum(stops, before)[again])
 
 
-def _parted(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of rows held in parts, and the sum of the shares of each row."""
-    sums: Counter[int] = Counter()
-    for entry in entries:
-        for file, row, share in entry.shares:
-            sums[pack_id(file, row)] += share
-    return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
-
-
 def _named(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
     files, firsts = unpack_ids(starts)
     after = stops - (files << ROW_BITS)
@@ -134,9 +124,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     Raises ArrowInvalid or OSError if the file cannot be read."""
     with file.open_input_file() as source:
         ids = ids_of(read_table(source, columns=["id"]))
-    held = RowSet.of([entry])
-    places = np.searchsorted(held.starts, ids, side="right") - 1
-    inside = np.append(held.stops, 0)[places] > ids  # place -1 selects the appended 0
+    inside = RowSet.of([entry]).holds(ids)
     repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(entry) else 0
     return int((~inside).sum()) + repeated
 

@@ -1,33 +1,23 @@
 """Verifies that an output holds each row of its input once, and reports all contradictions."""
 
 from __future__ import annotations
+
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
-from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.verify.findings import (
-    Findings,
-    Found,
-    JobReport,
-    Kind,
-    Spot,
-    VerificationReport,
-)
-from batchinference.pipeline.verify.row_check import input_rows
-from batchinference.pipeline.verify.jobs import places_at, work_at
-import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from batchinference.pipeline.commit.layout import part_prefix
+from functools import cached_property, lru_cache
+
+from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.error_attribution import raise_storage_error
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
@@ -38,10 +28,15 @@ from batchinference.pipeline.verify.findings import (
     JobReport,
     Kind,
     Spot,
+    VerificationReport,
 )
-from batchinference.pipeline.verify.row_check import InputRows
-from batchinference.pipeline.verify.jobs import Work
-from batchinference.pipeline.verify.row_check import AccountedRows, wrong_errors
+from batchinference.pipeline.verify.jobs import Work, places_at, work_at
+from batchinference.pipeline.verify.row_check import (
+    AccountedRows,
+    InputRows,
+    input_rows,
+    wrong_errors,
+)
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
@@ -60,14 +55,14 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     Endpoints that the output names are used only if it is trusted. Raises BadInput if there is no
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
     places = places_at(output)
-    proofs = [_proof(place, quick=quick, trusted=trusted) for place in places]
+    reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
-    findings.add(_read_twice(places, proofs))
-    findings.add(_strangers(places, proofs))
-    return VerificationReport(output.uri, proofs, findings.listed())
+    findings.add(_read_twice(places, reports))
+    findings.add(_strangers(places, reports))
+    return VerificationReport(output.uri, reports, findings.listed())
 
 
-def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
+def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
     """Return the report on the work of one job, whose state is at `place`."""
     try:
         work = work_at(place, trusted=trusted)
@@ -75,30 +70,30 @@ def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
         if work is None or end is None:
             return JobReport(place.state.uri)
         given = input_rows(work, end, quick=quick)
-        return Proving(work, end, given, quick).proof()
+        return JobCheck(work, end, given, quick).report()
     except BadOutput as failure:
         findings = Findings()
         findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
         return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
 
 
-def _read_twice(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
+def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Found]:
     """Yield input files that the same work has read twice: first when it began, and again as new
     files. Other work that has added to the output may read any files."""
     seen: dict[str, set[str]] = defaultdict(set)
-    for place, proof in zip(places, proofs, strict=True):
+    for place, report in zip(places, reports, strict=True):
         added = _ADDITION.match(base_name(place.state.path))
-        known = seen[added[1] if added else proof.key[:8]]
-        yield from ((Kind.INPUT_TWICE, Spot(name), 1) for name in proof.names if name in known)
-        known.update(proof.names)
+        known = seen[added[1] if added else report.key[:8]]
+        yield from ((Kind.INPUT_TWICE, Spot(name), 1) for name in report.names if name in known)
+        known.update(report.names)
 
 
-def _strangers(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
+def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Found]:
     """Yield files that readers of the output or the errors take for rows, but that none of the jobs
     has written. If the first job appended to existing data, files in the output may belong to
     anybody and are not reported."""
-    whole, layouts = places[0], [proof.layout for proof in proofs if proof.layout]
-    if len(layouts) < len(proofs):
+    whole, layouts = places[0], [report.layout for report in reports if report.layout]
+    if len(layouts) < len(reports):
         return
     known = tuple(part_prefix(layout.key) for layout in layouts)
     added_to = tuple(
@@ -237,7 +232,7 @@ class Commits:
 
 
 @dataclass(frozen=True)
-class Proving:
+class JobCheck:
     """The input and the output of some work, which are compared. `end` is the snapshot of the
     output."""
 
@@ -246,7 +241,7 @@ class Proving:
     input: InputRows
     quick: bool
 
-    def proof(self) -> JobReport:
+    def report(self) -> JobReport:
         """Read the output and return the report on the job."""
         findings, finished = Findings(), self.work.finished
         findings.add(self.input.found)

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from batchinference.pipeline import job, row_batch
 from batchinference.pipeline.commit import attempt, committer, snapshot
-from batchinference.pipeline.execution import fused, fused_steps, step_runner, text_windows
-from batchinference.pipeline.execution.error_isolation import Part
+from batchinference.pipeline.execution import fused, step_runner, text_windows
+from batchinference.pipeline.execution.step_runner import Part
 from batchinference.pipeline.input import scan
 from batchinference.pipeline.row_batch import NO_ROWS, RowBatch
 
@@ -42,7 +42,7 @@ def without_row_ids() -> None:
         return batch if lengths is None else batch.taken(np.argsort(-lengths))
 
     scan.consecutive_ids = same
-    fused_steps.longest_first = longest_first
+    fused.longest_first = longest_first
     row_batch.RowBatch.derived = derived  # type: ignore[method-assign]
     row_batch.RowBatch.in_order_of = lambda self, ids: self  # type: ignore[method-assign]
     committer.commit_groups = lambda batch: iter([batch])
@@ -79,7 +79,7 @@ def without_progress() -> None:
 
 def without_bucketing() -> None:
     """Texts are computed in the order of the input."""
-    fused_steps.text_columns = lambda table, columns: []
+    fused.text_columns = lambda table, columns: []
     text_windows.text_columns = lambda table, columns: []
 
 

@@ -269,7 +269,7 @@ METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
     "pipeline/storage/arrow_files.py": "the check itself",
-    "pipeline/execution/fused_steps.py": "unpickles what the driver has pickled",
+    "pipeline/execution/fused.py": "unpickles what the driver has pickled",
     "pipeline/execution/staged.py": "unpickles what the driver has pickled",
     "pipeline/input/readers/parquet.py": "checks the columns that are wanted",
     "pipeline/search/index.py": "checks the schema with which all is read",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit.stored_code import changed_code, write_code
+from batchinference.pipeline.commit.decision import changed_code, write_code
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.steps.code_identity import SAMPLE_BYTES, code_of
 from batchinference.pipeline.storage.location import Location

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
-from batchinference.pipeline.execution.error_isolation import Part, isolate
+from batchinference.pipeline.execution.step_runner import Part, isolate
 from support.tiers import examples
 
 

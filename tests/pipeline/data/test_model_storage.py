@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.preflight import check_step
+from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_beside, files_of

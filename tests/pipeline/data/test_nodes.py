@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.preflight import check_nodes
+from batchinference.pipeline.execution.resources import check_nodes
 from batchinference.plan import plan_for_cluster
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import spec_of

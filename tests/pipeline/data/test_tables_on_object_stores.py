@@ -14,8 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.storage.object_stores import object_store
-from batchinference.pipeline.storage.table_options import iceberg_properties
+from batchinference.pipeline.storage.object_stores import iceberg_properties, object_store
 from batchinference.spec.read import ReadLance
 from batchinference.spec.storage import Storage
 from support.inputs.read_files import Outcome

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.arrow import rows_of
+from batchinference.pipeline.arrow import rows_of, unreadable_rows
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input.base import batch_of
@@ -24,7 +24,6 @@ from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.unreadable_values import unreadable_rows
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.outputs.batches import errors_of, good, in_one, outcomes

@@ -48,33 +48,33 @@ def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
-    oversight = ExecutionControl()
+    control = ExecutionControl()
     running = [state("Input"), state("ReadRowSource->MapBatches(clean)", 2)]
-    oversight.look([*running, state("MapBatches(embed)"), state("Write")])
-    assert oversight.stage == "read, clean"
-    oversight.look([*running, state("MapBatches(embed)", queued=True), state("Write")])
-    assert oversight.stage == "embed"
-    oversight.look([*running, state("MapBatches(embed)", 1), state("Write", 1)])
-    assert oversight.stage == "write"
+    control.on_step([*running, state("MapBatches(embed)"), state("Write")])
+    assert control.stage == "read, clean"
+    control.on_step([*running, state("MapBatches(embed)", queued=True), state("Write")])
+    assert control.stage == "embed"
+    control.on_step([*running, state("MapBatches(embed)", 1), state("Write", 1)])
+    assert control.stage == "write"
 
 
 def test_operators_of_an_llm_belong_to_its_step() -> None:
-    oversight = ExecutionControl()
+    control = ExecutionControl()
     names = ["MapBatches(chat-into)", "MapBatches(TokenizeUDF)", "MapBatches(vLLMEngineStageUDF)"]
-    oversight.look([state("ReadRowSource", 1), *(state(name, 1) for name in names)])
-    assert oversight.stage == "chat"
+    control.on_step([state("ReadRowSource", 1), *(state(name, 1) for name in names)])
+    assert control.stage == "chat"
 
 
 def test_idle_job_is_at_its_last_busy_stage() -> None:
-    oversight = ExecutionControl()
-    assert oversight.stage is None
-    oversight.look([state("ReadRowSource", 1)])
-    oversight.look([state("ReadRowSource")])
-    assert oversight.stage == "read"
+    control = ExecutionControl()
+    assert control.stage is None
+    control.on_step([state("ReadRowSource", 1)])
+    control.on_step([state("ReadRowSource")])
+    assert control.stage == "read"
 
 
 def test_abandoned_execution_ends_at_its_next_step() -> None:
-    oversight = ExecutionControl()
-    oversight.give_up()
+    control = ExecutionControl()
+    control.given_up = True
     with pytest.raises(JobFailure):
-        oversight.look([])
+        control.on_step([])

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import fused_steps
-from batchinference.pipeline.execution.fused_steps import BatchRows, Steps
+from batchinference.pipeline.execution import batch_size, fused
+from batchinference.pipeline.execution.batch_size import BatchRows
+from batchinference.pipeline.execution.fused import Steps
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
 from support.outputs.batches import good
 
@@ -43,8 +44,8 @@ class Recorded(Steps):
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all batches have the same size, and windows four times as many rows."""
-    monkeypatch.setattr(fused_steps, "FIRST_ROWS", UNIT)
-    monkeypatch.setattr(fused_steps, "WINDOW_BATCHES", 4)
+    monkeypatch.setattr(batch_size, "FIRST_ROWS", UNIT)
+    monkeypatch.setattr(batch_size, "WINDOW_BATCHES", 4)
     monkeypatch.setattr(BatchRows, "took", lambda *_: None)
 
 
@@ -107,7 +108,7 @@ class TestWindows:
     def test_large_and_late_results_are_yielded_before_the_window_ends(
         self, monkeypatch: pytest.MonkeyPatch, limit: str
     ) -> None:
-        monkeypatch.setattr(fused_steps, limit, 0)
+        monkeypatch.setattr(fused, limit, 0)
         results = list(Recorded(NO_STEPS, UNIT, ("text",)).run(iter(texts(5 * UNIT))))
         assert [len(one.ids) for one in results] == [UNIT] * 5
 
@@ -126,15 +127,15 @@ class TestRowsPerBatch:
 
     def test_batches_grow_while_they_are_fast(self) -> None:
         rows = BatchRows(0)
-        assert rows.next == fused_steps.FIRST_ROWS
+        assert rows.next == batch_size.FIRST_ROWS
         rows.took(rows.next, 0.0)
-        assert rows.next == fused_steps.FIRST_ROWS * fused_steps.MAX_GROWTH
+        assert rows.next == batch_size.FIRST_ROWS * batch_size.MAX_GROWTH
 
     def test_slow_batches_shrink_to_one_row(self) -> None:
         rows = BatchRows(0)
-        rows.took(64, 16 * fused_steps.BATCH_SECONDS)
+        rows.took(64, 16 * batch_size.BATCH_SECONDS)
         assert rows.next == 4
-        rows.took(4, 100 * fused_steps.BATCH_SECONDS)
+        rows.took(4, 100 * batch_size.BATCH_SECONDS)
         assert rows.next == 1
 
     @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))

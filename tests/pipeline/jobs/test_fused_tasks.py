@@ -22,9 +22,8 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer, counts_of_group
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.execution import fused, fused_steps, resources
-from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, StopRequest
-from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution import batch_size, fused, resources
+from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
@@ -400,14 +399,12 @@ def test_each_row_is_committed_once_however_it_is_cut(
         task = FusedTask(TASK, read, Steps(NO_STEPS, texts=("text",)), committer, rows, stop)
         with (
             patch.multiple(
-                fused, FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)), COMMIT_SECONDS=0.0
-            ),
-            patch.multiple(
-                fused_steps,
+                fused,
                 FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)),
                 BATCH_BYTES=data.draw(st.integers(1, 20 * FOUR)),
-                FIRST_ROWS=data.draw(st.integers(1, 9)),
+                COMMIT_SECONDS=0.0,
             ),
+            patch.object(batch_size, "FIRST_ROWS", data.draw(st.integers(1, 9))),
             nullcontext() if stopped else pytest.raises(ValueError, match="died"),
         ):
             task(retried=number > 0)

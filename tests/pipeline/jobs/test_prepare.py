@@ -19,8 +19,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.preflight import check_errors_path
-from batchinference.pipeline.prepare import NothingToDo, prepare
+from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines

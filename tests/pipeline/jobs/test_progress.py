@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.report.progress import Meter, duration
+from batchinference.pipeline.report import Meter, duration
 from batchinference.spec.status import Progress
 
 COUNTS = st.builds(RowCounts, *[st.integers(0, 500)] * 3)

@@ -17,7 +17,7 @@ from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import cluster
-from batchinference.pipeline.execution.user_modules import MAX_BYTES, copied_modules
+from batchinference.pipeline.execution.cluster import MAX_MODULE_BYTES, copied_modules
 from support.jobs.command import PROGRAM, Command, wait_until
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.rows import rows_of
@@ -195,7 +195,7 @@ def test_large_packages_are_refused(tmp_path: Path) -> None:
     job_in(tmp_path)
     weights = tmp_path / "letters" / "weights.bin"
     with weights.open("wb") as file:
-        file.truncate(MAX_BYTES)
+        file.truncate(MAX_MODULE_BYTES)
     words = r"have 100 MiB.*'.*/letters/weights\.bin'"
     with pytest.raises(JobFailure, match=words), copied_modules(str(tmp_path)):
         pass

@@ -14,7 +14,8 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.storage.http import Fetcher
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify import file_check, input_check, job_check
+from batchinference.pipeline.verify import file_check, row_check
+from batchinference.pipeline.verify import verify as verification
 from batchinference.pipeline.verify.jobs import trusted_places
 from batchinference.spec import parse
 from support.documents.minimal import Document
@@ -164,7 +165,7 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
     make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     (shown,) = trusted_places(Location(str(tmp_path / "out")))
     assert f"sqlite:///{tmp_path}" in shown
-    monkeypatch.setattr(job_check, "table_for", pytest.fail)
+    monkeypatch.setattr(verification, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.found) == (0, {})
     assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])
@@ -190,7 +191,7 @@ def test_addresses_of_a_manifest_are_not_fetched(
     read = parse(job_document("list", tmp_path / "in", tmp_path / "out", read=fields)).spec.read
     frozen = snapshot_input([str(tmp_path / "in")], ["csv"])
     claimed = {0: 99}
-    counted = input_check._counted(
+    counted = row_check._counted(
         frozen, read, reader_for(read), list(frozen.files()), claimed, quick=False
     )
     assert dict(counted) == {0: 2}

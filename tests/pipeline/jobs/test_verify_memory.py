@@ -21,12 +21,13 @@ import re, sys
 from pathlib import Path
 from batchinference.pipeline.input.readers import records
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify import file_check, input_check, job_check
+from batchinference.pipeline.verify import file_check, row_check
+from batchinference.pipeline.verify import verify as verification
 from batchinference.pipeline.verify.verify import verify
 
 # so that the smaller run fills its buffers
 records.CHUNK_BYTES = file_check.CHUNK_BYTES = 1 << 18
-job_check.THREADS = input_check.THREADS = 2
+verification.THREADS = row_check.THREADS = 2
 proof = verify(Location(sys.argv[1]))
 # ru_maxrss would count what the parent had
 (peak,) = re.findall(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())

@@ -14,8 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.execution.fused import FusedTask, StopRequest
-from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution.fused import FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.writers import writer_for
@@ -37,7 +36,7 @@ NEEDED = {"batchinference.plan", "batchinference.plan.stages", "batchinference.p
 UNUSED = (
     *("PIL", "pyarrow.dataset", "fsspec", "torch"),
     *("batchinference.plan", "batchinference.cli", "batchinference.pipeline.search"),
-    "batchinference.pipeline.ray_compat.execution",
+    *("ray.data._internal.execution.streaming_executor", "ray.data._internal.issue_detection"),
     *(f"batchinference.spec.{name}" for name in (
         "cluster", "documents", "job", "problems", "read", "report", "schema", "status", "write")),
 )  # fmt: skip

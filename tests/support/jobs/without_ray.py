@@ -29,7 +29,7 @@ from batchinference.pipeline.commit import committer
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
-from batchinference.pipeline.execution import cluster, executor, fused, fused_steps
+from batchinference.pipeline.execution import cluster, executor, fused
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.staged import BlockStage, sink_for
@@ -167,7 +167,7 @@ def run_task_again(given: Document, task: int) -> None:
 def _small_commits() -> Iterator[None]:
     with (
         patch.object(committer, "PUT_THREADS", 1),
-        patch.object(fused_steps, "BATCH_BYTES", 1),
+        patch.object(fused, "BATCH_BYTES", 1),
         patch.object(fused, "COMMIT_SECONDS", 0.0),
     ):
         yield

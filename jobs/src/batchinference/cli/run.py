@@ -178,10 +178,9 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         machine_cpus,
         ray_files,
     )
+    from batchinference.pipeline.execution.resources import check_nodes
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
-    from batchinference.pipeline.execution.user_modules import names_code
     from batchinference.pipeline.job import JobRun
-    from batchinference.pipeline.preflight import check_nodes
 
     with (
         Display(verbose=options.verbose) as display,
@@ -190,7 +189,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         publish = _publisher(display.show, options.report_directory)
         if options.address is not None:
             display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")
-            code = str(directory) if names_code(job.spec) else None
+            code = str(directory) if _uses_code(job) else None
             quiet = not options.verbose and options.report_directory is None
             with connected(options.address, code, quiet=quiet) as nodes:
                 check_nodes(plan, nodes)
@@ -234,3 +233,9 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
 def exit_code(reason: str | None) -> int:
     """Return the exit code for the reason of a failure."""
     return _EXITS.get(reason or "", exits.JOB_FAILED)
+
+
+def _uses_code(job: BatchInference) -> bool:
+    """Return whether a step uses code that may be in the directory of the job."""
+    steps = job.spec.steps
+    return any(step.python or (step.model and step.model.factory_or_none) for step in steps)

@@ -21,8 +21,7 @@ from batchinference.pipeline.execution.stop_signals import StopSignal, run_monit
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.report.builder import ReportBuilder, collect_notes, merge_reports
-from batchinference.pipeline.report.progress import Meter
+from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
 from batchinference.plan import Plan
 from batchinference.spec.error_policy import ErrorPolicy
 from batchinference.spec.job import BatchInference

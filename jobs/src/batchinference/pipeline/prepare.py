@@ -1,7 +1,10 @@
-"""Begins the first attempt of a job at an output, unless there is nothing to do."""
+"""Begins the first attempt of a job at an output, unless there is nothing to do.
+
+A job that cannot succeed is refused before a row is read and before anything is changed."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,13 +30,13 @@ from batchinference.pipeline.commit.decision import (
     decide,
     load_state,
     storage_errors_as_bad_output,
+    write_code,
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.commit.stored_code import write_code
-from batchinference.pipeline.errors import BadInput, BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input.base import NOTHING, JobInput
 from batchinference.pipeline.input.files import open_input
@@ -49,13 +52,19 @@ from batchinference.pipeline.input.snapshot import (
 )
 from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.tables import Table, table_of
-from batchinference.pipeline.preflight import check_input, check_job
-from batchinference.pipeline.report.builder import finished_report
+from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.runtimes import check_runtime
+from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.steps.decode import decoder_of
+from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.models import Model
 from batchinference.spec.read import ReadFiles
 from batchinference.spec.secrets import without_secrets
+from batchinference.spec.steps import Step
 from batchinference.spec.write import Write, WriteOrdered
 
 
@@ -245,3 +254,74 @@ def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: st
                 "before its spec changed: choose another path, set write.mode to overwrite, or "
                 "give the job another metadata.name to have both"
             )
+
+
+def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
+    """Raise JobFailure if a step cannot run, or error records would be read as output."""
+    for step in spec.steps:
+        check_step(step)
+    check_errors_path(layout)
+
+
+def check_step(step: Step) -> None:
+    """Raise ModelLoad if a step's model or code does not exist, and BadInput if the output that it
+    searches does not exist. Nothing is loaded."""
+    if step.model is not None:
+        _check_model(step.name, step.model)
+    elif step.python is not None:
+        _check_module(step.name, step.python.callable)
+    elif step.decode is not None:
+        decoder_of(step.name, step.decode)
+    elif step.nearest is not None:
+        NearestRows(step.name, step.nearest)
+
+
+def _check_model(step: str, model: Model) -> None:
+    check_runtime(model)
+    storage = model.storage_of_source
+    for place in model.other_places:
+        check(place, storage=storage)
+    if model.source_or_none is not None:
+        check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
+    if model.factory_or_none is not None:
+        _check_module(step, model.factory_or_none)
+
+
+def _check_module(step: str, path: str) -> None:
+    module = path.partition(":")[0]
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except ImportError:
+        found = False
+    if not found:
+        raise ModelLoad(
+            f"step '{step}': there is no module '{module}'. It must be in the directory of the "
+            "job's file, be installed, or be in the image"
+        )
+
+
+def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
+    """Raise BadOutput if an input file is in an output path, where attempts remove files, and
+    BadInput if a step reads a column that does not exist."""
+    for place in (layout.output, layout.errors):
+        if (inside := source.below(place)) is not None:
+            raise BadOutput(
+                f"'{place.uri}' is where output goes and holds a file of the input, {inside}: "
+                "choose another write.path or errors.path"
+            )
+    if problems := check_columns(spec, source.columns()):
+        raise BadInput("; ".join(map(str, problems)))
+
+
+def check_errors_path(layout: Layout) -> None:
+    """Raise BadOutput if readers of the output would read error records as output. Readers skip
+    names that begin with an underscore or a dot."""
+    output, errors = layout.output, layout.errors
+    place, within = output.path.rstrip("/") + "/", f"{errors.path}/"
+    if not (within.startswith(place) and errors.in_store_of(output)):
+        return
+    if not any(part.startswith(("_", ".")) for part in within.removeprefix(place).split("/")):
+        raise BadOutput(
+            f"errors.path '{errors.uri}' is below write.path '{output.uri}', so readers would "
+            "read error records as output. Choose another errors.path, or remove the field"
+        )

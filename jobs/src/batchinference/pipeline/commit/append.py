@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from batchinference.pipeline.commit.decision import has_failed_rows, storage_errors_as_bad_output
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import completed, is_complete, name_of, read_lease
+from batchinference.pipeline.commit.lease import is_complete, name_of, read_lease
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import ReadFiles
@@ -75,9 +75,9 @@ def _adds(spec: BatchInferenceSpec) -> bool:
 def _first(layout: Layout) -> Layout:
     """Return the output to which additions are made: the output of the work, wherever it was
     started."""
-    return completed(layout) or next(
-        (one for one in (layout, layout.whole) if _was_complete(one)), layout
-    )
+    places = (layout, layout.whole)
+    found = (one for condition in (is_complete, _was_complete) for one in places if condition(one))
+    return next(found, layout)
 
 
 def _was_complete(layout: Layout) -> bool:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import check_unchanged, parts_in
+from batchinference.pipeline.commit.decision import parse_code
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import (
     Lease,
@@ -18,7 +19,6 @@ from batchinference.pipeline.commit.lease import (
     this_process,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
-from batchinference.pipeline.commit.stored_code import parse_code
 from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.storage.json import damaged_state, load_json
 from batchinference.pipeline.storage.local_files import LinkedPath

@@ -214,17 +214,12 @@ def _partial(batch: RowBatch) -> np.ndarray:
 def _partially_failed(batch: RowBatch) -> np.ndarray:
     """Return which input rows (bool) have failed in part: some of the rows that an input row became
     have failed, and others have not."""
-    failed = _failed_ids(batch)
+    failed = batch.errors.column("id").to_numpy()
     if not len(failed):
         return np.zeros(len(batch.source), dtype=bool)
     others = np.concatenate([batch.ids, batch.filtered])
     mixed: np.ndarray = np.isin(batch.source, others) & np.isin(batch.source, failed)
     return mixed
-
-
-def _failed_ids(batch: RowBatch) -> np.ndarray:
-    ids: np.ndarray = batch.errors.column("id").to_numpy()
-    return ids
 
 
 def _single(ids: np.ndarray) -> list[np.ndarray]:

@@ -141,12 +141,6 @@ def is_complete(layout: Layout) -> bool:
     return lease is not None and lease.key == layout.key and lease.is_complete(layout)
 
 
-def completed(layout: Layout) -> Layout | None:
-    """Return the layout at which this work is complete: this layout, or the output that it adds to;
-    None if there is none."""
-    return next((one for one in (layout, layout.whole) if is_complete(one)), None)
-
-
 _PROC = Path("/proc")
 
 

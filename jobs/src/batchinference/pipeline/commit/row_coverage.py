@@ -80,15 +80,22 @@ def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[Mani
     """Return the entries whose rows are complete when all shares are added up, and are not in
     `held`."""
     while True:
-        sums: dict[int, int] = defaultdict(int)
-        for entry in entries:
-            for file, row, share in entry.shares:
-                sums[pack_id(file, row)] += share
-        bad = {row for row, share in sums.items() if share != FULL_SHARE or held.has(row)}
+        rows, shares = summed_shares(entries)
+        bad = set(rows[(shares != FULL_SHARE) | held.holds(rows)].tolist())
         left = [entry for entry in entries if bad.isdisjoint(_parted(entry))]
         if len(left) == len(entries):
             return left
         entries = left
+
+
+def summed_shares(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of the rows of which the entries hold shares, and the sum of the shares of
+    each row."""
+    sums: dict[int, int] = defaultdict(int)
+    for entry in entries:
+        for file, row, share in entry.shares:
+            sums[pack_id(file, row)] += share
+    return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
 
 
 def _parted(entry: ManifestEntry) -> list[int]:
@@ -120,12 +127,7 @@ class RowSet:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return int((self.stops - self.starts).sum())
-
-    def has(self, row: int) -> bool:
-        place = int(np.searchsorted(self.starts, row, side="right")) - 1
-        return place >= 0 and row < int(self.stops[place])
 
     def holds(self, ids: np.ndarray) -> np.ndarray:
         """Return which of the ids (int64) are in the set, as bool."""
@@ -143,7 +145,10 @@ class RowSet:
         for file, after in zip(files, reach, strict=True):
             end = ends.get(file, rows_each)
             if end is not None and after > end:
-                raise Incomplete(_behind(file, end, after))
+                raise Incomplete(
+                    f"rows {end} to {after - 1} of file {file} are beyond its end, so the file "
+                    "changed while it was read. Start over with resume: false"
+                )
 
     def missing(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None
@@ -193,13 +198,6 @@ def _between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
     elif expected < end:
         gaps.append((expected, end))
     return gaps
-
-
-def _behind(file: int, end: int, after: int) -> str:
-    return (
-        f"rows {end} to {after - 1} of file {file} are beyond its end, so the file changed while "
-        "it was read. Start over with resume: false"
-    )
 
 
 def format_missing_rows(gaps: MissingRows) -> str:

@@ -110,7 +110,10 @@ class Snapshot:
             content = place.read()
             raw = load_json(content)
             if raw["format"] != FORMAT:
-                raise _other_format(place, raw["version"])
+                raise BadOutput(
+                    f"'{place.uri}' was written by version {raw['version']} in another format. "
+                    f"Use that version, or {START_OVER}"
+                )
             verify_checksum(content)
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "attempt")}
@@ -138,13 +141,6 @@ _SNAPSHOT = TypeAdapter(Snapshot)
 _ENTRIES = TypeAdapter(list[ManifestEntry])
 _SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])
 _ENDS = TypeAdapter(list[End])
-
-
-def _other_format(place: Location, version: str) -> BadOutput:
-    return BadOutput(
-        f"'{place.uri}' was written by version {version} in another format. Use that version, or "
-        f"{START_OVER}"
-    )
 
 
 def without_missing_files(layout: Layout, snapshot: Snapshot) -> Snapshot:

@@ -1,19 +1,34 @@
-"""Determines the batch size of a step.
+"""Determines the batch sizes: of a step, and of the batches of a fused task that all steps get.
 
-It is the configured size, less after memory ran out, and with `auto` the size that is fastest."""
+The batch size of a step is the configured size, less after memory ran out, and with `auto` the size
+that is fastest."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.text_windows import WINDOW_ROWS
+from batchinference.pipeline.row_batch import RowBatch
+from batchinference.plan.stages import SEARCH_ROWS
+from batchinference.spec.steps import Step
 
+UNLIMITED = 1 << 40
+"""The batch size for batches that are whole blocks."""
 FIRST_SIZE = 8
 RUNS = 2
 """Number of timed batches per size. The first one may include warm-up."""
 GAIN = 1.05
 """Minimum speedup from doubling the size for the search to continue."""
+FIRST_ROWS, MAX_GROWTH = 64, 8
+BATCH_SECONDS = 1.0
+"""Batches grow or shrink until they take this long. A slow step then commits in time, and a stop
+loses little work."""
+WINDOW_BATCHES = 30
+"""A window has as many rows as this number of batches, but at most WINDOW_ROWS."""
 
 
 @dataclass
@@ -28,6 +43,15 @@ class BatchSize:
     notes: list[str] = field(default_factory=list)
     """Events that were not reported yet, as JSON."""
     _rates: dict[int, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, step: Step) -> BatchSize:
+        """Return the size of the first batch of a step. It is UNLIMITED for a function or class
+        without a batch size."""
+        if step.batch_size == "auto":
+            return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
+        of_model = step.model.default_batch_size if step.model else UNLIMITED
+        return cls(step.name, step.batch_size or of_model)
 
     def ran(self, rows: int, seconds: float) -> None:
         """Record the duration of a successful batch and update the size."""
@@ -71,3 +95,36 @@ class BatchSize:
 
     def _tell(self, **values: float) -> None:
         self.notes.append(json.dumps({"batch_size": self.size, **values}))
+
+
+class BatchRows:
+    """Finds the number of rows that take BATCH_SECONDS, as a multiple of a step's batch size."""
+
+    def __init__(self, batch_rows: int) -> None:
+        self._unit = max(1, batch_rows)
+        self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
+        """The number of rows of the next batch."""
+        self.have_texts = False
+        """Whether the rows are texts, and are computed in windows."""
+
+    @property
+    def window(self) -> int:
+        """The number of rows of the next window, which is one batch if the rows are no texts."""
+        if not self.have_texts:
+            return self.next
+        return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
+
+    def cut(self, window: RowBatch) -> Iterator[RowBatch]:
+        """Yield the rows of a window in batches. The size of each batch follows from the others."""
+        rest: RowBatch | None = window
+        while rest is not None:
+            batch, rest = rest.cut(self.next)
+            yield batch
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Record how long a batch took."""
+        if not rows:
+            return
+        most = self.next * MAX_GROWTH
+        wanted = min(most, rows * BATCH_SECONDS / max(seconds, 1e-9))
+        self.next = max(self._unit, int(wanted) // self._unit * self._unit)

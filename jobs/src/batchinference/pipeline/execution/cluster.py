@@ -1,4 +1,6 @@
-"""Connects to an existing Ray cluster, or starts Ray on this machine while a job runs."""
+"""Connects to an existing Ray cluster, or starts Ray on this machine while a job runs.
+
+The user's modules in the directory of the job are copied to an existing cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +14,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
-from batchinference.pipeline.execution.user_modules import copied_modules
 from batchinference.pipeline.ray_compat import (
     AuthenticationTokenLoader,
     auto_init_hook,
@@ -34,6 +36,9 @@ _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
 """Maximum length of the path before Ray's directory: a socket path has at most 104 characters."""
+MAX_MODULE_BYTES = 100 << 20
+"""Maximum size of the modules that are sent. Data and models of a project do not belong there."""
+_MODULES = (".py", ".so")
 
 
 @dataclass
@@ -236,3 +241,60 @@ def importable(directory: str) -> None:
         sys.path.insert(0, directory)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join([directory, *(p for p in others if p)])
+
+
+@contextmanager
+def copied_modules(directory: str) -> Iterator[str | None]:
+    """Yield a temporary directory with only the modules and packages of a directory.
+
+    Yields None if there are none. Ray would send the whole directory, including data and outputs.
+    Raises JobFailure if the modules are too large or cannot be read.
+    """
+    files = list(_files_of_modules(Path(directory)))
+    if not files:
+        yield None
+        return
+    _check_size(files)
+    with tempfile.TemporaryDirectory(prefix="batchinference-") as copy:
+        for file in files:
+            _copy(file, Path(copy) / file.relative_to(directory))
+        yield copy
+
+
+def _files_of_modules(directory: Path) -> Iterator[Path]:
+    for entry in sorted(directory.iterdir()):
+        if (entry / "__init__.py").is_file():
+            yield from _files_of_package(entry)
+        elif entry.name.endswith(_MODULES) and entry.is_file():
+            yield entry
+
+
+def _files_of_package(package: Path) -> Iterator[Path]:
+    """Yield the files of a package, without caches and hidden files such as editor locks."""
+    for parent, directories, names in os.walk(package):
+        directories[:] = [
+            name for name in directories if name != "__pycache__" and not name.startswith(".")
+        ]
+        for name in names:
+            file = Path(parent, name)
+            if not name.startswith(".") and file.suffix != ".pyc" and file.is_file():
+                yield file
+
+
+def _check_size(files: list[Path]) -> None:
+    size = sum(file.stat().st_size for file in files)
+    if size > MAX_MODULE_BYTES:
+        largest = max(files, key=lambda file: file.stat().st_size)
+        raise JobFailure(
+            f"--address: the modules beside the job have {size >> 20} MiB, and at most "
+            f"{MAX_MODULE_BYTES >> 20} MiB are sent to the nodes. The largest file is '{largest}'. "
+            "Move data out of the packages, or install the code on the nodes"
+        )
+
+
+def _copy(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        shutil.copyfile(file, target)
+    except OSError as error:
+        raise JobFailure(f"--address: the module '{file}' cannot be read: {error}") from error

@@ -6,56 +6,41 @@ Pinned to the Ray version in pyproject.toml, like `pipeline.arrow`.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_compat.execution import (
-    ExecutionCallback,
-    InternalQueueOperatorMixin,
-    OpState,
-    StreamingExecutor,
-)
+from batchinference.pipeline.ray_compat import ExecutionCallback, InternalQueueOperatorMixin
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
 
 INTO = "-into"
 """Name suffix of an operator that converts a step's rows for Ray's own operators."""
 _OF_RAY = "UDF"
-_STEP = re.compile(r"MapBatches\((.*)\)")
-_ENDS = {"Read": "read", "Write": "write"}
+_OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 
+@dataclass
 class ExecutionControl:
-    """Controls one execution. Another thread may drain or abort it, or read its current stage."""
+    """Controls one execution, from another thread."""
 
-    def __init__(self) -> None:
-        self._given_up = threading.Event()
-        self._draining = threading.Event()
-        self.stage: str | None = None
-        """The last stage that had work at the last scheduling step. If no rows come out, they are
-        in this stage; earlier stages may only be waiting for it."""
+    draining: bool = False
+    """Whether waiting work is dropped. Running tasks finish, and their results are written."""
+    given_up: bool = False
+    """Whether the execution is aborted from within. Shutting down Ray while it runs would end the
+    whole process."""
+    stage: str | None = None
+    """The last stage that had work at the last scheduling step. If no rows come out, they are in
+    this stage; earlier stages may only be waiting for it."""
 
-    @property
-    def draining(self) -> bool:
-        return self._draining.is_set()
-
-    @property
-    def given_up(self) -> bool:
-        return self._given_up.is_set()
-
-    def give_up(self) -> None:
-        """Abort the execution from within. Shutting down Ray while it runs would end the whole
-        process."""
-        self._given_up.set()
-
-    def drain(self) -> None:
-        """Drop waiting work. Running tasks finish, and their results are written."""
-        self._draining.set()
-
-    def look(self, states: Sequence[OpState]) -> None:
-        """Update the stage, and drain if requested. Raises JobFailure after `give_up`."""
-        if self._given_up.is_set():
+    def on_step(self, states: Sequence[OpState]) -> None:
+        """Update the stage, and drain if requested. Raises JobFailure if the execution is given
+        up."""
+        if self.given_up:
             raise JobFailure("given up")
-        if self._draining.is_set():
+        if self.draining:
             _drain(states)
         names = _names([state.op.name for state in states])
         at_work = [
@@ -67,13 +52,13 @@ class ExecutionControl:
 class ControlCallback(ExecutionCallback):
     """Connects an execution to the newest ExecutionControl. Workers import this class by name."""
 
-    oversight = ExecutionControl()
+    newest = ExecutionControl()
 
     def __init__(self) -> None:
-        self._oversight = ControlCallback.oversight
+        self._control = ControlCallback.newest
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:
-        self._oversight.look(list((executor._topology or {}).values()))
+        self._control.on_step(list((executor._topology or {}).values()))
 
 
 def _drain(states: Sequence[OpState]) -> None:
@@ -106,11 +91,5 @@ def _name(operator: str) -> str:
     """Return the job's name of an operator of Ray Data, which may be several fused operators.
 
     The name is empty if the operator is unknown."""
-    parts = [_of_part(part) for part in operator.split("->")]
-    return ", ".join(filter(None, parts))
-
-
-def _of_part(part: str) -> str:
-    if found := _STEP.fullmatch(part):
-        return found[1]
-    return next((name for start, name in _ENDS.items() if part.startswith(start)), "")
+    found = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
+    return ", ".join(match[1] or match[2].lower() for match in found)

@@ -20,8 +20,12 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
-from batchinference.pipeline.execution.fused import FusedExecution, FusedTask, StopRequest
-from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution.fused import (
+    FusedExecution,
+    FusedTask,
+    Steps,
+    StopRequest,
+)
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     fused_tasks_at_once,
@@ -217,11 +221,11 @@ class Executor:
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
-        self._control.drain()
+        self._control.draining = True
 
     def give_up(self) -> None:
         """Make `run`, in another thread, cancel its tasks and raise."""
-        self._control.give_up()
+        self._control.given_up = True
 
     @property
     def stage(self) -> str | None:

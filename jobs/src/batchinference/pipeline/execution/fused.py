@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,20 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.fused_steps import Steps
+from batchinference.pipeline.execution.batch_size import (
+    BATCH_SECONDS,
+    UNLIMITED,
+    WINDOW_BATCHES,
+    BatchRows,
+    BatchSize,
+)
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.text_windows import (
+    columns_of_first_model,
+    longest_first,
+    text_columns,
+)
 from batchinference.pipeline.input.base import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat import (
@@ -33,12 +46,13 @@ from batchinference.pipeline.ray_compat import (
     retries_of_this_task,
     set_flag,
 )
-from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.pipeline.storage.memory_limit import beside_limits
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.control import ExecutionControl
+    from batchinference.plan import Plan
 
 ABORT_SECONDS = 5.0
 """Seconds that the other tasks have to commit their rows after a task has failed."""
@@ -46,6 +60,11 @@ POLL_SECONDS = 0.5
 """Maximum seconds until the driver, or a task between two batches, notices a request to stop."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
+BATCH_BYTES = 16 << 20
+"""The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
+MAX_BATCH_BYTES = 128 << 20
+WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
+"""A window that takes longer, because the steps were expected to be faster, is yielded in parts."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +108,82 @@ class StopRequest:
             yield requested
         finally:
             ended.set()
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The stages of a job, which each worker process loads once for all its tasks."""
+
+    pickled: bytes
+    batch_rows: int = 0
+    """The largest batch size of a step; 0 if no step has one."""
+    texts: tuple[str, ...] = ()
+    """The columns of the input that the first model reads."""
+
+    @classmethod
+    def of(cls, plan: Plan, errors: ErrorHandling) -> Steps:
+        """Return the steps of a plan. Each computes with as many threads as the task has CPUs."""
+        stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
+        steps = [step for stage in stages for step in stage.steps]
+        sizes = (BatchSize.of(step).size for step in steps)
+        largest = max((size for size in sizes if size < UNLIMITED), default=0)
+        return cls(pickle.dumps((stages, errors)), largest, columns_of_first_model(steps))
+
+    def applied_to(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of the rows. If `stopping` is set, the results that are complete are
+        yielded next.
+
+        If the first model reads texts, rows are computed in windows, longest texts first, so that
+        the texts of a batch have similar lengths and are padded little. The results are in the
+        order of the input, except those of a window that is yielded in parts: each part has this
+        order, but the parts have not."""
+        rows = BatchRows(self.batch_rows)
+        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+
+        def wanted() -> int:
+            return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
+
+        for window in resized(self._searched(read, rows), wanted, size):
+            ordered = longest_first(window, self.texts)
+            _stages_of_process(self.pickled)  # the time to load them is not that of a batch
+            done: list[RowBatch] = []
+            since = time.monotonic()
+            for batch in rows.cut(ordered):
+                began, waited = time.monotonic(), 0.0
+                for result in self._results(batch):
+                    done.append(result)
+                    if sum(one.nbytes for one in done) >= FILE_BYTES:
+                        paused = time.monotonic()
+                        yield merged(done).in_order_of(window.ids)
+                        done = []
+                        waited += time.monotonic() - paused  # perhaps for the previous commit
+                now = time.monotonic()
+                rows.took(len(batch.ids), now - began - waited)
+                if stopping.is_set() or now - since >= WINDOW_SECONDS:
+                    yield from [merged(done).in_order_of(window.ids)] if done else []
+                    done, since = [], now
+            if done:
+                yield merged(done).in_order_of(window.ids)
+
+    def _searched(self, read: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
+        """Yield the batches. Record if they have texts: batches without rows have no columns."""
+        for batch in read:
+            rows.have_texts |= bool(text_columns(batch.table, self.texts))
+            yield batch
+
+    def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
+        batches = iter([batch])
+        for stage in _stages_of_process(self.pickled):
+            batches = itertools.chain.from_iterable(map(stage, batches))
+        yield from batches
+
+
+@lru_cache(maxsize=1)  # models are large
+def _stages_of_process(pickled: bytes) -> list[StageRunner]:
+    stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    if stages:  # tokenizers would start a thread for each CPU of the machine
+        os.environ.setdefault("RAYON_NUM_THREADS", str(int(stages[0].cpus)))
+    return [StageRunner(stage, errors) for stage in stages]
 
 
 @dataclass(frozen=True)

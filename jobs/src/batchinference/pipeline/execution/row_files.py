@@ -88,13 +88,7 @@ class OutputFiles:
         if not errors:
             return batch
         left = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
-        failed = [
-            (
-                row,
-                self.handling.failed_row(STEP, int(batch.ids[row]), one, batch.table.slice(row, 1)),
-            )
-            for row, one in sorted(errors.items())
-        ]
+        failed = self.handling.failed_rows(STEP, batch, errors)
         return batch.derived(batch.table.take(pa.array(left)), left, failed)
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:

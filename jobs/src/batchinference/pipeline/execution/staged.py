@@ -73,7 +73,7 @@ class StagedExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed."""
-        ControlCallback.oversight = self.control
+        ControlCallback.newest = self.control
         # for tasks without their own selector, such as those that split blocks
         options = DataContext.get_current().execution_options
         options.label_selector = selector(self.plan, CPU_GROUP)

@@ -1,31 +1,31 @@
-"""Runs the steps of a stage over batches of rows."""
+"""Runs the steps of a stage over batches of rows, and isolates failing rows.
+
+A batch that raises is halved until each failing row is alone."""
 
 from __future__ import annotations
 
 import itertools
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.error_attribution import is_out_of_memory, may_pass
+from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory, may_pass
 from batchinference.pipeline.errors import JobFailure, describe, shown
-from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
-from batchinference.pipeline.execution.error_isolation import isolate
+from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.listing import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
-from batchinference.pipeline.steps import Transform, load_step
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps import load_step
+from batchinference.pipeline.steps.base import Transform, TransformResult, checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
-from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
@@ -33,8 +33,6 @@ RESULT_BYTES = 64 << 20
 """Results of a step that are large enough to be passed on before the rest of the batch."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
-UNLIMITED = 1 << 40
-"""The batch size for batches that are whole blocks."""
 
 
 @dataclass(frozen=True)
@@ -63,31 +61,24 @@ class ErrorHandling:
         columns = [row_id], [step], [describe(error)], [shown("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
-
-def with_result(
-    batch: RowBatch, step: str, result: TransformResult, errors: ErrorHandling
-) -> RowBatch:
-    """Return the batch after a step that has run outside of a StepRunner."""
-    failed = [
-        (index, errors.failed_row(step, int(batch.ids[index]), error, batch.table.slice(index, 1)))
-        for index, error in sorted(result.failed.items())
-    ]
-    return batch.derived(result.table, result.parents, failed)
-
-
-def load_steps(stage: Stage) -> list[Transform]:
-    """Return the loaded steps of a stage, with their models and user code. Raises ModelLoad."""
-    custom, kinds = dict(stage.custom), dict(stage.kinds)
-    device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-    return [load_step(step, device) for step in stage.steps]
+    def failed_rows(
+        self, step: str, batch: RowBatch, errors: Mapping[int, Exception]
+    ) -> list[tuple[int, pa.Table]]:
+        """Return the index and the failed row of each row of a batch that has an error."""
+        return [
+            (row, self.failed_row(step, int(batch.ids[row]), error, batch.table.slice(row, 1)))
+            for row, error in sorted(errors.items())
+        ]
 
 
 class StageRunner:
     """Runs the steps of a stage. Created once in each actor or worker process."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
-        pairs = zip(stage.steps, load_steps(stage), strict=True)
-        self._steps = [StepRunner(step, transform, errors) for step, transform in pairs]
+        """Load the models and user code of the steps. Raises ModelLoad."""
+        custom, kinds = dict(stage.custom), dict(stage.kinds)
+        device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
+        self._steps = [StepRunner(step, load_step(step, device), errors) for step in stage.steps]
 
     def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
         """Yield the batch after the steps, in several batches if a step makes large results."""
@@ -104,7 +95,7 @@ class StepRunner:
         self.name = step.name
         self._transform = transform
         self._errors = errors
-        self._batch = first_size(step)
+        self._batch = BatchSize.of(step)
         self._time = StepTime()
         self._waits = list(WAITS)
 
@@ -231,10 +222,43 @@ class StepResults:
         return batch.derived(table, parents, self.failed)
 
 
-def first_size(step: Step) -> BatchSize:
-    """Return the size of the first batch of a step. It is UNLIMITED for a function or class without
-    a batch size."""
-    if step.batch_size == "auto":
-        return BatchSize(step.name, FIRST_SIZE, SEARCH_ROWS)
-    of_model = step.model.default_batch_size if step.model else UNLIMITED
-    return BatchSize(step.name, step.batch_size or of_model)
+@dataclass(frozen=True)
+class Part:
+    """Consecutive rows of a batch and their result, or the error of one row."""
+
+    start: int
+    rows: int
+    result: pa.Table | TransformResult | Exception
+
+
+def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]:
+    """Yield the results of `apply` over a batch, in order. Each failed row is a part of its own. If
+    a result is of fewer rows, the next part begins after them.
+
+    Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
+    row: see `is_about_the_row`.
+    """
+    stop = start + batch.num_rows
+    while True:
+        result = _try(apply, batch)
+        if isinstance(result, Exception) and batch.num_rows > 1:
+            break
+        rows = result.rows if isinstance(result, TransformResult) else None
+        rows = batch.num_rows if rows is None else rows
+        yield Part(start, rows, result)
+        start, batch = start + rows, batch.slice(rows)
+        if start == stop:
+            return
+    half = batch.num_rows // 2
+    yield from isolate(apply, batch.slice(0, half), start)
+    yield from isolate(apply, batch.slice(half), start + half)
+
+
+def _try(apply: Transform, batch: pa.Table) -> pa.Table | TransformResult | Exception:
+    # do not halve here: this error would become the context of the errors of single rows
+    try:
+        return checked(apply(batch))
+    except Exception as error:
+        if not is_about_the_row(error):
+            raise
+        return error

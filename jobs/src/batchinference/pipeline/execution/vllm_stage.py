@@ -13,12 +13,8 @@ from ray.data import Dataset
 
 from batchinference.pipeline.execution.block_codec import decode, encode, has_data
 from batchinference.pipeline.execution.control import INTO
-from batchinference.pipeline.execution.step_runner import (
-    ErrorHandling,
-    StageRunner,
-    with_result,
-)
-from batchinference.pipeline.ray_compat.execution import HighMemoryIssueDetector
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.ray_compat import HighMemoryIssueDetector
 from batchinference.pipeline.runtimes.vllm.processor import (
     NodeSelectors,
     RetryOptions,
@@ -83,7 +79,8 @@ def _out(
         block = decode_rows(rows)
         batch, data = decode(block), np.flatnonzero(has_data(block))
         result = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
-        yield from map(encode, others(with_result(batch, step, result, errors)))
+        failed = errors.failed_rows(step, batch, result.failed)
+        yield from map(encode, others(batch.derived(result.table, result.parents, failed)))
 
     return run
 

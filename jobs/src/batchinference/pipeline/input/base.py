@@ -10,11 +10,11 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import unreadable_rows
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.row_batch import MissingRows, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.unreadable_values import unreadable_rows
 from batchinference.spec.reserved import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})

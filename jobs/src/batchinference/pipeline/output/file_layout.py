@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import in_known_zones
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.unreadable_values import in_known_zones
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:

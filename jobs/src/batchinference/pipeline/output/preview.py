@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
+from batchinference.pipeline.arrow import in_known_zones
 from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_tables
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.unreadable_values import in_known_zones
 from batchinference.spec.write import (
     Write,
     WriteCsv,

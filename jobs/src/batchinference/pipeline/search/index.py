@@ -21,6 +21,7 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.json import check_depth, load_json
 from batchinference.pipeline.storage.location import Location
@@ -224,17 +225,12 @@ def _check_line(file: Location, lines: bytes) -> None:
 
 def is_embedding(kind: pa.DataType) -> bool:
     """Return whether a column of this type holds lists of floating-point numbers."""
-    return _is_list(kind) and pa.types.is_floating(kind.value_type)
+    return is_list(kind) and pa.types.is_floating(kind.value_type)
 
 
 def is_for_machines(kind: pa.DataType) -> bool:
     """Return whether a column holds embeddings or tensors, which are not readable for people."""
-    return is_embedding(kind) or (_is_list(kind) and _is_list(kind.value_type))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(kind) for is_kind in lists)
+    return is_embedding(kind) or (is_list(kind) and is_list(kind.value_type))
 
 
 def embedding_column(output: Location, schema: pa.Schema, column: str | None) -> str:

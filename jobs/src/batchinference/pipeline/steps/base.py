@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.unreadable_values import unreadable_rows
+from batchinference.pipeline.arrow import unreadable_rows
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,6 @@ from urllib.parse import unquote
 
 from urllib3.util import Url, parse_url
 
-from batchinference.pipeline.storage.http_deadline import (
-    TimedAdapter,
-    TimedHttp,
-    TimedHttps,
-    pools_of,
-)
 from batchinference.pipeline.storage.location import Location
 
 _PORTS = {"http": 80, "https": 443}
@@ -122,27 +116,3 @@ def check_public(host: str, port: int | None) -> None:
         return
     if not all(is_public(str(info[4][0])) for info in found):
         raise Forbidden(host, PRIVATE)
-
-
-class _PublicHttp(TimedHttp):
-    """Checks the addresses of a host before it connects, and the peer address afterwards.
-
-    A name server may answer differently the second time."""
-
-    def _new_conn(self) -> socket.socket:
-        check_public(self.host, self.port)
-        connected = super()._new_conn()
-        if not is_public(connected.getpeername()[0]):
-            connected.close()
-            raise Forbidden(self.host, PRIVATE)
-        return connected
-
-
-class _PublicHttps(_PublicHttp, TimedHttps):
-    """The same under TLS."""
-
-
-class PublicAdapter(TimedAdapter):
-    """A requests adapter that connects to the public internet only."""
-
-    pools = pools_of(_PublicHttp, _PublicHttps)

@@ -7,18 +7,27 @@ respond, or reports a transient error, the error is Away and the request is retr
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import posixpath
+import socket
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from http import HTTPStatus
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import requests
 import requests.utils
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.util import parse_url
 
@@ -27,14 +36,13 @@ from batchinference.pipeline.error_attribution import (
     is_storage_error,
     is_transient_status,
 )
-from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage import allowed_addresses, retry
 from batchinference.pipeline.storage.allowed_addresses import (
+    PRIVATE,
     Allowed,
     Forbidden,
-    PublicAdapter,
     check_public,
 )
-from batchinference.pipeline.storage.http_deadline import TimedAdapter, until
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
@@ -51,6 +59,7 @@ MAX_SECONDS = 300.0
 MAX_REDIRECTS = 5
 NO_GZIP = (gzip.BadGzipFile, zlib.error)
 CHUNK_BYTES = 1 << 16
+_DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 
 class Gone(Exception):
@@ -225,3 +234,109 @@ def shown(uri: str) -> str:
     parts = urlsplit(uri)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+@contextmanager
+def until(deadline: float) -> Iterator[None]:
+    """Make reads from connections of a TimedAdapter raise TimeoutError after the deadline, in
+    seconds of time.monotonic().
+
+    The timeout of a socket restarts with each byte. A server that sends its headers or its content
+    byte by byte could block a thread for hours."""
+    token = _DEADLINE.set(deadline)
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+class _TimedStream(io.RawIOBase):
+    """The data of a socket. Each read has the time until the deadline as its timeout."""
+
+    def __init__(self, stream: io.RawIOBase, sock: Any) -> None:
+        self._stream, self._sock = stream, sock
+        self._timeout = sock.gettimeout()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = _DEADLINE.get() - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline has passed")
+        self._sock.settimeout(left if self._timeout is None else min(left, self._timeout))
+        return self._stream.readinto(buffer)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    """A response whose headers are also subject to the deadline."""
+
+    def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp: Any = io.BufferedReader(_TimedStream(self.fp.detach(), sock))
+
+
+class TimedHttp(HTTPConnection):
+    response_class = _TimedResponse
+
+
+class TimedHttps(TimedHttp, HTTPSConnection):
+    """The same under TLS."""
+
+
+def pools_of(
+    http: type[HTTPConnection], https: type[HTTPSConnection]
+) -> dict[str, type[HTTPConnectionPool]]:
+    """Return connection pool classes for these connection classes, by scheme."""
+
+    class HttpPool(HTTPConnectionPool):
+        ConnectionCls = http
+
+    class HttpsPool(HTTPSConnectionPool):
+        ConnectionCls = https
+
+    return {"http": HttpPool, "https": HttpsPool}
+
+
+class TimedAdapter(HTTPAdapter):
+    """A requests adapter whose connections obey the deadline of `until`."""
+
+    pools = pools_of(TimedHttp, TimedHttps)
+
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = self.pools
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **options)
+        if proxy.lower().startswith("http"):  # SOCKS uses other connection classes
+            manager.pool_classes_by_scheme = TimedAdapter.pools
+        return manager
+
+
+class _PublicHttp(TimedHttp):
+    """Checks the addresses of a host before it connects, and the peer address afterwards.
+
+    A name server may answer differently the second time."""
+
+    def _new_conn(self) -> socket.socket:
+        check_public(self.host, self.port)
+        connected = super()._new_conn()
+        if not allowed_addresses.is_public(connected.getpeername()[0]):
+            connected.close()
+            raise Forbidden(self.host, PRIVATE)
+        return connected
+
+
+class _PublicHttps(_PublicHttp, TimedHttps):
+    """The same under TLS."""
+
+
+class PublicAdapter(TimedAdapter):
+    """A requests adapter that connects to the public internet only."""
+
+    pools = pools_of(_PublicHttp, _PublicHttps)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.storage import local_files
-from batchinference.pipeline.storage.object_stores import object_store
+from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -61,6 +61,17 @@ class Location:
         if self.local:
             return os.path.abspath(local_path(self.uri))
         return self.uri.split("://", 1)[1].rstrip("/")
+
+    @property
+    def library_uri(self) -> str:
+        """The address in the form that the libraries of table formats accept."""
+        return self.path if self.local else self.uri.rstrip("/")
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """The options of the object store for Lance and Delta. Raises OSError if its settings are
+        insufficient."""
+        return storage_options(self.scheme, self.storage)
 
     def in_store_of(self, other: Location) -> bool:
         """Return whether both are in the same store, so that their paths can be compared."""
@@ -195,16 +206,17 @@ class Location:
     def move(self, target: Location) -> None:
         """Move this file to another place, where it appears at once. A store that cannot rename
         copies it first, so after an interruption it may be in both places."""
-        if self.local and target.local and self._is_renamed(target):
+        if (
+            self.local
+            and target.local
+            and local_files.rename(self.path, self.root, target.path, target.root)
+        ):
             return
         if self.in_store_of(target) and not self.local:
             with_retries(lambda: self.filesystem.copy_file(self.path, target.path))
         else:
             target.write(self.read())
         self.delete()
-
-    def _is_renamed(self, target: Location) -> bool:
-        return local_files.rename(self.path, self.root, target.path, target.root)
 
     def delete_directory(self) -> None:
         """Delete this directory and its content."""

@@ -1,4 +1,4 @@
-"""pyarrow's file systems for object stores, configured by `storage` and the environment.
+"""Object stores for pyarrow and the table formats, configured by `storage` and the environment.
 
 S3 uses AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rest of the
 AWS credential chain. Google Cloud Storage uses GOOGLE_APPLICATION_CREDENTIALS and the rest of
@@ -8,6 +8,7 @@ AZURE_STORAGE_SAS_TOKEN or the credential chain of its tools.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +23,10 @@ from batchinference.spec.storage import Storage
 GCS_PATIENCE = timedelta(seconds=15)
 """How long Google's library retries. Its default is 15 minutes."""
 _AZURE_DOMAIN = ".core.windows.net"
+_NO_GCS_ACCOUNT = json.dumps(
+    {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+)
+"""Without this, writes request a token: skip_signature affects reads only."""
 
 
 @lru_cache(maxsize=16)
@@ -35,16 +40,16 @@ def _first_of(*names: str) -> str | None:
     return next((value for name in names if (value := os.environ.get(name))), None)
 
 
-def s3_endpoint(storage: Storage) -> str | None:
+def _s3_endpoint(storage: Storage) -> str | None:
     return storage.endpoint or _first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
-def s3_region(storage: Storage) -> str | None:
+def _s3_region(storage: Storage) -> str | None:
     return storage.region or _first_of("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
-    endpoint, region = s3_endpoint(storage), s3_region(storage)
+    endpoint, region = _s3_endpoint(storage), _s3_region(storage)
     options: dict[str, Any] = {"anonymous": storage.anonymous, "allow_delayed_open": True}
     if endpoint:
         parts = urlsplit(endpoint)
@@ -63,8 +68,8 @@ def _gcs(_: str, storage: Storage) -> pafs.FileSystem:
 
 
 def _azure(_: str, storage: Storage) -> pafs.FileSystem:
-    account, services = azure_account(storage)
-    key = azure_key()
+    account, services = _account_of_azure(storage)
+    key = _key_of_azure()
     token = _first_of("AZURE_STORAGE_SAS_TOKEN")
     if storage.anonymous:
         return _azure_anonymous(account, services)
@@ -78,11 +83,11 @@ def _azure(_: str, storage: Storage) -> pafs.FileSystem:
     return pafs.AzureFileSystem(account, **services)
 
 
-def azure_key() -> str | None:
+def _key_of_azure() -> str | None:
     return _first_of("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY")
 
 
-def azure_account(storage: Storage) -> tuple[str, dict[str, str]]:
+def _account_of_azure(storage: Storage) -> tuple[str, dict[str, str]]:
     """Return the storage account and the options for its services.
 
     The endpoint is https://ACCOUNT.blob.core.windows.net, or for emulators
@@ -130,3 +135,47 @@ _STORES: dict[str, Callable[[str, Storage], pafs.FileSystem]] = {
     "gs": _gcs,
     "az": _azure,
 }
+
+
+def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
+    """Return the options of an object store for Lance and Delta.
+
+    They read credentials from the environment variables of Amazon's, Google's and Microsoft's
+    tools themselves. The exception is the key of Azure, because they do not know the variable that
+    Microsoft's tools use. Raises OSError if the settings are insufficient."""
+    endpoint, skip = storage.endpoint, "true" if storage.anonymous else None
+    options: dict[str, str | None] = {}
+    match scheme:
+        case "s3":
+            endpoint = _s3_endpoint(storage)
+            region = _s3_region(storage) or ("us-east-1" if endpoint else None)
+            options = {"aws_endpoint": endpoint, "aws_region": region, "aws_skip_signature": skip}
+        case "gs":
+            options = {"google_base_url": endpoint, "google_skip_signature": skip}
+            if storage.anonymous:
+                options["google_service_account_key"] = _NO_GCS_ACCOUNT
+        case "az":
+            options = {
+                "azure_storage_account_name": _account_of_azure(storage)[0],
+                "azure_storage_account_key": None if storage.anonymous else _key_of_azure(),
+                "azure_storage_endpoint": endpoint,
+                "azure_skip_signature": skip,
+            }
+    if options and endpoint and endpoint.startswith("http://"):
+        options["allow_http"] = "true"
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def iceberg_properties(place: str, storage: Storage) -> dict[str, str]:
+    """Return the object store options of an address for pyiceberg's file IO.
+
+    An address without an object store gets the options of S3. pyiceberg finds credentials itself,
+    and an Azure address contains its account."""
+    match urlsplit(place).scheme:
+        case "gs":
+            options = {"gcs.service.host": storage.endpoint}
+        case "az" | "abfs" | "abfss" | "wasb" | "wasbs":
+            options = {}
+        case _:
+            options = {"s3.endpoint": _s3_endpoint(storage), "s3.region": _s3_region(storage)}
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,23 +1,42 @@
-"""Determines which input rows the manifest entries hold, which they hold more than once, and which
-error records are not of their rows.
+"""Compares the rows of the input, counted again, with the rows that the manifest entries hold.
 
 A job uses only the entries that fit together (see `row_coverage`). This module uses all of them.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range
 from batchinference.pipeline.commit.retry_errors import ids_of
-from batchinference.pipeline.commit.row_coverage import RowSet, edges
-from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, pack_id, unpack_ids
+from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_shares
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
+from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.planning import (
+    SAMPLED_FILES,
+    prepare_reader,
+    sample,
+    with_row_counts,
+)
+from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.input.readers.base import FileStats, Reader, size_of
+from batchinference.pipeline.input.readers.url_list import ManifestReader
+from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
+from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.verify.findings import Found, Kind, Spot
+from batchinference.pipeline.verify.jobs import Work
+from batchinference.spec.read import FileOptions, ReadFiles
 
 
 @dataclass(frozen=True)
@@ -56,13 +75,13 @@ class AccountedRows:
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
-        parted, shares = _parted(entries)
+        parted, shares = summed_shares(entries)
         whole, over = parted[shares >= FULL_SHARE], parted[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)
         starts, stops = np.append(starts, whole), np.append(stops, whole + 1)
         held = RowSet.merged(starts, stops)
-        part = [row for row in parted[shares < FULL_SHARE].tolist() if held.has(row)]
-        over = np.concatenate([over, np.array(part, dtype=np.int64)])
+        part = parted[shares < FULL_SHARE]
+        over = np.concatenate([over, part[held.holds(part)]])
         return cls(held, sorted(_repeated(starts, stops) + _named(over, over + 1)))
 
     @property
@@ -93,15 +112,6 @@ def _repeated(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
     return _named(starts[again], np.minimum(stops, before)[again])
 
 
-def _parted(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of rows held in parts, and the sum of the shares of each row."""
-    sums: Counter[int] = Counter()
-    for entry in entries:
-        for file, row, share in entry.shares:
-            sums[pack_id(file, row)] += share
-    return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
-
-
 def _named(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
     files, firsts = unpack_ids(starts)
     after = stops - (files << ROW_BITS)
@@ -114,9 +124,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     Raises ArrowInvalid or OSError if the file cannot be read."""
     with file.open_input_file() as source:
         ids = ids_of(read_table(source, columns=["id"]))
-    held = RowSet.of([entry])
-    places = np.searchsorted(held.starts, ids, side="right") - 1
-    inside = np.append(held.stops, 0)[places] > ids  # place -1 selects the appended 0
+    inside = RowSet.of([entry]).holds(ids)
     repeated = len(ids) - len(np.unique(ids)) if _is_one_to_one(entry) else 0
     return int((~inside).sum()) + repeated
 
@@ -125,3 +133,110 @@ def _is_one_to_one(entry: ManifestEntry) -> bool:
     """Return whether no row has become several rows. These could all fail, with the same id."""
     counts = entry.counts
     return not entry.shares and counts.read == counts.written + counts.failed + counts.skipped
+
+
+THREADS = 8
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """The rows of an input. `names` are the names of its parts. `counted` is the number of parts
+    that were counted again. For the other parts, the number of rows is the one that the job
+    found."""
+
+    names: list[str]
+    sizes: Sizes
+    counted: int = 0
+    found: list[Found] = field(default_factory=list)
+
+    def name(self, part: int) -> str:
+        there = part < len(self.names)
+        return self.names[part] if there else f"part {part} of the input, which there is not"
+
+
+def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
+    """Return the rows of the input, counted again. With `quick`, count only the rows of files that
+    store their number of rows.
+
+    Raises BadOutput if it cannot be determined what the input was, and BadInput or JobFailure if
+    the input cannot be read."""
+    place = work.layout.input
+    frozen = read_snapshot_with_digest(place, end.input, work.storage_of_input)
+    names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
+    ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
+    read = work.spec.read
+    if not isinstance(read, ReadFiles):  # the source may yield other rows by now
+        return InputRows(names, Sizes(len(frozen), ends))
+    work.check_limits()
+    reader = reader_for(read)
+    found = _differences(frozen, read, reader)
+    if isinstance(reader, WholeFileReader):
+        return InputRows(names, Sizes(len(frozen), {}, 1), len(frozen), list(found.values()))
+    files = [file for file in frozen.files() if file.number not in found]
+    counted = dict(_counted(frozen, read, reader, files, ends, quick=quick))
+    sizes = Sizes(len(frozen), ends | counted)
+    return InputRows(names, sizes, len(counted), list(found.values()))
+
+
+def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Found]:
+    """Return a finding for each file that is gone or has changed, by file number."""
+    listed = _listed(frozen, read, reader)
+    there = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
+    found: dict[int, Found] = {}
+    for number, (uri, version) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
+        if uri not in there:
+            found[number] = (Kind.INPUT_GONE, Spot(uri), 1)
+        elif there[uri] != version:
+            sizes = f"{version[0]} bytes then, {there[uri][0]} now"
+            found[number] = (Kind.INPUT_CHANGED, Spot(uri, detail=sizes), 1)
+    return found
+
+
+def _listed(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> InputSnapshot | None:
+    """Return a listing of the input as it is now; None if nothing of it is left."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    extensions = options.file_extensions or list(reader.extensions)
+    storage = frozen.root.storage
+    try:
+        return snapshot_input(read.paths, extensions, storage, ignore_missing=True)
+    except BadInput:
+        if frozen.address(frozen.files()[0]).exists():
+            raise
+        return None
+
+
+def _counted(
+    frozen: InputSnapshot,
+    read: ReadFiles,
+    reader: Reader,
+    files: list[InputFile],
+    ends: Mapping[int, int],
+    *,
+    quick: bool,
+) -> Iterator[tuple[int, int]]:
+    """Yield file numbers and numbers of rows. Only the rows that the job reads count. So a file is
+    read as the job reads it, a chunk at a time, unless the number of rows that it stores is the
+    number that the job found (`ends`). The numbers differ for a damaged file, because the job reads
+    its rest as one failed row."""
+    if not files or (quick and not reader.rows_exact):
+        return
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    # the statistics in the snapshot are what the job found
+    frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, SAMPLED_FILES))
+    stored = with_row_counts(frozen, reader, files).stats if reader.rows_exact else {}
+    rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
+    with ThreadPoolExecutor(THREADS) as pool:
+        counts = pool.map(
+            lambda file: _rows_of(file, rows, stored.get(file.number), ends.get(file.number)), files
+        )
+        yield from zip((file.number for file in files), counts, strict=True)
+
+
+def _rows_of(file: InputFile, rows: FileRows, stored: FileStats | None, found: int | None) -> int:
+    if stored is not None:
+        told = stored.rows if file.rows is None else min(stored.rows, file.rows)
+        if told == found or found is None:
+            return told
+    if isinstance(rows.reader, ManifestReader):  # others must not choose what verify fetches
+        return rows.reader.count_listed(rows.root.at(file.path))
+    return sum(size_of(chunk) for chunk in rows.chunks(file))

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
 
 from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
+from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.retry import with_retries
+from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
+    Committed,
     Findings,
     Found,
+    Input,
     JobReport,
     Kind,
     Spot,
     VerificationReport,
 )
-from batchinference.pipeline.verify.input_check import input_rows
-from batchinference.pipeline.verify.job_check import Proving
-from batchinference.pipeline.verify.jobs import places_at, work_at
+from batchinference.pipeline.verify.jobs import Work, places_at, work_at
+from batchinference.pipeline.verify.row_check import (
+    AccountedRows,
+    InputRows,
+    input_rows,
+    wrong_errors,
+)
+from batchinference.spec.read import ReadFiles
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, WriteTable
 
 _PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
@@ -36,14 +55,14 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     Endpoints that the output names are used only if it is trusted. Raises BadInput if there is no
     output or the input cannot be read, and OSError or JobFailure if storage is unavailable."""
     places = places_at(output)
-    proofs = [_proof(place, quick=quick, trusted=trusted) for place in places]
+    reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
-    findings.add(_read_twice(places, proofs))
-    findings.add(_strangers(places, proofs))
-    return VerificationReport(output.uri, proofs, findings.listed())
+    findings.add(_read_twice(places, reports))
+    findings.add(_strangers(places, reports))
+    return VerificationReport(output.uri, reports, findings.listed())
 
 
-def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
+def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
     """Return the report on the work of one job, whose state is at `place`."""
     try:
         work = work_at(place, trusted=trusted)
@@ -51,30 +70,30 @@ def _proof(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
         if work is None or end is None:
             return JobReport(place.state.uri)
         given = input_rows(work, end, quick=quick)
-        return Proving(work, end, given, quick).proof()
+        return JobCheck(work, end, given, quick).report()
     except BadOutput as failure:
         findings = Findings()
         findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
         return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
 
 
-def _read_twice(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
+def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Found]:
     """Yield input files that the same work has read twice: first when it began, and again as new
     files. Other work that has added to the output may read any files."""
     seen: dict[str, set[str]] = defaultdict(set)
-    for place, proof in zip(places, proofs, strict=True):
+    for place, report in zip(places, reports, strict=True):
         added = _ADDITION.match(base_name(place.state.path))
-        known = seen[added[1] if added else proof.key[:8]]
-        yield from ((Kind.INPUT_TWICE, Spot(name), 1) for name in proof.names if name in known)
-        known.update(proof.names)
+        known = seen[added[1] if added else report.key[:8]]
+        yield from ((Kind.INPUT_TWICE, Spot(name), 1) for name in report.names if name in known)
+        known.update(report.names)
 
 
-def _strangers(places: Sequence[Layout], proofs: Sequence[JobReport]) -> Iterator[Found]:
+def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Found]:
     """Yield files that readers of the output or the errors take for rows, but that none of the jobs
     has written. If the first job appended to existing data, files in the output may belong to
     anybody and are not reported."""
-    whole, layouts = places[0], [proof.layout for proof in proofs if proof.layout]
-    if len(layouts) < len(proofs):
+    whole, layouts = places[0], [report.layout for report in reports if report.layout]
+    if len(layouts) < len(reports):
         return
     known = tuple(part_prefix(layout.key) for layout in layouts)
     added_to = tuple(
@@ -105,3 +124,225 @@ def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
     rows = [layout.output for layout in layouts if not layout.is_table and not mixed]
     places = [*rows, *(layout.errors for layout in layouts)]
     return list({place.path: place for place in places}.values())
+
+
+THREADS = 8
+
+
+def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Found]:
+    """Yield differences between the report and the counts of the output. `rows` is the number of
+    input rows; None if it is unknown."""
+    try:
+        report = Report.parse(place.read())
+    except (ValueError, FileNotFoundError):
+        yield Kind.STATE, Spot(place.uri, detail="it is gone or damaged"), 1
+        return
+    if report.state is not JobState.SUCCEEDED or report.counts is None:
+        yield Kind.REPORT, Spot(place.uri, detail=f"it says that the job is {report.state}"), 1
+        return
+    for name, there in (asdict(made) | {"read": rows}).items():
+        said = getattr(report.counts, name)
+        if there is not None and said != there:
+            detail = f"it says {said} {name}, and it is {there}"
+            yield Kind.REPORT, Spot(place.uri, detail=detail), 1
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The files of an output that its manifest entries name. `data` is None for a table, which has
+    no such files."""
+
+    work: Work
+    data: StoredFiles | None
+    errors: StoredFiles
+
+    @classmethod
+    def of(cls, work: Work, *, quick: bool) -> Commits:
+        layout, write = work.layout, work.spec.write
+        data = None if layout.is_table else StoredFiles.of_rows(layout, write, quick=quick)
+        return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
+
+    def check(self, entries: Sequence[ManifestEntry]) -> Iterator[Found]:
+        """Yield all defects of these manifest entries and their files."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            if self.data is not None:
+                checked = pool.map(self.data.check, (f for entry in entries for f in entry.data))
+                for entry in entries:
+                    yield from self._of_data(entry, [*itertools.islice(checked, len(entry.data))])
+            for entry, found in zip(entries, pool.map(self._of_errors, entries), strict=True):
+                yield from found
+                yield from self._of_rows(entry)
+
+    def orphans(self, entries: Sequence[ManifestEntry]) -> Iterator[Found]:
+        """Yield orphan files: files of the same work that none of these entries names."""
+        named = {file.name for entry in entries for file in entry.files}
+        prefix = part_prefix(self.work.lease.key)
+        for stored in filter(None, (self.data, self.errors)):
+            for name in sorted(stored.sizes.keys() - named):
+                if base_name(name).startswith(prefix):
+                    yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
+
+    def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Found]:
+        found = [file.found for file in checked if file.found]
+        yield from found
+        counts = [file.rows for file in checked if file.rows is not None]
+        if isinstance(self.work.spec.write, WriteImages):
+            if len(checked) > entry.counts.written:
+                yield self._miscounted(entry, f"{len(checked)} files", entry.counts.written)
+        elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
+            yield self._miscounted(entry, f"{sum(counts)} rows", entry.counts.written)
+
+    def _of_errors(self, entry: ManifestEntry) -> list[Found]:
+        failed = entry.counts.failed
+        if entry.errors is None:
+            return [self._miscounted(entry, "no failed rows", failed)] if failed else []
+        checked, file = self.errors.check(entry.errors), self.errors.place / entry.errors.name
+        if checked.found:
+            return [checked.found]
+        found = []
+        if checked.rows != failed:
+            found.append(self._miscounted(entry, f"{checked.rows} failed rows", failed))
+        try:
+            wrong = with_retries(lambda: wrong_errors(entry, file))
+        except DAMAGE as error:
+            raise_storage_error(error)
+            return [(Kind.DAMAGED, Spot(file.uri, detail="it is not a list of failed rows"), 1)]
+        return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
+
+    def _of_rows(self, entry: ManifestEntry) -> Iterator[Found]:
+        """Yield a defect if the counts of an entry do not match the rows that it names."""
+        counts = entry.counts
+        named = sum(after - first for _, first, after in entry.row_ranges)
+        if named != counts.read:
+            yield self._miscounted(entry, f"{named} rows of the input", counts.read)
+        elif named > counts.written + counts.failed + counts.skipped:
+            yield self._miscounted(entry, "fewer rows than were read", counts.read)
+
+    def _miscounted(self, entry: ManifestEntry, there: str, committed: int) -> Found:
+        detail = f"{there}, and {committed} were committed"
+        return Kind.MISCOUNTED, Spot(self._name(entry), detail=detail), 1
+
+    def _name(self, entry: ManifestEntry) -> str:
+        """Return the file that identifies an entry in findings: its first one."""
+        if entry.data and self.data is not None:
+            return (self.data.place / entry.data[0].name).uri
+        if entry.errors:
+            return (self.errors.place / entry.errors.name).uri
+        return self.work.layout.state.uri
+
+
+@dataclass(frozen=True)
+class JobCheck:
+    """The input and the output of some work, which are compared. `end` is the snapshot of the
+    output."""
+
+    work: Work
+    end: Snapshot
+    input: InputRows
+    quick: bool
+
+    def report(self) -> JobReport:
+        """Read the output and return the report on the job."""
+        findings, finished = Findings(), self.work.finished
+        findings.add(self.input.found)
+        findings.add(self._rows())
+        if finished:
+            findings.add((Kind.MISSING, spot, count) for spot, count in self._gaps())
+            findings.add(self._end())
+        commits = Commits.of(self.work, quick=self.quick)
+        findings.add(commits.check(self.end.entries))
+        if finished:
+            findings.add(commits.orphans(self.end.entries))
+        return JobReport(
+            state=self.work.layout.state.uri,
+            finished=finished,
+            rows=self.input.sizes.total,
+            held=self._holdings.rows,
+            input=Input(self.input.sizes.files, self.input.counted),
+            committed=self._committed,
+            missing=[] if finished else [spot for spot, _ in self._gaps()],
+            findings=findings.listed(),
+            unproven=list(self._unproven()),
+            layout=self.work.layout,
+            names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
+        )
+
+    @cached_property
+    def _holdings(self) -> AccountedRows:
+        return AccountedRows.of(self.end.entries)
+
+    @cached_property
+    def _committed(self) -> Committed:
+        return Committed.of(self.end.entries)
+
+    def _rows(self) -> Iterator[Found]:
+        """Yield rows that are held but should not be."""
+        for each in self._holdings.twice:
+            yield Kind.DUPLICATED, self._spot(each), each[2] - each[1]
+        for each in self._holdings.beyond(self.input.sizes):
+            yield Kind.UNKNOWN, self._spot(each), each[2] - each[1]
+
+    def _gaps(self) -> Iterator[tuple[Spot, int]]:
+        """Yield missing row ranges and their number of rows: 1 if the end of the file is
+        unknown."""
+        for part, gaps in self._holdings.missing(self.input.sizes).items():
+            for first, after in gaps:
+                if after is None:
+                    yield Spot(self.input.name(part), (first, None)), 1
+                else:
+                    yield self._spot((part, first, after)), after - first
+
+    def _spot(self, rows: Range) -> Spot:
+        part, first, after = rows
+        return Spot(self.input.name(part), (first, after - 1))
+
+    def _end(self) -> Iterator[Found]:
+        """Yield defects of the report and of the table commit of a finished job."""
+        yield from of_report(
+            self.work.layout.report, self._committed.counts, self.input.sizes.total
+        )
+        output, write = self.work.layout.output, self.work.spec.write
+        # if nothing was written, there may be no table that holds the commit
+        if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
+            there = write.model_copy(update={"path": output.uri, "storage": output.storage})
+            try:
+                with table_errors_as_bad_output():
+                    yield from self._of_commits(table_for(there))
+            except BadOutput as failure:
+                yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1
+
+    @property
+    def _foreign_catalog(self) -> bool:
+        """Whether only an untrusted output names the catalog or database of the table. A connection
+        to it can run code and send credentials there."""
+        return isinstance(self.work.spec.write, WriteIceberg | WriteSql) and not self.work.trusted
+
+    def _of_commits(self, table: Table) -> Iterator[Found]:
+        lease, place = self.work.lease, self.work.layout.output.uri
+        if not table.commits(lease.mark):
+            yield Kind.NO_COMMIT, Spot(place), 1
+        elif (made := table.commits(lease.series_mark)) > 1:
+            detail = f"attempts that were held up have put them there, {made} in all"
+            rows = (made - 1) * self._committed.counts.written
+            yield Kind.DUPLICATED, Spot(place, detail=detail), rows
+
+    def _unproven(self) -> Iterator[str]:
+        """Yield what could not be verified, as text."""
+        read, write = self.work.spec.read, self.work.spec.write
+        if not isinstance(read, ReadFiles):
+            yield f"the rows of a source of {read.format}, which are not read a second time"
+        elif self.input.counted < self.input.sizes.files:
+            yield "the rows of files of the input that were not read again"
+        if self._committed.counts.skipped:
+            yield "that the filtered rows are the rows that the job's filters remove"
+        if self._foreign_catalog:
+            yield (
+                "the commit in the table, whose catalog or database only the output names: "
+                "--trust-output looks for it"
+            )
+        elif isinstance(write, WriteTable):
+            yield "the rows in the table, of which only the commit was looked for"
+        elif isinstance(write, WriteImages):
+            yield "which rows have no picture, and so no file"
+        if self.quick:
+            yield "the content of files that were not read"

@@ -14,7 +14,6 @@ from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.input.sources.base import TableInput
 from batchinference.pipeline.ray_compat import LanceDatasource
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.read import LanceOptions, ReadLance
 
 _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
@@ -27,7 +26,7 @@ def open_source(read: ReadLance) -> TableInput:
     Raises BadInput with the name of the incorrect field."""
     options, place = read.options, Location(read.path, read.storage)
     with _at_fault(f"read.path '{read.path}'"):
-        uri, settings = location(place), storage_options(place)
+        uri, settings = place.library_uri, place.storage_options
         dataset = lance.dataset(uri, storage_options=settings)
     with _at_fault("read.options.version"):
         dataset = dataset.checkout_version(options.version or dataset.version)

@@ -31,7 +31,6 @@ from batchinference.pipeline.output.tables.base import (
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.write import WriteDelta
 
 
@@ -94,11 +93,11 @@ class DeltaLakeTable:
         schema = unified([entry["schema"] for entry in found])
         fence.check()
         create_table_with_add_actions(  # fails if the table exists by now
-            location(self._address),
+            self._address.library_uri,
             Schema.from_arrow(schema),
             [_action(entry) for entry in found],
             partition_by=self._partition_by or None,
-            storage_options=storage_options(self._address),
+            storage_options=self._address.storage_options,
             commit_properties=done,
         )
 
@@ -134,8 +133,8 @@ class DeltaLakeTable:
     def _table(self) -> DeltaTable | None:
         if not (self._address / "_delta_log").files():
             return None
-        options = storage_options(self._address)
-        return DeltaTable(location(self._address), storage_options=options)
+        options = self._address.storage_options
+        return DeltaTable(self._address.library_uri, storage_options=options)
 
     def _check_partitions(self, existing: list[str]) -> None:
         if self._partition_by and self._partition_by != existing:

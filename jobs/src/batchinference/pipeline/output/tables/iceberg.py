@@ -38,7 +38,7 @@ from batchinference.pipeline.output.tables.base import (
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.table_options import iceberg_properties
+from batchinference.pipeline.storage.object_stores import iceberg_properties
 from batchinference.spec.databases import names_class
 from batchinference.spec.write import WriteIceberg
 

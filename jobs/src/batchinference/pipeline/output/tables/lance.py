@@ -26,7 +26,6 @@ from batchinference.pipeline.output.tables.base import (
 )
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.table_options import location, storage_options
 from batchinference.spec.write import WriteLance
 
 
@@ -50,10 +49,10 @@ class LanceTable:
         mode = "append" if self._append else "overwrite"
         fragments = write_fragments(
             table,
-            location(self._address),
+            self._address.library_uri,
             schema=table.schema,
             mode=mode if self._exists else "create",
-            storage_options=storage_options(self._address),
+            storage_options=self._address.storage_options,
         )
         yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])
 
@@ -79,9 +78,9 @@ class LanceTable:
         version = 0 if dataset is None else dataset.version
         fence.check()
         lance.LanceDataset.commit(
-            location(self._address),
+            self._address.library_uri,
             lance.Transaction(version, operation, transaction_properties=fence.marks),
-            storage_options=storage_options(self._address),
+            storage_options=self._address.storage_options,
             max_retries=0,  # on a conflict, check the marks again; appends do not conflict
         )
 
@@ -110,8 +109,8 @@ class LanceTable:
     def _dataset(self) -> lance.LanceDataset | None:
         if not (self._address / "_versions").files():
             return None
-        options = storage_options(self._address)
-        return lance.dataset(location(self._address), storage_options=options)
+        options = self._address.storage_options
+        return lance.dataset(self._address.library_uri, storage_options=options)
 
 
 def _paths(entry: Receipt) -> list[str]:

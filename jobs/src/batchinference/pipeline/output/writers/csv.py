@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.csv as pac
 
-from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.arrow import tensors_to_lists, with_known_zones
 from batchinference.pipeline.output.writers.json import to_json
-from batchinference.pipeline.unreadable_values import with_known_zones
 
 
 class CsvWriter:

@@ -14,8 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.unreadable_values import with_known_zones
+from batchinference.pipeline.arrow import tensors_to_lists, with_known_zones
 
 
 class JsonWriter:

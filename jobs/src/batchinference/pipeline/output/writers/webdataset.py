@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import values_of
+from batchinference.pipeline.arrow import in_known_zones, values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers.base import naming
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
-from batchinference.pipeline.unreadable_values import in_known_zones
 
 NOTHING = ("json", b"null")
 """The member of a row without values. Readers recognize a row only by its members."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.media.images import open_image
-from batchinference.pipeline.ray_compat.llm import StatefulStageUDF
+from batchinference.pipeline.ray_compat import StatefulStageUDF
 from batchinference.pipeline.runtimes.model_files import (
     Adapters,
     NoAdapter,

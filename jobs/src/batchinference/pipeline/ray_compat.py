@@ -1,11 +1,14 @@
 """Private parts of Ray that this project uses, for the Ray version pinned in pyproject.toml.
 
-A test forbids other modules to import them from Ray. What workers do not need and what takes long
-to import is in modules of its own.
+A test forbids other modules to import them from Ray.
 """
 
+from __future__ import annotations
+
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from ray import get_runtime_context
 from ray._private import auto_init_hook
@@ -19,6 +22,10 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 from ray.data._internal.datasource.sql_datasource import SQLDatasource
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+from ray.data._internal.execution.operators.base_physical_operator import (
+    InternalQueueOperatorMixin,
+)
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.experimental.internal_kv import (
     _internal_kv_exists,
@@ -26,11 +33,25 @@ from ray.experimental.internal_kv import (
     _internal_kv_put,
 )
 
+if TYPE_CHECKING:
+    from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
+    from ray.data._internal.execution.streaming_executor import StreamingExecutor
+    from ray.data._internal.execution.streaming_executor_state import OpState
+    from ray.data._internal.issue_detection.detectors import HighMemoryIssueDetector
+    from ray.llm._internal.batch.stages.base import StatefulStageUDF
+
 __all__ = [
     "ArrowPythonObjectType",
     "AuthenticationTokenLoader",
+    "ExecutionCallback",
+    "HighMemoryIssueDetector",
+    "HuggingFaceDatasource",
+    "InternalQueueOperatorMixin",
     "LanceDatasource",
+    "OpState",
     "SQLDatasource",
+    "StatefulStageUDF",
+    "StreamingExecutor",
     "auto_init_hook",
     "concat",
     "get_memory_info_reply",
@@ -43,6 +64,20 @@ __all__ = [
     "unify_schemas",
     "without_monitors",
 ]
+
+_SLOW = {
+    "HighMemoryIssueDetector": "ray.data._internal.issue_detection.detectors",
+    "HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource",
+    "StatefulStageUDF": "ray.llm._internal.batch.stages.base",
+}
+"""Modules that take long to import and that few jobs need."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class from a module of Ray that is imported on first use."""
+    if name not in _SLOW:
+        raise AttributeError(name)
+    return getattr(importlib.import_module(_SLOW[name]), name)
 
 
 @contextmanager

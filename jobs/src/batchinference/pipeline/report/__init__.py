@@ -1,1 +1,0 @@
-"""The report of a job: progress, error limits, notes of tasks, and merged reports."""

@@ -20,7 +20,7 @@ from support.tiers import examples, in_long_tier
 
 DOCUMENTS = list(valid_documents().values())
 FREE = {
-    *("inputs", "options", "properties", "factoryArgs", "constructorArgs", "callArgs"),
+    *("inputs", "options", "properties", "factoryArgs", "constructorArgs", "callArgs", "fields"),
     *(
         "sampling",
         "body",

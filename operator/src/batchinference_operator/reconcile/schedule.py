@@ -152,6 +152,17 @@ def _tick(
         return _Tick(Summary("Suspended", "spec.suspend is true"), checked)
     if time is None:
         return _Tick(_SCHEDULED, checked)
+    return _due(observed, parsed, (checked, time, count), now)
+
+
+def _due(
+    observed: ObservedSchedule,
+    parsed: BatchInferenceSchedule,
+    due: tuple[datetime, datetime, int],
+    now: datetime,
+) -> _Tick:
+    """Return whether the last due time runs, is missed or waits."""
+    checked, time, count = due
     body = parsed.run(time)
     name = body["metadata"]["name"]
     others = tuple(run for run in observed.runs if run.active and run.name != name)

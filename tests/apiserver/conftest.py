@@ -28,7 +28,8 @@ NewJob = Callable[..., PlayedJob]
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """Run an API server that serves BatchInferences."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
-        server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
+        for file in ("crd.yaml", "schedule-crd.yaml"):
+            server.install_crd(yaml.safe_load((CHART / "files" / file).read_text()))
         yield server
 
 

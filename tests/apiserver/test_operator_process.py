@@ -28,7 +28,10 @@ from support.operator.objects import NAMESPACE, job_body, pod_body
 from support.servers.scripted_http import Request, Serve, Server, served
 
 KINDS = {
-    "/apis/batchinference.dev/v1alpha1": {"batchinferences": "BatchInference"},
+    "/apis/batchinference.dev/v1alpha1": {
+        "batchinferences": "BatchInference",
+        "batchinferenceschedules": "BatchInferenceSchedule",
+    },
     "/apis/ray.io/v1": {"rayjobs": "RayJob"},
     # kopf waits until discovery has returned the kinds that it may need
     "/apis/apiextensions.k8s.io/v1": {"customresourcedefinitions": "CustomResourceDefinition"},
@@ -279,7 +282,12 @@ def check_selectors(server: Server) -> None:
         for request in server.requests
         if "watch" in request.query
     }
-    assert selectors == {"batchinferences": None, "rayjobs": NAME_LABEL, "pods": NAME_LABEL}
+    assert selectors == {
+        "batchinferences": None,
+        "batchinferenceschedules": None,
+        "rayjobs": NAME_LABEL,
+        "pods": NAME_LABEL,
+    }
 
 
 def check_metrics(text: str) -> None:

@@ -42,7 +42,8 @@ def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]
 def test_operator_exits_without_kuberay(
     bare_server: ApiServer, start: Start, ray_jobs: Object, dashboard: Dashboard
 ) -> None:
-    bare_server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
+    for file in ("crd.yaml", "schedule-crd.yaml"):
+        bare_server.install_crd(yaml.safe_load((CHART / "files" / file).read_text()))
     operator = start(bare_server)
     assert operator.wait() == 1
     assert "rayjobs.ray.io (v1) is missing" in operator.output()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from apiserver.overdue import create_overdue
 from batchinference.rendering import (
     ATTEMPT_LABEL,
     NAME_LABEL,
@@ -42,6 +43,7 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
     namespace.patch("BatchInference", "deleted", {"spec": {"ttl": {"afterFinished": "1s"}}})
     _suspend(namespace, dashboard)
     _wait_for_a_volume(namespace, dashboard)
+    create_overdue(namespace)
     namespace.create(document("queued", cluster={"queue": "gpu"}))
     PlayedJob(namespace, "queued", dashboard).status("Pending", "Queued")
 
@@ -157,8 +159,10 @@ def assert_equal(given: set[Right], asked: set[Right]) -> None:
 
 
 NEEDED = {
-    *((GROUP, "batchinferences", verb) for verb in ("delete", "list", "watch")),
+    *((GROUP, "batchinferences", verb) for verb in ("create", "delete", "list", "watch")),
+    *((GROUP, "batchinferenceschedules", verb) for verb in ("get", "list", "watch")),
     (GROUP, "batchinferences/status", "patch"),
+    (GROUP, "batchinferenceschedules/status", "patch"),
     *(
         ("ray.io", "rayjobs", verb)
         for verb in ("create", "delete", "get", "list", "patch", "watch")

@@ -100,7 +100,8 @@ def bench(directory: Path) -> Iterator[Bench]:
     chart = own_chart(directory)
     made: list[OperatorProcess] = []
     with running(kubebuilder_assets(), directory) as server, served() as dashboard:
-        server.install_crd(yaml.safe_load((CHART / "files" / "crd.yaml").read_text()))
+        for file in ("crd.yaml", "schedule-crd.yaml"):
+            server.install_crd(yaml.safe_load((CHART / "files" / file).read_text()))
         for plural in ("rayjobs", "rayclusters"):
             server.install_crd(kuberay_definition(plural))
 

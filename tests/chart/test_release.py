@@ -52,6 +52,7 @@ def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> No
         ("Secret", KEY),
         ("ClusterRole", FULLNAME),
         ("CustomResourceDefinition", CRD),
+        ("CustomResourceDefinition", "batchinferenceschedules.batchinference.dev"),
     ]:
         assert release.has(kind, name), kind
     assert len(key(release)) >= 32

@@ -102,7 +102,7 @@ def test_roles_are_aggregated_to_view_edit_and_admin(chart: Chart) -> None:
     ((view,), (edit,)) = given["view"], given["edit"]
     assert view["verbs"] == ["get", "list", "watch"]
     assert set(edit["verbs"]).isdisjoint(view["verbs"])
-    assert view["resources"] == edit["resources"] == ["batchinferences"]
+    assert view["resources"] == edit["resources"] == ["batchinferences", "batchinferenceschedules"]
 
 
 @pytest.mark.parametrize("values", [{}, WATCHED], ids=["all", "some"])

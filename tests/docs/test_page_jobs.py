@@ -103,6 +103,7 @@ EXPECTED = {
         "reading": count(3),
         "torch-model": count(3),
         "steps": count(2),
+        "one-topic": count(2),
         "bad-rows": count(2),
     },
     "docs/models.md": {"generation": count(4), "photos": count(3), "quality": count(3)},
@@ -136,9 +137,10 @@ def test_expected_jobs_are_those_of_the_pages() -> None:
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize(("page", "job"), JOBS)
 def test_job_of_a_page(page: str, job: Document, directory: Path) -> None:
-    report = run_without_ray(with_absolute_paths(parse(job), directory), rows_per_task=200)
+    absolute = with_absolute_paths(parse(job), directory)
+    report = run_without_ray(absolute, rows_per_task=200)
     assert report.message is None
-    output = directory / job["spec"]["write"]["path"]
+    output = Path(absolute.spec.write.path)
     EXPECTED[page][name_of(job)](written(output))
     assert len(errors_of(output)) == FAILED_ROWS.get(name_of(job), 0)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from batchinference.cli.main import app
 from batchinference.pipeline.verify.findings import Kind, Result
 from batchinference.spec.crd import PRINTER_COLUMNS
 from batchinference.spec.job import MUTABLE, MUTABLE_LIMITS, MUTABLE_OF_STEP
+from batchinference.spec.schedule import time_values
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.made import every_tenth, make_output
@@ -48,6 +51,18 @@ def test_mutable_fields_are_listed() -> None:
     errors = [f"errors.{name}" for name in MUTABLE_LIMITS]
     listed = set(re.findall(r"`([\w.]+)`", table)) - {"cluster.limits.gpuHours"}
     assert listed == {*MUTABLE, *errors, *MUTABLE_OF_STEP}
+
+
+def test_schedule_of_the_page_is_valid_and_its_parameters_are_listed(tmp_path: Path) -> None:
+    (block,) = blocks("docs/schedules.md", "yaml")
+    (tmp_path / "schedule.yaml").write_text(block)
+    checked = CliRunner().invoke(app, ["validate", str(tmp_path / "schedule.yaml")])
+    assert "daily-events is valid" in checked.output
+    table = (ROOT / "docs/schedules.md").read_text().partition("| --- | --- | --- |")[2]
+    rows = [line.split("|")[1:3] for line in table.partition("\n\n")[0].splitlines() if line]
+    shown = [re.findall(r"`([^`]+)`", "".join(column)) for column in zip(*rows, strict=True)]
+    moment = datetime(2026, 3, 1, 1, 30, tzinfo=UTC)
+    assert dict(zip(*shown, strict=True)) == time_values(moment, ZoneInfo("Europe/Berlin"))
 
 
 def test_columns_are_those_of_kubectl() -> None:

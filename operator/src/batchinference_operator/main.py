@@ -23,6 +23,7 @@ from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.kopf_handlers import configure, register
 from batchinference_operator.controller.resync import resync
+from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import Refused
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.http import USER_AGENT, send_recorded
@@ -44,6 +45,9 @@ from batchinference_operator.preflight import ApiUnreachable, NotReady, check_ap
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
 
+SCHEDULE_WORKERS = 2
+"""Number of schedules that are reconciled concurrently. Jobs have more workers, and all requests
+share one rate limit."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -110,7 +114,9 @@ async def _lead(
         metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
         await _prime(controller, settings, left_out)
-        await _run(controller, poller, KopfLogin(watches, metrics.record_request), settings)
+        schedules = ScheduleController(api, reconcile_config, telemetry)
+        login = KopfLogin(watches, metrics.record_request)
+        await _run(controller, schedules, poller, login, settings)
 
 
 async def _prime(
@@ -125,16 +131,21 @@ async def _prime(
 
 
 async def _run(
-    controller: Controller, poller: DriverPoller, login: KopfLogin, settings: OperatorSettings
+    controller: Controller,
+    schedules: ScheduleController,
+    poller: DriverPoller,
+    login: KopfLogin,
+    settings: OperatorSettings,
 ) -> None:
     registry = kopf.OperatorRegistry()
-    register(registry, controller, login)
+    register(registry, controller, schedules, login)
     kopf_settings = kopf.OperatorSettings()
     clusterwide = not settings.namespace_list
     configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
     async with asyncio.TaskGroup() as group:
         # started before kopf, which waits on exit for each task that was created after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
+        workers += [group.create_task(schedules.work()) for _ in range(SCHEDULE_WORKERS)]
         workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
         workers.append(group.create_task(controller.telemetry.work()))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))

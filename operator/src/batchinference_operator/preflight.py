@@ -15,6 +15,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference.spec.schedule import SCHEDULE_PLURAL
 from batchinference_operator.kube.http import message_of, request
 
 logger = logging.getLogger("batchinference.operator")
@@ -36,8 +37,10 @@ class _Kind:
     way_out: str
 
 
+_OWN = "install the operator's chart with crds.enabled=true"
 _KINDS = (
-    _Kind(GROUP, VERSION, PLURAL, "install the operator's chart with crds.enabled=true"),
+    _Kind(GROUP, VERSION, PLURAL, _OWN),
+    _Kind(GROUP, VERSION, SCHEDULE_PLURAL, _OWN),
     _Kind("ray.io", "v1", "rayjobs", "install KubeRay, or set kuberay.enabled=true in the chart"),
 )
 

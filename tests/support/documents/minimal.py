@@ -22,6 +22,17 @@ def document(name: str = "job", **spec: Any) -> Document:
     }
 
 
+def schedule_document(name: str = "nightly", schedule: str = "0 * * * *", **spec: Any) -> Document:
+    """Return a BatchInferenceSchedule. `spec` replaces fields of its spec."""
+    template = {"spec": document()["spec"]}
+    return {
+        "apiVersion": "batchinference.dev/v1alpha1",
+        "kind": "BatchInferenceSchedule",
+        "metadata": {"name": name},
+        "spec": {"schedule": schedule, "template": template, **spec},
+    }
+
+
 def model_step(name: str = "embed", **fields: Any) -> Document:
     """Return a step that embeds column `text` with a transformers model."""
     model = {

@@ -14,6 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from batchinference.rendering import NAME_LABEL, Backstop
+from batchinference.spec.job import KIND, SCHEDULE_KIND
+from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.kube.api import Conflict, Invalid
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
@@ -161,12 +163,17 @@ class FakeCluster:
             watcher(event, body)
 
 
+def labels_of(body: Object) -> dict[str, str]:
+    found: dict[str, str] = body["metadata"].get("labels", {})
+    return found
+
+
 def is_watched(body: Object) -> bool:
     """Return whether the operator watches an object: all BatchInferences, and RayJobs and pods that
     have its label."""
     if body["kind"] == "BatchInference":
         return True
-    return body["kind"] in WATCHED and NAME_LABEL in body["metadata"].get("labels", {})
+    return body["kind"] in WATCHED and NAME_LABEL in labels_of(body)
 
 
 class FakeWatches:
@@ -310,16 +317,36 @@ class FakeKubeApi:
         self.cluster.events[body["metadata"]["name"]] = {**body, "count": known["count"] + 1}
         return known["count"] > 0
 
+    async def get_schedule(self, namespace: str, name: str) -> Object | None:
+        await self.begin("get schedule")
+        found = self.cluster.get(SCHEDULE_KIND, name)
+        self.end("get schedule")
+        return found
+
+    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
+        await self.begin("list runs")
+        jobs = self.cluster.list("BatchInference")
+        found = [one for one in jobs if labels_of(one).get(SCHEDULE_LABEL) == schedule]
+        self.end("list runs")
+        return found
+
+    async def delete_run(self, namespace: str, name: str, uid: str) -> None:
+        await self.begin("delete run")
+        found = self.cluster.get("BatchInference", name)
+        if found is not None and found["metadata"]["uid"] == uid:
+            self.cluster.delete("BatchInference", name)
+        self.end("delete run")
+
     async def patch_status(
-        self, namespace: str, name: str, resource_version: str, patch: Object
+        self, namespace: str, name: str, resource_version: str, patch: Object, *, kind: str = KIND
     ) -> Object | None:
         assert namespace == NAMESPACE
         await self.begin("patch status")
-        known = self.cluster.get("BatchInference", name)
+        known = self.cluster.get(kind, name)
         if known is not None:
             if known["metadata"]["resourceVersion"] != resource_version:
                 raise Conflict("the object has been modified")
-            written = self.cluster.patch("BatchInference", name, {"status": patch})
+            written = self.cluster.patch(kind, name, {"status": patch})
             self.cluster.on_status(known, written)
         self.end("patch status")
-        return self.cluster.get("BatchInference", name)
+        return self.cluster.get(kind, name)

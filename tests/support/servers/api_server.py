@@ -186,6 +186,7 @@ def _message(content: bytes) -> str:
 
 _VERSIONS = {
     "BatchInference": "batchinference.dev/v1alpha1",
+    "BatchInferenceSchedule": "batchinference.dev/v1alpha1",
     "RayJob": "ray.io/v1",
     "RayCluster": "ray.io/v1",
 }

@@ -9,9 +9,10 @@ import pytest
 import yaml
 from click.testing import Result
 
-from support.documents.minimal import document, model_step
+from support.documents.minimal import document, model_step, schedule_document
 from support.documents.parsed import filter_step
 
+ROOT = Path(__file__).parents[3]
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
 INVALID = filter_step(expression="txt == 'a'")
@@ -133,3 +134,33 @@ def test_validate_requires_a_file(invoke: Invoke) -> None:
     result = invoke("validate")
     assert result.exit_code == 2
     assert "FILE" in result.stderr
+
+
+def test_validate_sets_parameters(invoke: Invoke, write_job: WriteJob) -> None:
+    write = {"format": "parquet", "path": "s3://out/{{ params.date }}"}
+    file = write_job(document("daily", parameters=[{"name": "date"}], write=write))
+    assert invoke("validate", file, "--set", "date=2026-01-31").exit_code == 0
+    assert "'{{" not in invoke("plan", file, "--set", "date=2026-01-31").output
+    assert "path: s3://out/a=b" in invoke("render", file, "--set", "date=a=b").stdout
+    for settings, message in (
+        ([], "spec.write.path: the parameter 'date' has no value"),
+        (["--set", "day=1"], "spec.parameters: 'day' is not declared"),
+        (["--set", "date"], "--set: 'date' is not written as NAME=VALUE"),
+        (["--set", "date=1", "--set", "date=2"], "--set: 'date' is set twice"),
+    ):
+        result = invoke("validate", file, *settings)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_validate_checks_schedules_and_their_templates(invoke: Invoke, write_job: WriteJob) -> None:
+    result = invoke("validate", str(ROOT / "examples/append-schedule/schedule.yaml"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "new-documents is valid; next run: " in result.stdout
+    wrong = write_job(schedule_document(schedule="61 * * * *"))
+    result = invoke("validate", wrong)
+    assert result.exit_code == 2
+    assert result.stderr == ("job.yaml: spec: the schedule '61 * * * *' is invalid: Bad minute\n")
+    template = {"spec": {**document()["spec"], "steps": [INVALID]}}
+    result = invoke("validate", write_job(schedule_document(template=template)))
+    assert result.stderr == f"job.yaml: spec.template.{INVALID_MESSAGE}\n"

@@ -9,12 +9,13 @@ import kopf
 import pytest
 
 from batchinference.rendering import NAME_LABEL
+from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import PAGE
 from batchinference_operator.kube.kopf_login import KopfLogin
 from batchinference_operator.kube.watch_health import WatchHealth
-from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
@@ -32,21 +33,24 @@ BODIES = {
 def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     """Return kopf's handlers by id, the controller and kopf's registry."""
     controller = Controller(FakeKubeApi(FakeCluster()), FakeDriver(), CONFIG)
-    registry = kopf.OperatorRegistry()
-    register(registry, controller, KopfLogin(WatchHealth([], 60), Metrics().record_request))
+    schedules = ScheduleController(controller.api, CONFIG)
+    registry, login = kopf.OperatorRegistry(), KopfLogin(WatchHealth([], 60), lambda *_: None)
+    register(registry, controller, schedules, login)
     handlers = {str(found.id): found for found in registry._watching.get_all_handlers()}
     return handlers, controller, registry
 
 
-def test_three_kinds_are_watched_by_label() -> None:
+def test_kinds_are_watched_by_label() -> None:
     handlers, _, _ = registered()
-    ours = {NAME_LABEL: kopf.PRESENT}
+    ours, runs = {NAME_LABEL: kopf.PRESENT}, {SCHEDULE_LABEL: kopf.PRESENT}
     found = {name: (handler.selector, handler.labels) for name, handler in handlers.items()}
     assert {
         name: (selector.group, selector.version, selector.any_name, labels)
         for name, (selector, labels) in found.items()
     } == {
         "jobs": ("batchinference.dev", "v1alpha1", "batchinferences", None),
+        "runs": ("batchinference.dev", "v1alpha1", "batchinferences", runs),
+        "schedules": ("batchinference.dev", "v1alpha1", "batchinferenceschedules", None),
         "ray-jobs": ("ray.io", "v1", "rayjobs", ours),
         "pods": ("", "v1", "pods", ours),
     }

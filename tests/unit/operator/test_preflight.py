@@ -45,6 +45,7 @@ async def test_each_kind_is_listed_in_each_namespace(serve: Serve, namespaces: l
         for scope in scopes
         for group, plural in (
             ("batchinference.dev/v1alpha1", "batchinferences"),
+            ("batchinference.dev/v1alpha1", "batchinferenceschedules"),
             ("ray.io/v1", "rayjobs"),
         )
     ]

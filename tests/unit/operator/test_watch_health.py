@@ -30,10 +30,11 @@ def hear_all(watches: WatchHealth, *, but: str = "") -> None:
 
 
 def test_each_kind_is_watched_in_each_namespace() -> None:
-    assert len(WatchHealth(["a", "b"], 60).missing) == 6
+    assert len(WatchHealth(["a", "b"], 60).missing) == 8
     watches = WatchHealth([], 60)
     expected = [
         "/apis/batchinference.dev/v1alpha1/batchinferences",
+        "/apis/batchinference.dev/v1alpha1/batchinferenceschedules",
         "/apis/ray.io/v1/rayjobs",
         "/api/v1/pods",
     ]
@@ -68,7 +69,7 @@ def test_watches_that_never_start_are_dead(clock: ManualClock) -> None:
     watches = WatchHealth([], 60, lambda: clock.seconds)
     assert watches.dead == []
     clock.seconds += 181
-    assert len(watches.dead) == 3
+    assert len(watches.dead) == 4
 
 
 def write_kubeconfig(path: Path, token: str) -> None:

@@ -204,9 +204,10 @@ def test_schema_lists_with_keys_are_maps() -> None:
     keys = {path: schema.get("x-kubernetes-list-map-keys") for path, schema in ALL.items()}
     assert {path: key for path, key in keys.items() if key} == {
         "spec.steps": ["name"],
+        "spec.parameters": ["name"],
         "status.conditions": ["type"],
     }
-    for path in ("spec.steps", "status.conditions"):
+    for path in ("spec.steps", "spec.parameters", "status.conditions"):
         assert ALL[path]["x-kubernetes-list-type"] == "map"
         assert ALL[path]["x-kubernetes-list-map-keys"][0] in ALL[path]["items"]["required"]
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.job import SCHEDULE_KIND, BatchInferenceSpec
+from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.status import BatchInferenceStatus
 from support.documents.refusals import READ_OPTIONS
 
@@ -38,7 +39,12 @@ def inner_models(annotation: Any, mark: str = "") -> Iterator[tuple[type[BaseMod
             yield from inner_models(argument, inside)
 
 
-ALL = {*fields(BatchInferenceSpec, "spec"), *fields(BatchInferenceStatus, "status")}
+ALL = {
+    *fields(BatchInferenceSpec, "spec"),
+    *fields(BatchInferenceStatus, "status"),
+    *fields(ScheduleSpec, f"{SCHEDULE_KIND}.spec"),
+    *fields(ScheduleStatus, f"{SCHEDULE_KIND}.status"),
+}
 
 
 def row_of(field: str) -> list[str]:

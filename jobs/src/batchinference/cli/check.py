@@ -6,12 +6,13 @@ import secrets
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from batchinference import __version__
 from batchinference.cli import exits
-from batchinference.cli.files import read_text
+from batchinference.cli.files import parameter_values, read_text
 from batchinference.cli.printing import echo
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
@@ -21,6 +22,7 @@ from batchinference.rendering.pods import head_size
 from batchinference.spec import (
     KIND,
     BatchInference,
+    Problem,
     SpecError,
     load_documents,
     parse,
@@ -28,7 +30,8 @@ from batchinference.spec import (
     parse_one,
 )
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.job import SCHEDULE_KIND, BatchInferenceSpec
+from batchinference.spec.parameters import Values
 from batchinference.spec.profiles import GPU
 
 
@@ -38,45 +41,72 @@ def complain(file: str, error: SpecError) -> None:
         echo(f"{file}: {problem}", err=True)
 
 
-def validate_files(files: list[str]) -> int:
-    valid = [_validate_file(file) for file in files]
+def validate_files(files: list[str], settings: Sequence[str] = ()) -> int:
+    valid = [_validate_file(file, settings) for file in files]
     return exits.SUCCESS if all(valid) else exits.BAD_INPUT
 
 
-def _validate_file(file: str) -> bool:
+def _validate_file(file: str, settings: Sequence[str]) -> bool:
     try:
-        documents = load_documents(read_text(file))
+        values = parameter_values(settings)
+        documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
     except SpecError as error:
         complain(file, error)
         return False
     several = len(documents) > 1
     valid = [
-        _validate_document(f"{file} ({KIND} {number})" if several else file, document)
+        _validate_document(
+            f"{file} ({document['kind']} {number})" if several else file, document, values
+        )
         for number, document in enumerate(documents, start=1)
     ]
     return all(valid)
 
 
-def _validate_document(where: str, document: dict[str, Any]) -> bool:
+def _validate_document(where: str, document: dict[str, Any], values: Values) -> bool:
     try:
-        job = parse(document)
-        plan_for_cluster(job.spec)
+        if document["kind"] == SCHEDULE_KIND:
+            found = _validate_schedule(document, values)
+        else:
+            job = parse(document, values)
+            plan_for_cluster(job.spec)
+            found = f"{job.metadata.name} is valid"
     except SpecError as error:
         complain(where, error)
         return False
-    echo(f"{where}: {job.metadata.name} is valid")
+    echo(f"{where}: {found}")
     return True
 
 
-def show_plan(file: str, defaults: Path | None) -> int:
-    return _with_job(file, defaults, _print_plan)
+def _validate_schedule(document: dict[str, Any], values: Values) -> str:
+    """Return that a schedule is valid and when it runs next. Raises SpecError."""
+    from batchinference.spec.schedule import parse_schedule
+
+    schedule = parse_schedule(document)
+    cron = schedule.spec.cron
+    time = next(cron.times(datetime.now(UTC)))
+    try:
+        plan_for_cluster(parse(schedule.run(time), values).spec)
+    except SpecError as error:
+        below = [Problem(f"spec.template.{each.path}", each.message) for each in error.problems]
+        raise SpecError(below) from None
+    return f"{schedule.metadata.name} is valid; next run: {time.astimezone(cron.zone).isoformat()}"
 
 
-def render_file(file: str, defaults: Path | None) -> int:
-    return _with_job(file, defaults, _print_objects)
+def show_plan(file: str, defaults: Path | None, settings: Sequence[str] = ()) -> int:
+    return _with_job(file, defaults, settings, _print_plan)
 
 
-def _with_job(file: str, defaults: Path | None, show: Callable[[BatchInference], None]) -> int:
+def render_file(file: str, defaults: Path | None, settings: Sequence[str] = ()) -> int:
+    return _with_job(file, defaults, settings, _print_objects)
+
+
+def _with_job(
+    file: str,
+    defaults: Path | None,
+    settings: Sequence[str],
+    show: Callable[[BatchInference], None],
+) -> int:
     """Call `show` with the job and its complete cluster settings, or print its problems.
 
     Return the exit code.
@@ -85,7 +115,7 @@ def _with_job(file: str, defaults: Path | None, show: Callable[[BatchInference],
     try:
         platform = _load_defaults(defaults)
         read_last = file
-        show(effective(parse_one(read_text(file)), platform))
+        show(effective(parse_one(read_text(file), parameter_values(settings)), platform))
     except SpecError as error:
         complain(read_last, error)
         return exits.BAD_INPUT

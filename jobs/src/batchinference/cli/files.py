@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.models import Model
+from batchinference.spec.parameters import Values
 from batchinference.spec.steps import Step
 
 
@@ -17,6 +20,21 @@ def read_text(file: str) -> str:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError([Problem("", f"cannot be read: {error}")]) from None
+
+
+def parameter_values(settings: Sequence[str] = ()) -> Values:
+    """Return the values of parameters from `--set NAME=VALUE` and from the environment.
+
+    Raises SpecError if a setting has another form, or if a name is set twice.
+    """
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or name in given:
+            problem = "is set twice" if equals else "is not written as NAME=VALUE"
+            raise SpecError([Problem("--set", f"'{name}' {problem}. Write --set NAME=VALUE once")])
+        given[name] = value
+    return Values(given, os.environ)
 
 
 def directory_of(file: str) -> Path:

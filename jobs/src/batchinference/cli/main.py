@@ -31,6 +31,10 @@ Defaults = Annotated[
     Path | None,
     typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -65,6 +69,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         bool, typer.Option("--restart", help="Start over, and replace the output of earlier runs.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
+    settings: Settings = None,
 ) -> None:
     """Run a job on this machine, with a Ray of its own.
 
@@ -74,7 +79,13 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.run import RunOptions, run_file
 
     options = RunOptions(
-        address, report_directory, sample, verbose, restart=restart, preview=preview
+        address,
+        report_directory,
+        sample,
+        verbose,
+        restart=restart,
+        preview=preview,
+        settings=settings or (),
     )
     raise typer.Exit(run_file(file, options))
 
@@ -86,6 +97,7 @@ def retry_errors(
         str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
+    settings: Settings = None,
 ) -> None:
     """Try the rows of a job again that have failed, and no others.
 
@@ -93,13 +105,14 @@ def retry_errors(
     """
     from batchinference.cli.run import RunOptions, run_file
 
-    options = RunOptions(address, verbose=verbose, retry_errors=True)
+    options = RunOptions(address, verbose=verbose, retry_errors=True, settings=settings or ())
     raise typer.Exit(run_file(file, options))
 
 
 @app.command()
 def validate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
+    settings: Settings = None,
 ) -> None:
     """Check files without running anything; say all that is wrong with them.
 
@@ -107,23 +120,23 @@ def validate(
     """
     from batchinference.cli.check import validate_files
 
-    raise typer.Exit(validate_files(files))
+    raise typer.Exit(validate_files(files, settings or ()))
 
 
 @app.command()
-def plan(file: File, defaults: Defaults = None) -> None:
+def plan(file: File, defaults: Defaults = None, settings: Settings = None) -> None:
     """Show the stages and pods that a cluster would run a job with."""
     from batchinference.cli.check import show_plan
 
-    raise typer.Exit(show_plan(file, defaults))
+    raise typer.Exit(show_plan(file, defaults, settings or ()))
 
 
 @app.command()
-def render(file: File, defaults: Defaults = None) -> None:
+def render(file: File, defaults: Defaults = None, settings: Settings = None) -> None:
     """Print the objects that the operator would create for a job, as YAML."""
     from batchinference.cli.check import render_file
 
-    raise typer.Exit(render_file(file, defaults))
+    raise typer.Exit(render_file(file, defaults, settings or ()))
 
 
 @app.command()

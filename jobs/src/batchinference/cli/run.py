@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from batchinference.cli import exits
 from batchinference.cli.check import complain
-from batchinference.cli.files import directory_of, read_text, with_absolute_paths
+from batchinference.cli.files import (
+    directory_of,
+    parameter_values,
+    read_text,
+    with_absolute_paths,
+)
 from batchinference.cli.preview import preview_of
 from batchinference.cli.printing import echo
 from batchinference.plan import (
@@ -45,6 +50,8 @@ class RunOptions:
     retry_errors: bool = False
     restart: bool = False
     preview: int = 0
+    settings: Sequence[str] = ()
+    """Values of parameters, as NAME=VALUE."""
 
 
 def run_file(file: str, options: RunOptions) -> int:
@@ -59,7 +66,7 @@ def run_file(file: str, options: RunOptions) -> int:
     try:
         text = read_text(file)
         check_mounted_file(file, text, os.environ)
-        job = with_absolute_paths(parse_one(text), directory)
+        job = with_absolute_paths(parse_one(text, parameter_values(options.settings)), directory)
         if options.address is None:
             plan = plan_for_machine(job.spec)
         else:

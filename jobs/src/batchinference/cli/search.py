@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
-from batchinference.cli.files import directory_of, read_text, with_absolute_paths
+from batchinference.cli.files import (
+    directory_of,
+    parameter_values,
+    read_text,
+    with_absolute_paths,
+)
 from batchinference.cli.printing import echo
 from batchinference.cli.run import exit_code, pipeline_is_installed
 from batchinference.spec import SpecError, parse_one
@@ -132,7 +137,9 @@ def _with_model(index: Index, options: SearchOptions) -> Index:
 
     if options.job is not None:
         try:
-            own = with_absolute_paths(parse_one(read_text(options.job)), directory_of(options.job))
+            own = with_absolute_paths(
+                parse_one(read_text(options.job), parameter_values()), directory_of(options.job)
+            )
         except SpecError as error:
             raise BadInput(f"--model '{options.job}': {error}") from None
         return replace(index, spec=own.spec)

@@ -122,11 +122,14 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields.
 
-    Settings of the cluster that are empty or that the driver does not read are left out, because
-    older images may not know their fields.
+    Settings of the cluster that are empty or that the driver does not read are left out, and so are
+    parameters, whose values are in their places: older images may not know these fields.
     """
     dumped = job.spec.model_dump(
-        mode="json", by_alias=True, exclude_none=True, exclude={"cluster": _OPERATOR_FIELDS}
+        mode="json",
+        by_alias=True,
+        exclude_none=True,
+        exclude={"cluster": _OPERATOR_FIELDS, "parameters": True},
     )
     spec = {name: value for name, value in dumped.items() if name not in LIFE}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}

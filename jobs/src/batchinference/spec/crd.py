@@ -14,14 +14,20 @@ from batchinference.spec.job import (
     MUTABLE_LIMITS,
     MUTABLE_OF_STEP,
     PLURAL,
+    SCHEDULE_KIND,
     VERSION,
     BatchInferenceSpec,
+)
+from batchinference.spec.schedule import (
+    MAX_SCHEDULE_NAME,
+    SCHEDULE_PLURAL,
+    ScheduleSpec,
+    ScheduleStatus,
 )
 from batchinference.spec.schema import Schema, structural_schema
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference.spec.steps import Step, to_alias
 
-NAME = f"{PLURAL}.{GROUP}"
 PRINTER_COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
     ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 0),
@@ -36,31 +42,84 @@ PRINTER_COLUMNS = (
     ("RayJob", "string", ".status.rayJobName", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )
+SCHEDULE_COLUMNS = (
+    ("Schedule", "string", ".spec.schedule", 0),
+    ("Time Zone", "string", ".spec.timeZone", 0),
+    ("Suspend", "boolean", ".spec.suspend", 0),
+    ("Active", "string", ".status.active", 0),
+    ("Last Schedule", "date", ".status.lastScheduleTime", 0),
+    ("Next Schedule", "string", ".status.nextScheduleTime", 0),
+    ("Age", "date", ".metadata.creationTimestamp", 0),
+    ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 1),
+    ("Missed", "integer", ".status.missedRuns", 1),
+    ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
+)
+_Columns = tuple[tuple[str, str, str, int], ...]
 
 
 def custom_resource_definition() -> dict[str, Any]:
-    """The CRD as plain data, ready for YAML."""
+    """Return the CRD of BatchInferences as plain data."""
+    description = (
+        "One job of offline inference: what to read, which models to run over it and where to "
+        "write."
+    )
+    root = _root(description, MAX_NAME, _spec(), structural_schema(BatchInferenceStatus))
+    version = _version(PRINTER_COLUMNS, root)
+    version["selectableFields"] = [{"jsonPath": ".status.phase"}]
+    return _definition(KIND, PLURAL, {"shortNames": ["bi"], "categories": ["all"]}, version)
+
+
+def schedule_definition() -> dict[str, Any]:
+    """Return the CRD of BatchInferenceSchedules as plain data."""
+    spec = structural_schema(ScheduleSpec)
+    template = spec["properties"]["template"]["properties"]
+    template["spec"] = {**_template(_spec()), "description": template["spec"]["description"]}
+    description = "Creates BatchInferences at the times of a cron schedule."
+    root = _root(description, MAX_SCHEDULE_NAME, spec, structural_schema(ScheduleStatus))
+    version = _version(SCHEDULE_COLUMNS, root)
+    return _definition(SCHEDULE_KIND, SCHEDULE_PLURAL, {"shortNames": ["bis"]}, version)
+
+
+def _template(schema: Any) -> Any:
+    """Return the schema of the BatchInferences that a schedule creates.
+
+    The template of a schedule can be changed, and the definition of BatchInferences describes its
+    fields.
+    """
+    if isinstance(schema, list):
+        return [_template(child) for child in schema if "oldSelf" not in str(child)]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: _template(child)
+        for name, child in schema.items()
+        if not (name == "description" and isinstance(child, str))
+    }
+
+
+def _definition(
+    kind: str, plural: str, names: dict[str, list[str]], version: Schema
+) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": NAME},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["bi"],
-                "categories": ["all"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                **names,
             },
-            "versions": [_version()],
+            "versions": [version],
         },
     }
 
 
-def _version() -> dict[str, Any]:
+def _version(columns: _Columns, root: Schema) -> Schema:
     return {
         "name": VERSION,
         "served": True,
@@ -68,31 +127,29 @@ def _version() -> dict[str, Any]:
         "subresources": {"status": {}},
         "additionalPrinterColumns": [
             {"name": name, "type": kind, "jsonPath": path, **({"priority": 1} if wide else {})}
-            for name, kind, path, wide in PRINTER_COLUMNS
+            for name, kind, path, wide in columns
         ],
-        "selectableFields": [{"jsonPath": ".status.phase"}],
-        "schema": {"openAPIV3Schema": _root()},
+        "schema": {"openAPIV3Schema": root},
     }
 
 
-def _root() -> Schema:
+def _root(description: str, max_name: int, spec: Schema, status: Schema) -> Schema:
     return {
         "type": "object",
-        "description": "One job of offline inference: what to read, which models to run over it "
-        "and where to write.",
+        "description": description,
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": _spec(),
-            "status": structural_schema(BatchInferenceStatus),
+            "spec": spec,
+            "status": status,
         },
         "x-kubernetes-validations": [
             {
                 "rule": f"self.metadata.name.matches('{DNS_LABEL}') "
-                f"&& size(self.metadata.name) <= {MAX_NAME}",
-                "message": f"metadata.name: at most {MAX_NAME} lower-case letters, digits and "
+                f"&& size(self.metadata.name) <= {max_name}",
+                "message": f"metadata.name: at most {max_name} lower-case letters, digits and "
                 "'-', beginning with a letter",
             }
         ],

@@ -10,6 +10,7 @@ from yaml.error import MarkedYAMLError
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
+from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.problems import Problem, SpecError, problems_of, type_name
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -45,10 +46,10 @@ class _Loader(yaml.SafeLoader):
             raise MarkedYAMLError(None, None, problem, node.start_mark) from None
 
 
-def load_documents(text: str) -> list[dict[str, Any]]:
+def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
     """The BatchInference documents of a YAML stream; documents of other kinds are left out.
 
-    Raises SpecError when the text is no YAML or holds no BatchInference.
+    Raises SpecError when the text is no YAML or holds no document of these kinds.
     """
     documents = _load(text)
     for document in documents:
@@ -56,7 +57,7 @@ def load_documents(text: str) -> list[dict[str, Any]]:
             shown = "a mapping without kind" if isinstance(document, dict) else type_name(document)
             problem = f"expected 'apiVersion: {API_VERSION}' and 'kind: {KIND}', got {shown}"
             raise SpecError([Problem("", problem)])
-    ours = [document for document in documents if document["kind"] == KIND]
+    ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
         kinds = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
         raise SpecError([Problem("", f"no {KIND} here, only {kinds}")])
@@ -79,24 +80,29 @@ def _reason(error: Exception) -> str:
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return place + (error.problem or error.context or "")
+    reason = error.problem or error.context or ""
+    quotes = "; put a text that begins with '{{' in quotes" if "unhashable key" in reason else ""
+    return place + reason + quotes
 
 
-def parse(document: dict[str, Any]) -> BatchInference:
-    """A document as a BatchInference. Raises SpecError that names every fault."""
+def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:
+    """Return a document as a BatchInference, with the values of its parameters in their places.
+
+    Raises SpecError that names every fault.
+    """
     try:
-        return BatchInference.model_validate(document)
+        return BatchInference.model_validate(substitute(document, values or Values()))
     except ValidationError as error:
         raise SpecError(problems_of(error, BatchInference)) from None
 
 
-def parse_one(text: str) -> BatchInference:
+def parse_one(text: str, values: Values | None = None) -> BatchInference:
     """The one BatchInference of a YAML text. Raises SpecError, also when there are several."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))
         raise SpecError([Problem("", f"expected one {KIND}, found {len(documents)}: {names}")])
-    return parse(documents[0])
+    return parse(documents[0], values)
 
 
 def parse_cluster(text: str) -> Cluster:

@@ -11,6 +11,7 @@ from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.error_policy import ErrorPolicy
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
+from batchinference.spec.parameters import Parameter
 from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write, WriteTable
@@ -20,6 +21,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 KIND = "BatchInference"
 PLURAL = "batchinferences"
+SCHEDULE_KIND = "BatchInferenceSchedule"
 CONTROLLER_NAME = f"{GROUP}/operator"
 """The value of `managedBy` that the operator accepts as its own."""
 MAX_NAME = 40
@@ -46,6 +48,17 @@ class BatchInferenceSpec(SpecModel):
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to bad rows."""
+    parameters: Annotated[
+        list[Parameter],
+        Field(
+            max_length=32,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        ),
+    ] = []
+    """Values that texts in `read`, `steps`, `write` and `errors` refer to."""
     resume: bool = True
     """Whether a run resumes an earlier run with the same output: committed rows are not read again.
     If false, the run starts over."""

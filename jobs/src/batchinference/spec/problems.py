@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from batchinference.spec.base import (
     ACCELERATOR,
+    CRON,
     DATA_KEY,
     DELIMITER,
     DEVICE_KIND,
@@ -34,9 +35,11 @@ from batchinference.spec.base import (
     LABEL_VALUE,
     MEMORY,
     MODULE_PATH,
+    PARAMETER_NAME,
     SQL_NAME,
     START_VALUE,
     TAINT_KEY,
+    TIME_ZONE,
     VARIABLE,
     OptionsModel,
 )
@@ -49,6 +52,9 @@ CLOSE = 0.7
 _PATTERNS = {
     MEMORY: "a quantity of memory such as 512Mi or 8Gi",
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
+    CRON: "five fields of a crontab such as 30 2 * * MON-FRI",
+    TIME_ZONE: "a time zone of the IANA database such as Europe/Berlin",
+    PARAMETER_NAME: "lower-case letters, digits and '_', beginning with a letter",
     MODULE_PATH: "a callable written as module:name",
     ENV_NAME: "letters, digits, '_', '-' and '.', not beginning with a digit",
     DIRECTORY: "an absolute path without '.', '..' and ':'",
@@ -128,7 +134,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         message = _not_one_of(value, details["ctx"]["expected"])
     else:
         message = _message(details, value)
-    return Problem(_path(words), message)
+    return Problem(path_of(words), message)
 
 
 def _unknown(loc: tuple[str | int, ...], parent: type[BaseModel] | None) -> str:
@@ -281,7 +287,8 @@ def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:
     return f"; there are {', '.join(known)}" if known and not listed else ""
 
 
-def _path(words: list[str | int]) -> str:
+def path_of(words: list[str | int]) -> str:
+    """The path of a field as messages show it."""
     text = ""
     for word in words:
         text += f"[{word}]" if isinstance(word, int) else f".{_name(word)}"

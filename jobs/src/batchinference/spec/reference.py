@@ -7,7 +7,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from batchinference.spec.descriptions import WithDescriptions
-from batchinference.spec.job import API_VERSION, KIND, BatchInference, BatchInferenceSpec
+from batchinference.spec.job import (
+    API_VERSION,
+    KIND,
+    SCHEDULE_KIND,
+    BatchInference,
+    BatchInferenceSpec,
+)
+from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.schema import Schema, expanded_schema
 from batchinference.spec.status import BatchInferenceStatus
 
@@ -15,10 +22,16 @@ _INTRODUCTION = f"""# Field reference
 
 Generated from the models by `make generate`; a test fails when it differs from them.
 Every field of a `{KIND}` of `{API_VERSION}`: its type, what it is when absent, and what it means.
+The last sections have the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)).
 Fields in **bold** are required. Where a field such as `format` or `runtime` decides which others
 there are, each of its values has a table of its own.
 """
-_SECTIONS: dict[str, type[BaseModel]] = {"spec": BatchInferenceSpec, "status": BatchInferenceStatus}
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "spec": BatchInferenceSpec,
+    "status": BatchInferenceStatus,
+    f"{SCHEDULE_KIND}.spec": ScheduleSpec,
+    f"{SCHEDULE_KIND}.status": ScheduleStatus,
+}
 
 
 def json_schema() -> dict[str, Any]:

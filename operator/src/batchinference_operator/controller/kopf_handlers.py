@@ -14,7 +14,9 @@ import kopf
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.controller.controller import CacheUpdate, Controller
+from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import PAGE
 from batchinference_operator.kube.kopf_login import KopfLogin
 
@@ -22,8 +24,13 @@ STOP_SECONDS = 10.0
 """Seconds that kopf may take to stop before the process is killed."""
 
 
-def register(registry: kopf.OperatorRegistry, controller: Controller, login: KopfLogin) -> None:
-    """Register the watches of BatchInferences, RayJobs and pods."""
+def register(
+    registry: kopf.OperatorRegistry,
+    controller: Controller,
+    schedules: ScheduleController,
+    login: KopfLogin,
+) -> None:
+    """Register the watches of BatchInferences, BatchInferenceSchedules, RayJobs and pods."""
     cache = controller.cache
 
     def watch(set_object: CacheUpdate, delete_object: CacheUpdate) -> Callable[..., Any]:
@@ -33,12 +40,20 @@ def register(registry: kopf.OperatorRegistry, controller: Controller, login: Kop
 
         return on_event
 
+    async def for_schedule(event: kopf.RawEvent, **_: Any) -> None:
+        schedules.handle_event(dict(event["object"]), deleted=event["type"] == "DELETED")
+
     jobs = watch(cache.set_job, cache.delete_job)
     ray_jobs = watch(cache.set_ray_job, cache.delete_ray_job)
     pods = watch(cache.pods.set_pod, cache.pods.delete_pod)
     ours: Any = {NAME_LABEL: kopf.PRESENT}
     kopf.on.login(id="login", registry=registry)(login.login)
     kopf.on.event(GROUP, VERSION, PLURAL, id="jobs", registry=registry)(jobs)
+    of_schedule: Any = {SCHEDULE_LABEL: kopf.PRESENT}
+    kopf.on.event(GROUP, VERSION, PLURAL, id="runs", labels=of_schedule, registry=registry)(
+        for_schedule
+    )
+    kopf.on.event(GROUP, VERSION, SCHEDULE_PLURAL, id="schedules", registry=registry)(for_schedule)
     kopf.on.event("ray.io", "v1", "rayjobs", id="ray-jobs", labels=ours, registry=registry)(
         ray_jobs
     )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from batchinference.rendering import Backstop
+from batchinference.spec.job import KIND
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView
 
@@ -104,10 +105,19 @@ class KubeApi(Protocol):
         Returns whether the Event existed. Raises Refused.
         """
 
+    async def get_schedule(self, namespace: str, name: str) -> Object | None:
+        """Return the current state of a BatchInferenceSchedule; None if it is gone."""
+
+    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
+        """Return the BatchInferences with the label of a schedule (a live read)."""
+
+    async def delete_run(self, namespace: str, name: str, uid: str) -> None:
+        """Delete a BatchInference, also if it has changed. It is no error if it is gone."""
+
     async def patch_status(
-        self, namespace: str, name: str, resource_version: str, patch: Status
+        self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND
     ) -> Object | None:
-        """Merge a patch into the status of a BatchInference, and return the object as stored.
+        """Merge a patch into the status of an object, and return the object as stored.
 
         Returns None if it is gone. Raises Conflict, and Invalid if the CustomResourceDefinition
         does not know a value.

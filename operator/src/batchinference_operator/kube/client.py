@@ -13,7 +13,8 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from batchinference.rendering import NAME_LABEL, POD_TEMPLATE, RAY_API_VERSION, RAY_JOB, Backstop
-from batchinference.spec.job import API_VERSION, KIND, PLURAL
+from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
+from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Invalid, Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
@@ -50,6 +51,7 @@ _COLLECTIONS = {
     RAY_JOB: (f"/apis/{RAY_API_VERSION}", "rayjobs"),
     RAY_CLUSTER: (f"/apis/{RAY_API_VERSION}", "rayclusters"),
     KIND: (f"/apis/{API_VERSION}", PLURAL),
+    SCHEDULE_KIND: (f"/apis/{API_VERSION}", SCHEDULE_PLURAL),
 }
 
 
@@ -202,11 +204,21 @@ class KubeClient:
         if not (is_gone(status, answer) or status == HTTPStatus.CONFLICT):
             raise_for(status, answer)
 
+    async def get_schedule(self, namespace: str, name: str) -> Object | None:
+        return await self._object("GET", _path(SCHEDULE_KIND, namespace, name))
+
+    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
+        found = self._list(_path(KIND, namespace), f"{SCHEDULE_LABEL}={schedule}")
+        return [body async for body in found]
+
+    async def delete_run(self, namespace: str, name: str, uid: str) -> None:
+        await self._delete(_path(KIND, namespace, name), uid)
+
     async def patch_status(
-        self, namespace: str, name: str, resource_version: str, patch: Status
+        self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND
     ) -> Object | None:
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
-        path = _path(KIND, namespace, name, "status")
+        path = _path(kind, namespace, name, "status")
         return await self._object("PATCH", path, body, MERGE_PATCH)
 
     async def post_event(self, body: Object) -> bool:

@@ -12,8 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
+from batchinference.spec.schedule import SCHEDULE_PLURAL
 
-KINDS = (f"/apis/{GROUP}/{VERSION}", PLURAL), ("/apis/ray.io/v1", "rayjobs"), ("/api/v1", "pods")
+KINDS = (
+    (f"/apis/{GROUP}/{VERSION}", PLURAL),
+    (f"/apis/{GROUP}/{VERSION}", SCHEDULE_PLURAL),
+    ("/apis/ray.io/v1", "rayjobs"),
+    ("/api/v1", "pods"),
+)
 logger = logging.getLogger("batchinference.operator")
 PATIENCE = 3
 """Number of watch periods without an answer after which a watch is dead."""

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from batchinference.rendering import MANAGER
-from batchinference.spec.job import API_VERSION, GROUP, KIND
+from batchinference.spec.job import API_VERSION, GROUP
 from batchinference_operator.kube.api import KubeApi
 from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.schedule_view import ScheduleView
 from batchinference_operator.status.events import Event
 from batchinference_operator.status.ray_job import Object
 
@@ -47,8 +48,11 @@ class EventRecorder:
         """The waiting Events by namespace; the next namespace to serve comes first."""
         self._waiting = asyncio.Semaphore(0)
 
-    def record(self, job: JobView, attempt: int, events: Iterable[Event]) -> None:
-        """Queue Events about the last attempt for posting. Never waits and never fails."""
+    def record(self, job: JobView | ScheduleView, attempt: int, events: Iterable[Event]) -> None:
+        """Queue Events for posting, about an attempt of a job or a minute of a schedule.
+
+        Never waits and never fails.
+        """
         for event in events:
             body = event_body(job, attempt, event, self._now())
             self._flows.setdefault(job.namespace, deque()).append(body)
@@ -89,7 +93,7 @@ class EventRecorder:
         logger.warning("Event %s is dropped: %s", reason, why)
 
 
-def event_body(job: JobView, attempt: int, event: Event, now: datetime) -> Object:
+def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: datetime) -> Object:
     """Return the body of an Event, named after the job's uid, the reason and the attempt.
 
     If the same happens to many pods of an attempt, the Event keeps the first note and is counted.
@@ -109,7 +113,7 @@ def event_body(job: JobView, attempt: int, event: Event, now: datetime) -> Objec
         "reportingInstance": f"{MANAGER}-{socket.gethostname()}"[:128],
         "regarding": {
             "apiVersion": API_VERSION,
-            "kind": KIND,
+            "kind": job.kind,
             "namespace": job.namespace,
             "name": job.name,
             "uid": job.uid,

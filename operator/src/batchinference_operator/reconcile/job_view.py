@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from batchinference.spec.job import CONTROLLER_NAME, LIFE
+from batchinference.spec.job import CONTROLLER_NAME, KIND, LIFE
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
@@ -20,6 +20,7 @@ LEFT_OUT = "leftOut"
 class JobView:
     """A BatchInference as stored in the API server."""
 
+    kind: ClassVar[str] = KIND
     namespace: str
     name: str
     uid: str

@@ -52,6 +52,17 @@ def build_conditions(
         wanted["Reconciling"] = True
     if summary.failed:
         wanted["Stalled"] = True
+    return conditions_of(wanted, summary, previous, generation, now)
+
+
+def conditions_of(
+    wanted: dict[str, bool],
+    summary: Summary,
+    previous: list[dict[str, Any]],
+    generation: int,
+    now: str,
+) -> list[dict[str, Any]]:
+    """Return conditions of these types, each True or False."""
     before = {condition["type"]: condition for condition in previous}
     return [
         _condition(kind, holds, summary, before.get(kind), generation, now)

@@ -1,0 +1,207 @@
+"""The BatchInferenceSchedule resource: creates BatchInferences at the times of a cron schedule."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel
+from batchinference.spec.cron import Cron
+from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
+from batchinference.spec.pods import LabelKey, LabelValue
+from batchinference.spec.problems import SpecError, problems_of
+from batchinference.spec.status import Condition, Timestamp
+
+SCHEDULE_PLURAL = "batchinferenceschedules"
+SCHEDULE_LABEL = f"{GROUP}/schedule"
+"""Label of a BatchInference with the name of the schedule that created it."""
+SCHEDULED_TIME = f"{GROUP}/scheduled-time"
+"""Annotation of a BatchInference with the scheduled time, in the time zone of the schedule."""
+MAX_SCHEDULE_NAME = MAX_NAME - len("-12345678")
+TIME_FORMATS = {
+    "date": "%Y-%m-%d",
+    "year": "%Y",
+    "month": "%m",
+    "day": "%d",
+    "hour": "%H",
+    "minute": "%M",
+}
+"""The parameters that a schedule sets, with their formats, besides `previous_date` and
+`timestamp`."""
+
+
+class RunMetadata(SpecModel):
+    """Metadata that each BatchInference of the schedule gets."""
+
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = {}
+    """Labels."""
+    annotations: Annotated[
+        dict[LabelKey, Annotated[str, Field(max_length=4096)]], Field(max_length=64)
+    ] = {}
+    """Annotations."""
+
+
+class RunTemplate(SpecModel):
+    """What the schedule creates."""
+
+    metadata: RunMetadata = RunMetadata()
+    """Metadata that each BatchInference of the schedule gets."""
+    spec: dict[str, Any]
+    """The spec of each BatchInference. The schedule sets those of the parameters `date`,
+    `previous_date`, `year`, `month`, `day`, `hour`, `minute` and `timestamp` that it declares as
+    strings without a value."""
+
+
+class ScheduleSpec(SpecModel):
+    """When to create BatchInferences, and from which template."""
+
+    schedule: Annotated[str, Field(pattern=CRON, max_length=128)]
+    """Minute, hour, day of the month, month and day of the week, as in a crontab."""
+    time_zone: Annotated[str, Field(pattern=TIME_ZONE, max_length=64)] = "UTC"
+    """The time zone of `schedule`, by its name in the IANA database, such as Europe/Berlin."""
+    concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Forbid"
+    """What happens at a scheduled time while an earlier run is not finished. Allow: another run
+    starts. Forbid: the time waits for the end of the run. Replace: the run is deleted first."""
+    starting_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
+    """How late a run may start. Without it, the last missed time runs however late it is."""
+    suspend: bool = False
+    """Whether no runs are created. Runs that exist continue."""
+    successful_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 3
+    """How many complete runs are kept. Others are deleted; their output stays."""
+    failed_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 1
+    """How many failed runs are kept."""
+    template: RunTemplate
+    """What the schedule creates."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ScheduleSpec:
+        try:
+            next_time = self.cron.next(datetime.now(UTC))
+        except ValueError as error:
+            raise PydanticCustomError("cron", "{why}", {"why": str(error)}) from None
+        if next_time is None:
+            message = "'{schedule}' has no time in the next 50 years"
+            raise PydanticCustomError("cron", message, {"schedule": self.schedule})
+        return self
+
+    @property
+    def cron(self) -> Cron:
+        return Cron(self.schedule, self.time_zone)
+
+
+class ScheduleStatus(SpecModel):
+    """The observed state of the schedule."""
+
+    observed_generation: int
+    """The generation of the spec that this status describes."""
+    conditions: Annotated[
+        list[Condition],
+        Field(
+            max_length=8,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        ),
+    ]
+    """Ready and Suspended always; Stalled while no run can be created."""
+    active: Annotated[list[str], Field(max_length=100)] = []
+    """The runs that are not finished, at most 100."""
+    last_schedule_time: Timestamp | None = None
+    """The scheduled time of the last run."""
+    last_successful_time: Timestamp | None = None
+    """When a run was last complete."""
+    next_schedule_time: Timestamp | None = None
+    """The next scheduled time; absent while the schedule is suspended."""
+    checked_until: Timestamp | None = None
+    """Scheduled times up to this one have run or were missed."""
+    missed_runs: Annotated[int, Field(ge=0)] = 0
+    """Scheduled times that have not run."""
+    observed_schedule: str | None = None
+    """The schedule and the time zone to which `checkedUntil` belongs."""
+
+
+class ScheduleMetadata(BaseModel):
+    """The object's metadata."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Annotated[str, Field(pattern=DNS_LABEL, max_length=MAX_SCHEDULE_NAME)]
+    """The name of the schedule, with which the names of its runs begin."""
+    namespace: str | None = None
+    """The namespace of the schedule and of its runs."""
+
+
+class BatchInferenceSchedule(SpecModel):
+    """A schedule that creates BatchInferences."""
+
+    api_version: Literal["batchinference.dev/v1alpha1"]
+    """The version of this API."""
+    kind: Literal["BatchInferenceSchedule"]
+    """The kind of the object."""
+    metadata: ScheduleMetadata
+    """The object's metadata."""
+    spec: ScheduleSpec
+    """When to create BatchInferences, and from which template."""
+    status: dict[str, Any] | None = None
+    """Written by the operator."""
+
+    def run(self, time: datetime) -> dict[str, Any]:
+        """Return the BatchInference for a scheduled time, as plain data.
+
+        Its name depends on the time only, so that it is not created twice.
+        """
+        metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
+        values = time_values(time, self.spec.cron.zone)
+        if "parameters" in spec:
+            spec["parameters"] = _with_times(spec["parameters"], values)
+        return {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {
+                "name": f"{self.metadata.name}-{int(time.timestamp()) // 60}",
+                "namespace": self.metadata.namespace,
+                "labels": {**metadata.labels, SCHEDULE_LABEL: self.metadata.name},
+                "annotations": {**metadata.annotations, SCHEDULED_TIME: values["timestamp"]},
+            },
+            "spec": spec,
+        }
+
+
+def _with_times(parameters: Any, values: dict[str, str]) -> Any:
+    """Return the parameters of a template, with the parts of the time that they are named after.
+
+    A parameter with a value keeps it. What is no parameter is left to the validation.
+    """
+    if not isinstance(parameters, list):
+        return parameters
+    return [
+        {**one, "value": values[str(one["name"])]}
+        if isinstance(one, dict) and str(one.get("name")) in values and "value" not in one
+        else one
+        for one in parameters
+    ]
+
+
+def time_values(time: datetime, zone: tzinfo) -> dict[str, str]:
+    """Return the parameters that a schedule sets for a scheduled time."""
+    local = time.astimezone(zone)
+    return {
+        **{name: local.strftime(form) for name, form in TIME_FORMATS.items()},
+        "previous_date": str(local.date() - timedelta(days=1)),
+        "timestamp": local.isoformat(),
+    }
+
+
+def parse_schedule(document: dict[str, Any]) -> BatchInferenceSchedule:
+    """Return a document as a BatchInferenceSchedule, whose template is not validated.
+
+    Raises SpecError that names every problem.
+    """
+    try:
+        return BatchInferenceSchedule.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(problems_of(error, BatchInferenceSchedule)) from None

@@ -1,0 +1,141 @@
+"""The control loop of schedules: take a key from the work queue, observe, decide, act.
+
+It reads the schedule and its runs from the API server each time, a few requests a run. It is
+separate from the loop of jobs, so that schedules with errors do not delay jobs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from batchinference.spec.job import SCHEDULE_KIND
+from batchinference.spec.schedule import SCHEDULE_LABEL
+from batchinference_operator.controller.keys import Key, key_of
+from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.kube.api import Conflict, KubeApi, Refused, Unreachable
+from batchinference_operator.observability.logging import log_context
+from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.schedule import ObservedSchedule, ScheduleActions, decide
+from batchinference_operator.reconcile.schedule_view import ScheduleView, runs_of
+from batchinference_operator.status.job_status import merge_patch
+from batchinference_operator.status.ray_job import Object
+
+logger = logging.getLogger("batchinference.operator")
+
+
+@dataclass
+class ScheduleController:
+    """Reconciles the schedules whose keys are in the work queue."""
+
+    api: KubeApi
+    config: Config
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    queue: WorkQueue[Key] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    known: dict[tuple[str, Key], object] = field(default_factory=dict)
+    """What `handle_event` has seen of schedules and runs, by kind and key: an event that changes
+    nothing of it, such as about progress, needs no reconcile."""
+
+    def handle_event(self, body: Object, *, deleted: bool = False) -> None:
+        """Queue the schedule of an event about a schedule or a BatchInference."""
+        metadata, key = body["metadata"], key_of(body)
+        if body["kind"] == SCHEDULE_KIND:
+            schedule, seen = key, (metadata["uid"], metadata["generation"])
+        elif name := metadata.get("labels", {}).get(SCHEDULE_LABEL):
+            schedule, seen = (key[0], name), (metadata["uid"], JobView.of(body).finished)
+        else:
+            return
+        place = body["kind"], key
+        if deleted:
+            self.known.pop(place, None)
+        elif self.known.get(place) == seen:
+            return
+        else:
+            self.known[place] = seen
+        self.queue.add(schedule)
+
+    async def work(self) -> None:
+        """Run one worker until it is cancelled."""
+        while True:
+            key = await self.queue.get()
+            with log_context(*key):
+                await self._process(key)
+            self.queue.done(key)
+
+    async def _process(self, key: Key) -> None:
+        try:
+            with self.telemetry.measure_reconcile():
+                await self._reconcile(key)
+            self.queue.forget(key)
+        except (Conflict, Refused) as error:
+            delay = self.queue.add_rate_limited(key)
+            logger.warning("the schedule is reconciled again in %.1f s: %s", delay, error)
+        except Exception:
+            delay = self.queue.add_rate_limited(key)
+            logger.exception("reconcile of the schedule failed; retrying in %.1f s", delay)
+
+    async def _reconcile(self, key: Key) -> None:
+        """Observe a schedule, decide, and apply the actions."""
+        observed = await self._observe(key)
+        if observed is None:
+            self.queue.drop(key)
+            return
+        actions = decide(observed, self.config, self.now())
+        if actions.create is not None:
+            created = await self._create(observed, actions.create)
+            if created is not observed:
+                observed, actions = created, decide(created, self.config, self.now())
+        for run in actions.replace:
+            await self.api.delete_run(key[0], run.name, run.uid)
+            logger.info("deleted run %s, which another run replaces", run.name)
+        await self._write(observed.schedule, actions)
+        for run in actions.prune:
+            await self.api.delete_run(key[0], run.name, run.uid)
+        if observed.refused:
+            raise Refused(observed.refused)
+        self.queue.add_after(key, actions.requeue_after)
+
+    async def _observe(self, key: Key) -> ObservedSchedule | None:
+        """Return a schedule and its runs; None if it is gone."""
+        body = await self.api.get_schedule(*key)
+        if body is None:
+            return None
+        schedule = ScheduleView.of(body)
+        return ObservedSchedule(schedule, runs_of(schedule, await self.api.list_runs(*key)))
+
+    async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
+        """Create a run. Return another observation if it was refused or exists already.
+
+        A run that exists was created by a reconcile that was interrupted, or it belongs to someone
+        else.
+        """
+        name = body["metadata"]["name"]
+        try:
+            created = await self.api.create(body)
+        except Unreachable:
+            raise
+        except Refused as error:
+            return replace(observed, refused=str(error))
+        if created is not None:
+            logger.info("created run %s", name)
+            return observed
+        schedule = observed.schedule
+        runs = runs_of(schedule, await self.api.list_runs(schedule.namespace, schedule.name))
+        taken = "" if any(run.name == name for run in runs) else name
+        return replace(observed, runs=runs, taken=taken)
+
+    async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
+        """Write the status if it has changed, and post the Events. Raises Conflict."""
+        if actions.status is None:
+            return
+        if patch := merge_patch(schedule.status, actions.status):
+            place = schedule.namespace, schedule.name, schedule.resource_version
+            await self.api.patch_status(*place, patch, kind=schedule.kind)
+        if self.telemetry.recorder is not None:
+            minute = int(self.now().timestamp()) // 60
+            self.telemetry.recorder.record(schedule, minute, actions.events)

@@ -1,0 +1,270 @@
+"""One reconcile of one BatchInferenceSchedule: computes the actions from the observation.
+
+The rules are those of a CronJob. Only the last of several due times runs. A run is named after its
+scheduled time, so an operator that stopped before it wrote the status creates no second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from batchinference.rendering import Names, Owner
+from batchinference.spec import SpecError
+from batchinference.spec.causes import Cause
+from batchinference.spec.schedule import BatchInferenceSchedule
+from batchinference.spec.times import time_of
+from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
+from batchinference_operator.status.conditions import Summary, conditions_of, find_condition
+from batchinference_operator.status.events import Event
+from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.timestamps import to_rfc3339
+
+RESYNC_SECONDS = 600.0
+"""Maximum seconds until a schedule is reconciled again, if the clock or a watch was wrong."""
+CLOCK_SKEW = timedelta(minutes=1)
+MAX_ACTIVE = 100
+"""Maximum number of runs in the status."""
+_SCHEDULED = Summary("Scheduled", "runs are created at their scheduled times")
+_ROUTINE = ("Scheduled", "Suspended")
+"""Reasons of the condition Ready that are no Events."""
+
+
+@dataclass(frozen=True)
+class ObservedSchedule:
+    """A schedule, its runs, and what became of the request to create the next run."""
+
+    schedule: ScheduleView
+    runs: tuple[Run, ...] = ()
+    taken: str = ""
+    """The name of a run that another BatchInference has; else empty."""
+    refused: str = ""
+    """Why the API server refused to create the next run; else empty."""
+
+
+@dataclass(frozen=True)
+class ScheduleActions:
+    """What to do, in the order of the fields. Without a status, nothing is done."""
+
+    create: Object | None = None
+    replace: tuple[Run, ...] = ()
+    """Active runs to delete, because the created run replaces them."""
+    status: Status | None = None
+    prune: tuple[Run, ...] = ()
+    """Finished runs to delete, because of the history limits."""
+    events: tuple[Event, ...] = ()
+    requeue_after: float = RESYNC_SECONDS
+
+
+@dataclass(frozen=True)
+class _Tick:
+    """What happens to the last due time."""
+
+    summary: Summary
+    checked_until: datetime
+    create: Object | None = None
+    run: datetime | None = None
+    """The scheduled time of a run that is created or exists."""
+    replace: tuple[Run, ...] = ()
+    missed: int = 0
+    events: tuple[Event, ...] = ()
+
+
+def decide(observed: ObservedSchedule, config: Config, now: datetime) -> ScheduleActions:
+    """Return the actions for a schedule."""
+    schedule = observed.schedule
+    if schedule.deleting:
+        return ScheduleActions()
+    try:
+        parsed = schedule.parse()
+    except SpecError as error:
+        return _invalid(observed, "; ".join(str(error).splitlines()), now)
+    checked = _checked_until(schedule, _key(parsed), now)
+    cron = parsed.spec.cron
+    time, count = cron.due(checked, now)
+    next_time = cron.next(max(now, checked))
+    if problem := _template_problem(parsed, time or next_time or now, config, now):
+        return _invalid(observed, f"the template is invalid: {problem}", now)
+    tick = _tick(observed, parsed, (checked, time, count), now)
+    status = _status(observed, tick, now) | {"observedSchedule": _key(parsed)}
+    requeue_after = RESYNC_SECONDS
+    if next_time and not parsed.spec.suspend:
+        status["nextScheduleTime"] = to_rfc3339(next_time)
+        requeue_after = min((next_time - now).total_seconds(), RESYNC_SECONDS)
+    return ScheduleActions(
+        tick.create,
+        tick.replace,
+        status,
+        tuple(_beyond_limits(parsed, observed.runs)),
+        (*tick.events, *_trouble(schedule.status, status)),
+        requeue_after,
+    )
+
+
+def _key(parsed: BatchInferenceSchedule) -> str:
+    return f"{parsed.spec.schedule} {parsed.spec.time_zone}"
+
+
+def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
+    """Return the time up to which all scheduled times have run or were missed.
+
+    A new schedule starts when it is created or changed: no earlier time is due.
+    """
+    status = schedule.status
+    if status.get("observedSchedule", key) != key:
+        return now
+    return time_of(status.get("checkedUntil", schedule.created_at)) or now
+
+
+def _template_problem(
+    parsed: BatchInferenceSchedule, time: datetime, config: Config, now: datetime
+) -> str:
+    """Return why the operator would refuse a run at this time; empty if it would not."""
+    body = parsed.run(time)
+    name, namespace = body["metadata"]["name"], str(body["metadata"]["namespace"])
+    job = JobView(namespace, name, "", 0, "", body["spec"], {})
+    actions = create_actions(job, Names(name, "", 1), config, now)
+    failed = find_condition(actions.status or {}, "Failed")
+    return str(failed["message"]) if failed else ""
+
+
+def _tick(
+    observed: ObservedSchedule,
+    parsed: BatchInferenceSchedule,
+    due: tuple[datetime, datetime | None, int],
+    now: datetime,
+) -> _Tick:
+    """Return what happens to the last due time. `due` is the time up to which all times were
+    checked, the last due time if there is one, and the number of due times."""
+    checked, time, count = due
+    if checked > now + CLOCK_SKEW:
+        message = (
+            f"no run starts before status.checkedUntil ({to_rfc3339(checked)}), and the operator's "
+            f"clock is at {to_rfc3339(now)}. Correct the clock, or create the schedule again"
+        )
+        return _Tick(Summary("ClockBehind", message, failed=True), checked)
+    if parsed.spec.suspend:
+        return _Tick(Summary("Suspended", "spec.suspend is true"), checked)
+    if time is None:
+        return _Tick(_SCHEDULED, checked)
+    body = parsed.run(time)
+    name = body["metadata"]["name"]
+    others = tuple(run for run in observed.runs if run.active and run.name != name)
+    exists = any(run.name == name for run in observed.runs)
+    if not exists:
+        if why := _why_missed(observed, parsed, name, (now - time).total_seconds()):
+            return _Tick(_SCHEDULED, time, missed=count, events=(_missed(count, time, why),))
+        if waits := _why_waiting(observed, parsed, others, time):
+            return _Tick(waits, checked)
+    return _Tick(
+        _SCHEDULED,
+        time,
+        create=None if exists else _owned(body, observed.schedule),
+        run=time,
+        replace=others if parsed.spec.concurrency_policy == "Replace" else (),
+        missed=count - 1,
+        events=(
+            *(() if exists else [Event("RunCreated", "Create", f"created {name}")]),
+            *([_missed(count - 1, time, "only the last due time runs")] if count > 1 else ()),
+        ),
+    )
+
+
+def _why_missed(
+    observed: ObservedSchedule, parsed: BatchInferenceSchedule, name: str, late: float
+) -> str:
+    """Return why the last due time can no longer run; empty if it can."""
+    deadline = parsed.spec.starting_deadline_seconds
+    if deadline is not None and late > deadline:
+        return f"{late:.0f} s late, with startingDeadlineSeconds {deadline}"
+    return f"another BatchInference is named {name}" if observed.taken == name else ""
+
+
+def _why_waiting(
+    observed: ObservedSchedule,
+    parsed: BatchInferenceSchedule,
+    others: tuple[Run, ...],
+    time: datetime,
+) -> Summary | None:
+    """Return why the last due time cannot run yet; None if it can."""
+    if others and parsed.spec.concurrency_policy == "Forbid":
+        message = f"{to_rfc3339(time)} waits for {others[0].name} (concurrencyPolicy Forbid)"
+        return Summary("RunActive", message)
+    if observed.refused:
+        return Summary(Cause.REFUSED.value, observed.refused, failed=True)
+    return None
+
+
+def _owned(body: Object, schedule: ScheduleView) -> Object:
+    owner = Owner(schedule.name, schedule.uid, schedule.kind).reference()
+    return {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
+
+
+def _missed(count: int, last: datetime, why: str) -> Event:
+    note = f"{count} scheduled times did not run, up to {to_rfc3339(last)}: {why}"
+    return Event("RunsMissed", "Skip", note, "Warning")
+
+
+def _status(observed: ObservedSchedule, tick: _Tick, now: datetime) -> Status:
+    """Return the status of a valid schedule, without the next time."""
+    schedule = observed.schedule
+    before = without(schedule.status, "nextScheduleTime")
+    gone = {run.name for run in tick.replace}
+    active = [run.name for run in observed.runs if run.active and run.name not in gone]
+    if tick.create is not None:
+        active.append(tick.create["metadata"]["name"])
+    status: Status = {
+        **before,
+        "observedGeneration": schedule.generation,
+        "conditions": _conditions(schedule, tick.summary, now),
+        "active": active[:MAX_ACTIVE],
+        "checkedUntil": to_rfc3339(tick.checked_until),
+        "missedRuns": before.get("missedRuns", 0) + tick.missed,
+    }
+    if tick.run is not None:
+        status["lastScheduleTime"] = to_rfc3339(tick.run)
+    ends = [run.ended_at for run in observed.runs if run.complete]
+    if last := max([before.get("lastSuccessfulTime", ""), *ends]):
+        status["lastSuccessfulTime"] = last
+    return status
+
+
+def _conditions(schedule: ScheduleView, summary: Summary, now: datetime) -> list[Status]:
+    wanted = {"Ready": not summary.failed, **({"Stalled": True} if summary.failed else {})}
+    previous = schedule.status.get("conditions", [])
+    return conditions_of(wanted, summary, previous, schedule.generation, to_rfc3339(now))
+
+
+def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> ScheduleActions:
+    """Return the actions for a schedule that can create no run."""
+    schedule = observed.schedule
+    status: Status = {
+        **without(schedule.status, "nextScheduleTime"),
+        "observedGeneration": schedule.generation,
+        "conditions": _conditions(
+            schedule, Summary(Cause.INVALID_SPEC.value, message, failed=True), now
+        ),
+        "active": [run.name for run in observed.runs if run.active][:MAX_ACTIVE],
+    }
+    return ScheduleActions(status=status, events=tuple(_trouble(schedule.status, status)))
+
+
+def _beyond_limits(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Iterator[Run]:
+    """Yield the oldest finished runs beyond the history limits."""
+    complete = [run for run in runs if run.complete]
+    failed = [run for run in runs if run.failed]
+    yield from complete[: max(0, len(complete) - parsed.spec.successful_runs_history_limit)]
+    yield from failed[: max(0, len(failed) - parsed.spec.failed_runs_history_limit)]
+
+
+def _trouble(before: Status, after: Status) -> Iterator[Event]:
+    """Yield an Event if the condition Ready has another reason or message, unless it is routine."""
+    old, new = (find_condition(status, "Ready") or {} for status in (before, after))
+    reason, message = new["reason"], new["message"]
+    if reason not in _ROUTINE and (reason, message) != (old.get("reason"), old.get("message")):
+        yield Event(reason, "Reconcile", message, "Warning")

@@ -1,0 +1,174 @@
+"""Parameters: references are replaced by values before the job is validated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.rendering.objects import job_file
+from batchinference.spec import BatchInference, SpecError, parse, parse_one
+from batchinference.spec.parameters import Values
+from support.documents.minimal import Document, document, python_step
+
+DATE: Document = {"name": "date", "value": "2026-01-31", "description": "the day to process"}
+
+
+def job(*parameters: Document, **spec: Any) -> Document:
+    return document(**{"parameters": list(parameters), **spec})
+
+
+def parsed(path: str, *parameters: Document, **values: str) -> str:
+    """Return the output path of a job with this path and these values given."""
+    body = job(*parameters, write={"format": "parquet", "path": path})
+    return parse(body, Values(given=values)).spec.write.path
+
+
+def refused(body: Document, **values: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        parse(body, Values(given=values))
+    return str(caught.value).splitlines()
+
+
+def test_value_is_taken_from_the_command_line_then_the_environment_then_the_file() -> None:
+    path = "s3://out/{{ params.date }}/{{params.date}}"
+    assert parsed(path, DATE) == "s3://out/2026-01-31/2026-01-31"
+    assert parsed(path, DATE, date="today") == "s3://out/today/today"
+    environment = {"BATCHINFERENCE_PARAM_DATE": "env", "BATCHINFERENCE_PARAM_OTHER": "x"}
+    body = job(DATE, write={"format": "parquet", "path": path})
+    from_environment = parse(body, Values(environment=environment))
+    assert from_environment.spec.write.path == "s3://out/env/env"
+    both = parse(body, Values({"date": "set"}, environment))
+    assert both.spec.write.path == "s3://out/set/set"
+
+
+def test_parameters_leave_no_trace_in_the_job_of_the_driver() -> None:
+    body = job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.date }}"})
+    resolved = parse(body)
+    assert resolved == parse(document(write={"format": "parquet", "path": "s3://out/2026-01-31"}))
+    file = job_file(resolved, "uid")
+    assert "param" not in file
+    assert parse_one(file.replace("  uid: uid\n", "")).spec == resolved.spec
+
+
+def test_text_of_one_reference_becomes_a_number_and_a_longer_text_does_not() -> None:
+    size = {"name": "size", "type": "number", "value": "16"}
+    ratio = {"name": "ratio", "type": "number", "value": "0.5"}
+    arguments = {"a": "{{ params.ratio }}", "b": ["x{{ params.size }}"], "c": "{{ params.date }}"}
+    step = python_step(batchSize="{{ params.size }}")
+    step["python"]["constructorArgs"] = arguments
+    own = parse(job(size, ratio, DATE, steps=[step])).spec.steps[0]
+    assert own.batch_size == 16
+    assert own.python is not None
+    assert own.python.constructor_args == {"a": 0.5, "b": ["x16"], "c": "2026-01-31"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a\nresume: false", "{format: csv}", '", "x', "[1, 2]", "null", "\\1\\g<0>", "{{ date }}"],
+)
+def test_value_stays_one_text_whatever_it_contains(value: str) -> None:
+    step = python_step()
+    step["python"]["constructorArgs"] = {"x": "{{ params.x }}"}
+    own = parse(job({"name": "x"}, steps=[step]), Values({"x": value})).spec.steps[0]
+    assert own.python is not None
+    assert own.python.constructor_args == {"x": value}
+
+
+def test_braces_that_are_no_references_stay() -> None:
+    for text in ("{{ other }}", "{{'a': 1}}", "{% if x %}", "{{ bos_token }}", "$(params.date)"):
+        assert parsed(f"s3://out/{text}", DATE) == f"s3://out/{text}"
+
+
+REFUSED = {
+    "undeclared": (
+        job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.dat }}"}),
+        "spec.write.path: 'dat' is not in spec.parameters; did you mean 'date'? "
+        "Add '- name: dat' to declare it",
+    ),
+    "without a value": (
+        job({"name": "date"}, read={"format": "text", "paths": ["s3://in/{{ params.date }}"]}),
+        "spec.read.paths[0]: the parameter 'date' has no value. Set it by --set date=VALUE, "
+        "BATCHINFERENCE_PARAM_DATE or spec.parameters",
+    ),
+    "an expression": (
+        job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.date | upper }}"}),
+        "spec.write.path: '{{ params.date | upper }}' is no reference. Write {{ params.NAME }}: a "
+        "lower-case name, without an expression",
+    ),
+    "without the prefix": (
+        job(DATE, write={"format": "parquet", "path": "s3://out/{{ date }}"}),
+        "spec.write.path: '{{ date }}' is no reference. Write '{{ params.date }}', or rename the "
+        "parameter",
+    ),
+    "in the cluster": (
+        job(DATE, cluster={"image": "r/{{ params.date }}"}),
+        "spec.cluster.image: references are replaced in read, steps, write, errors only "
+        "({{ params.date }}). Write the value itself",
+    ),
+    "as a key": (
+        job(DATE, steps=[{"name": "a", "addColumns": {"{{ params.date }}": "1"}}]),
+        "spec.steps[0].addColumns: a key cannot be a reference ({{ params.date }}). Write the key "
+        "itself",
+    ),
+    "a reference as the value": (
+        job({"name": "a", "value": "{{ params.a }}"}),
+        "spec.parameters[0]: the value of 'a' contains a reference. Write the value itself",
+    ),
+    "no number": (
+        job({"name": "a", "type": "number", "value": "1e"}),
+        "spec.parameters[0]: the value of 'a' is no number. Write digits such as 16 or 0.5",
+    ),
+    "a number without quotes": (
+        job({"name": "a", "value": 16}),
+        "spec.parameters[0].value: Input should be a valid string, got 16",
+    ),
+    "twice": (
+        job(DATE, DATE),
+        "spec.parameters[1].name: two parameters are named 'date'. Remove one",
+    ),
+    "a name in capitals": (
+        job({"name": "Date"}),
+        "spec.parameters[0].name: expected lower-case letters, digits and '_', beginning with a "
+        "letter, got 'Date'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_problem_names_the_field_and_the_fix(case: str) -> None:
+    body, message = REFUSED[case]
+    assert refused(body) == [message]
+
+
+def test_values_from_the_command_line_are_checked_like_those_of_the_file() -> None:
+    assert refused(job(DATE), dat="x") == [
+        "spec.parameters: 'dat' is not declared; did you mean 'date'? Add it, or remove --set dat"
+    ]
+    body = job({"name": "n", "type": "number"}, write={"format": "parquet", "path": "s3://o/"})
+    body["spec"]["read"]["paths"] = ["{{ params.n }}"]
+    (text,) = refused(body, n="two")
+    assert text.startswith("spec.read.paths[0]: the value of 'n' is no number")
+    (nested,) = refused(job({"name": "n"}, read={"format": "text", "paths": ["{{ params.n }}"]}),
+                        n="{{ params.n }}")  # fmt: skip
+    assert nested.startswith("spec.read.paths[0]: the value of 'n' contains a reference")
+
+
+def test_aliases_that_grow_exponentially_are_walked_once() -> None:
+    value: list[Any] = ["{{ params.date }}"]
+    for _ in range(60):
+        value = [value, value]
+    value.append(value)
+    with pytest.raises(SpecError, match=r"spec\.read\.paths"):
+        parse(job(DATE, read={"format": "text", "paths": value}))
+
+
+def test_unquoted_reference_is_explained() -> None:
+    text = "kind: BatchInference\nspec:\n  write:\n    path: {{ params.date }}\n"
+    with pytest.raises(SpecError, match=r"put a text that begins with '\{\{' in quotes"):
+        parse_one(text)
+
+
+def test_parameters_are_in_no_field_of_the_parsed_job() -> None:
+    assert isinstance(parse(job(DATE)), BatchInference)
+    assert parse(job(DATE)).spec.parameters == []

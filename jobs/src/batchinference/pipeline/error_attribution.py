@@ -151,7 +151,8 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
     last = chain[-1]
     if isinstance(last, OSError) and last.errno in NO_SPACE:
         return BadOutput(last.strerror or str(last))
-    return JobFailure(_in_one_line(last))
+    text = " ".join(str(last).split())
+    return JobFailure(f"{type(last).__name__}: {text or '(no message)'}")
 
 
 def _death_in(error: BaseException) -> JobFailure | None:
@@ -174,21 +175,14 @@ def _death_in(error: BaseException) -> JobFailure | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, outermost first."""
+    """Return the exception and its causes, outermost first, without the empty exception with which
+    Ray Data marks unexpected errors."""
     chain: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in chain and not _is_mark(current):
+    while current is not None and current not in chain:
+        if type(current).__module__ == "ray.data.exceptions" and not str(current):
+            break
         chain.append(current)
         inner = getattr(current, "cause", None)
         current = inner if isinstance(inner, BaseException) else current.__cause__
     return chain
-
-
-def _is_mark(error: BaseException) -> bool:
-    """Return whether this is the empty exception with which Ray Data marks unexpected errors."""
-    return type(error).__module__ == "ray.data.exceptions" and not str(error)
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text or '(no message)'}"

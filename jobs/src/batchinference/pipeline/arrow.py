@@ -170,7 +170,7 @@ def _parts(tensors: pa.ExtensionArray) -> Iterator[pa.ExtensionArray]:
 
 def _list_type(tensor: pa.ExtensionType) -> pa.DataType:
     kind = _value_type(tensor)
-    for _ in range(_dimensions(tensor)):
+    for _ in range(len(tensor.shape) if hasattr(tensor, "shape") else tensor.ndim):
         kind = pa.list_(kind)
     return kind
 
@@ -222,10 +222,6 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
 def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
     kind = tensor.value_type
     return pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # NumPy strings
-
-
-def _dimensions(tensor: pa.ExtensionType) -> int:
-    return len(tensor.shape) if hasattr(tensor, "shape") else tensor.ndim
 
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:

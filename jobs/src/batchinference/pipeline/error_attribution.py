@@ -18,15 +18,15 @@ from batchinference.pipeline.errors import (
     WorkerCrashed,
 )
 
-_TROUBLE = frozenset(
+_NETWORK_ERRORS = frozenset(
     {"APIConnectionError", "ClientConnectionError", "ConnectionError", "Timeout", "TimeoutError",
      "TransportError", "URLError", "gaierror",
      "ChunkedEncodingError", "ProtocolError"}  # while a response is read
 )  # fmt: skip
-_TRIED_ENOUGH = "EndpointDown"
+_RETRIES_EXHAUSTED = "EndpointDown"
 _BROKEN_DEVICE = ("CUDA error", "NPU error", "device-side assert")
 """Messages of torch after a device has failed. All later calls in the process fail, too."""
-_TROUBLE_NUMBERS = frozenset(
+_STORAGE_ERRNOS = frozenset(
     {errno.EIO, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EROFS,
      errno.ESTALE}
 )  # fmt: skip
@@ -47,8 +47,8 @@ _STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
 """Distinguishes errors of object stores from those of pyarrow's decoders."""
 _TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
-_TRANSIENT_NUMBERS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
-_DEATHS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
+_TRANSIENT_ERRNOS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
+_DEAD_PROCESS_ERRORS = {"OutOfMemoryError", "RayActorError", "WorkerCrashedError"}
 _STEP_OF_ACTOR = re.compile(r"MapBatches\(([\w-]+)\)")
 _MORE_MEMORY = (
     "give it more memory (resources.memory of the step, cluster.workers.memory) or fewer rows at a "
@@ -56,9 +56,9 @@ _MORE_MEMORY = (
 )
 
 
-def may_pass(error: BaseException) -> bool:
+def may_be_transient(error: BaseException) -> bool:
     """Return whether an error that is not about a row may be transient."""
-    if type(error).__name__ == _TRIED_ENOUGH:
+    if type(error).__name__ == _RETRIES_EXHAUSTED:
         return False
     return is_network_error(error) or isinstance(error, OSError)
 
@@ -66,7 +66,7 @@ def may_pass(error: BaseException) -> bool:
 def is_network_error(error: BaseException) -> bool:
     """Return whether a server did not respond, or the connection to it broke."""
     # compare names, so that torch, requests and other libraries need not be imported
-    return not _TROUBLE.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+    return not _NETWORK_ERRORS.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def is_about_the_row(error: BaseException) -> bool:
@@ -76,7 +76,7 @@ def is_about_the_row(error: BaseException) -> bool:
     the same row may succeed in a retry."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
-    if isinstance(error, OSError) and (error.errno in _TROUBLE_NUMBERS or is_transient(error)):
+    if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
         return False
     if isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_DEVICE):
         return False
@@ -123,7 +123,7 @@ def is_transient(error: BaseException) -> bool:
     """Return whether an error is a transient storage error."""
     if not isinstance(error, OSError):
         return False
-    return error.errno in _TRANSIENT_NUMBERS or bool(_TRANSIENT.search(str(error)))
+    return error.errno in _TRANSIENT_ERRNOS or bool(_TRANSIENT.search(str(error)))
 
 
 def is_transient_status(status: int) -> bool:
@@ -151,7 +151,8 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
     last = chain[-1]
     if isinstance(last, OSError) and last.errno in NO_SPACE:
         return BadOutput(last.strerror or str(last))
-    return JobFailure(_in_one_line(last))
+    text = " ".join(str(last).split())
+    return JobFailure(f"{type(last).__name__}: {text or '(no message)'}")
 
 
 def _death_in(error: BaseException) -> JobFailure | None:
@@ -161,7 +162,7 @@ def _death_in(error: BaseException) -> JobFailure | None:
     the real one was."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
-    if "creation task" in text or not kinds & _DEATHS:
+    if "creation task" in text or not kinds & _DEAD_PROCESS_ERRORS:
         return None
     found = _STEP_OF_ACTOR.search(text)
     whose = f"of step '{found[1]}'" if found else "that reads, runs steps or writes"
@@ -174,21 +175,14 @@ def _death_in(error: BaseException) -> JobFailure | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, outermost first."""
+    """Return the exception and its causes, outermost first, without the empty exception with which
+    Ray Data marks unexpected errors."""
     chain: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in chain and not _is_mark(current):
+    while current is not None and current not in chain:
+        if type(current).__module__ == "ray.data.exceptions" and not str(current):
+            break
         chain.append(current)
         inner = getattr(current, "cause", None)
         current = inner if isinstance(inner, BaseException) else current.__cause__
     return chain
-
-
-def _is_mark(error: BaseException) -> bool:
-    """Return whether this is the empty exception with which Ray Data marks unexpected errors."""
-    return type(error).__module__ == "ray.data.exceptions" and not str(error)
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text or '(no message)'}"

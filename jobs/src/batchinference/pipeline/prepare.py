@@ -83,7 +83,9 @@ def prepare(
     """Check the job, and begin its first attempt at an output. `job` identifies this job among
     others."""
     table = table_of(spec.write)
-    check_job(spec, target.layout)
+    for step in spec.steps:
+        check_step(step)
+    check_errors_path(target.layout)
     code = code_of(spec)
     request = Request(spec.write, spec.resume, spec.errors.retry, job, code)
     state, action = _decide(target.layout, request, table)
@@ -254,13 +256,6 @@ def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: st
                 "before its spec changed: choose another path, set write.mode to overwrite, or "
                 "give the job another metadata.name to have both"
             )
-
-
-def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise JobFailure if a step cannot run, or error records would be read as output."""
-    for step in spec.steps:
-        check_step(step)
-    check_errors_path(layout)
 
 
 def check_step(step: Step) -> None:

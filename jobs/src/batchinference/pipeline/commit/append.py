@@ -51,7 +51,7 @@ def plan_outputs(spec: BatchInferenceSpec) -> Iterator[OutputTarget]:
     layout = Layout.of(spec)
     with storage_errors_as_bad_output(spec.write):
         first = _first(layout)
-    if not _is_added_to(spec):
+    if not isinstance(spec.read, ReadFiles) or spec.write.mode == "overwrite":
         yield OutputTarget(first)
         return
     retried = 0
@@ -60,10 +60,6 @@ def plan_outputs(spec: BatchInferenceSpec) -> Iterator[OutputTarget]:
         yield target
     if not retried or _adds(spec):
         yield _following(spec, first)
-
-
-def _is_added_to(spec: BatchInferenceSpec) -> bool:
-    return isinstance(spec.read, ReadFiles) and spec.write.mode != "overwrite"
 
 
 def _adds(spec: BatchInferenceSpec) -> bool:

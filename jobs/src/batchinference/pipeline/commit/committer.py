@@ -172,7 +172,9 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
         return
     partial, mixed = _partial(batch), _partially_failed(batch)
     groups = [batch.source[~partial & ~mixed], batch.source[~partial & mixed]]
-    groups = [ids for ids in (*groups, *_single(batch.source[partial])) if len(ids)]
+    parts = batch.source[partial]
+    groups += np.split(parts, len(parts)) if 0 < len(parts) <= MAX_PARTIAL_ROWS else [parts]
+    groups = [ids for ids in groups if len(ids)]
     if len(groups) < 2:
         yield batch
         return
@@ -220,7 +222,3 @@ def _partially_failed(batch: RowBatch) -> np.ndarray:
     others = np.concatenate([batch.ids, batch.filtered])
     mixed: np.ndarray = np.isin(batch.source, others) & np.isin(batch.source, failed)
     return mixed
-
-
-def _single(ids: np.ndarray) -> list[np.ndarray]:
-    return np.split(ids, len(ids)) if 0 < len(ids) <= MAX_PARTIAL_ROWS else [ids]

@@ -61,11 +61,14 @@ class BatchSize:
         rates.append(rows / max(seconds, 1e-9))
         if len(rates) < RUNS:
             return
-        best = self._best()
-        if best == self.size and self._gained() and self.size * 2 <= self.most:
+        best = max(self._rates, key=lambda size: max(self._rates[size]))
+        before = self._rates.get(self.size // 2)
+        gained = before is None or max(rates) >= GAIN * max(before)
+        if best == self.size and gained and self.size * 2 <= self.most:
             self.size *= 2
         else:
-            self._settle(best)
+            self.size, self.most = best, None
+            self._add_note(rows_per_second=round(max(self._rates[best]), 1))
 
     def ran_out_of_memory(self, rows: int, error: BaseException) -> None:
         """Halve the batch size. Raises JobFailure if the batch had only one row."""
@@ -76,24 +79,13 @@ class BatchSize:
             ) from error
         self.size = max(1, rows // 2)
         self.most = None
-        self._tell(out_of_memory_at=rows)
+        self._add_note(out_of_memory_at=rows)
 
     def take_notes(self) -> list[str]:
         notes, self.notes = self.notes, []
         return notes
 
-    def _best(self) -> int:
-        return max(self._rates, key=lambda size: max(self._rates[size]))
-
-    def _gained(self) -> bool:
-        before = self._rates.get(self.size // 2)
-        return before is None or max(self._rates[self.size]) >= GAIN * max(before)
-
-    def _settle(self, size: int) -> None:
-        self.size, self.most = size, None
-        self._tell(rows_per_second=round(max(self._rates[size]), 1))
-
-    def _tell(self, **values: float) -> None:
+    def _add_note(self, **values: float) -> None:
         self.notes.append(json.dumps({"batch_size": self.size, **values}))
 
 

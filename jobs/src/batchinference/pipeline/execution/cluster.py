@@ -257,7 +257,13 @@ def copied_modules(directory: str) -> Iterator[str | None]:
     _check_size(files)
     with tempfile.TemporaryDirectory(prefix="batchinference-") as copy:
         for file in files:
-            _copy(file, Path(copy) / file.relative_to(directory))
+            target = Path(copy) / file.relative_to(directory)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copyfile(file, target)
+            except OSError as error:
+                problem = f"the module '{file}' cannot be read: {error}"
+                raise JobFailure(f"--address: {problem}") from error
         yield copy
 
 
@@ -290,11 +296,3 @@ def _check_size(files: list[Path]) -> None:
             f"{MAX_MODULE_BYTES >> 20} MiB are sent to the nodes. The largest file is '{largest}'. "
             "Move data out of the packages, or install the code on the nodes"
         )
-
-
-def _copy(file: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        shutil.copyfile(file, target)
-    except OSError as error:
-        raise JobFailure(f"--address: the module '{file}' cannot be read: {error}") from error

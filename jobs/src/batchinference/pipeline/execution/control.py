@@ -44,7 +44,10 @@ class ExecutionControl:
             _drain(states)
         names = _names([state.op.name for state in states])
         at_work = [
-            name for state, name in zip(states, names, strict=True) if name and _has_work(state)
+            name
+            for state, name in zip(states, names, strict=True)
+            # rows that wait for a batch to fill do not count
+            if name and (state.op.num_active_tasks() or state.has_pending_bundles())
         ]
         self.stage = at_work[-1] if at_work else self.stage
 
@@ -68,11 +71,6 @@ def _drain(states: Sequence[OpState]) -> None:
             queue.clear()
         if isinstance(state.op, InternalQueueOperatorMixin):
             state.op.clear_internal_input_queue()
-
-
-def _has_work(state: OpState) -> bool:
-    """Return whether an operator has work, not counting rows that wait for a batch to fill."""
-    return bool(state.op.num_active_tasks() or state.has_pending_bundles())
 
 
 def _names(operators: Sequence[str]) -> list[str]:

@@ -117,7 +117,11 @@ def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     A head node in the group `head` belongs to an autoscaling cluster. Such clusters pass, because
     they start nodes on demand.
     """
-    groups = [(_group(node), node["Resources"]) for node in nodes if node["Alive"]]
+    groups = [
+        ((node.get("Labels") or {}).get(GROUP_LABEL), node["Resources"])
+        for node in nodes
+        if node["Alive"]
+    ]
     if HEAD_GROUP in dict(groups):
         return
     missing = [
@@ -127,10 +131,6 @@ def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     ]
     if problems := [problem for problem in missing if problem]:
         raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
-
-
-def _group(node: Mapping[str, Any]) -> str | None:
-    return (node.get("Labels") or {}).get(GROUP_LABEL)
 
 
 def _need(plan: Plan, group: WorkerGroup) -> dict[str, float]:

@@ -172,11 +172,19 @@ class BlockReader:
 
 
 class CommitSink(Datasink[None]):
-    """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task."""
+    """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task. `table`
+    is the table that the job writes, if any, with `columns`; None for all columns."""
 
-    def __init__(self, committer: Committer, rows_per_file: int) -> None:
+    def __init__(
+        self,
+        committer: Committer,
+        rows_per_file: int,
+        table: Table | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> None:
         self._committer = committer
         self._rows_per_file = rows_per_file
+        self._table, self._columns = table, columns
 
     @property
     def run_id(self) -> str:
@@ -188,6 +196,17 @@ class CommitSink(Datasink[None]):
     @property
     def min_rows_per_write(self) -> int:
         return self._rows_per_file
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Prepare the table, if any, before the sink is sent to the write tasks. Ray calls this on
+        the driver with the schema of the first rows that are ready."""
+        if self._table is None:
+            return
+        known = schema if isinstance(schema, pa.Schema) else pa.schema([])
+        names = [name for name in known.names if name not in OWN_COLUMNS]
+        if self._columns:
+            names = [name for name in self._columns if name in names]
+        self._table.begin(pa.schema([known.field(name) for name in names]))
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
@@ -215,31 +234,9 @@ def sink_for(
     rows = max(rows_per_file, layout.rows_per_file or 0)
     if isinstance(write, WriteTable):
         table = table_for(write)  # write tasks need the table that `on_write_start` has prepared
-        return TableSink(committer_for(write, attempt, table, errors), rows, table, layout.columns)
+        return CommitSink(committer_for(write, attempt, table, errors), rows, table, layout.columns)
     committer = committer_for(write, attempt, writer_for(write), errors, first_file)
     return CommitSink(committer, rows)
-
-
-class TableSink(CommitSink):
-    """Prepares a table on the driver before it is sent to the write tasks."""
-
-    def __init__(
-        self,
-        committer: Committer,
-        rows_per_file: int,
-        table: Table,
-        columns: tuple[str, ...] | None,
-    ) -> None:
-        super().__init__(committer, rows_per_file)
-        self._table, self._columns = table, columns
-
-    def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Prepare the table. Ray calls this with the schema of the first rows that are ready."""
-        known = schema if isinstance(schema, pa.Schema) else pa.schema([])
-        names = [name for name in known.names if name not in OWN_COLUMNS]
-        if self._columns:
-            names = [name for name in self._columns if name in names]
-        self._table.begin(pa.schema([known.field(name) for name in names]))
 
 
 def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:

@@ -14,7 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
-from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory, may_pass
+from batchinference.pipeline.error_attribution import (
+    is_about_the_row,
+    is_out_of_memory,
+    may_be_transient,
+)
 from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.task_notes import StepTime
@@ -137,7 +141,7 @@ class StepRunner:
             if is_out_of_memory(error):
                 self._batch.ran_out_of_memory(part.num_rows, error)
                 return False
-            if may_pass(error) and self._waits:
+            if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
                 return False
             message = f"step '{self.name}' cannot continue: {describe(error)}"

@@ -102,7 +102,9 @@ def run_monitored(
         if stop.event.is_set() and not done.is_set():
             stop.say(STOPPING)
             work.drain()
-            _wait(done, stop.forced)
+            deadline = time.monotonic() + DRAIN_SECONDS
+            while not (done.wait(0.1) or stop.forced.is_set() or time.monotonic() > deadline):
+                pass
         if not done.is_set():
             stop.check()
     except BaseException:
@@ -125,9 +127,3 @@ def _watch(
             observe()
             ended = time.monotonic()
             deadline = ended + max(poll_seconds, POLL_PAUSE * (ended - began))
-
-
-def _wait(done: threading.Event, forced: threading.Event) -> None:
-    deadline = time.monotonic() + DRAIN_SECONDS
-    while not (done.wait(0.1) or forced.is_set() or time.monotonic() > deadline):
-        pass

@@ -159,7 +159,7 @@ class Fetcher:
         auth = requests.utils.get_auth_from_url(sent)
         return session.get(
             sent,
-            auth=auth if any(auth) else _no_auth,
+            auth=auth if any(auth) else lambda request: request,
             headers={"Accept-Encoding": "identity"},
             timeout=TIMEOUTS,
             stream=True,
@@ -210,10 +210,6 @@ def _decoded(url: str, answer: requests.Response) -> Any:
     if encoding in ("gzip", "x-gzip"):
         return gzip.GzipFile(fileobj=answer.raw)
     raise Gone(f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known")
-
-
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    return request
 
 
 def _session(adapter: type[TimedAdapter]) -> requests.Session:

@@ -36,8 +36,8 @@ LINE_END, QUOTE = b'\n"'
 DAMAGE = (pa.ArrowInvalid, tarfile.TarError, zlib.error, EOFError, ValueError, OSError)
 """Exceptions that counting raises for a damaged file. OSError is also raised if storage is
 unavailable."""
-Told: TypeAlias = Callable[[Location], int]
-Streamed: TypeAlias = Callable[[BinaryIO], int]
+FileCounter: TypeAlias = Callable[[Location], int]
+StreamCounter: TypeAlias = Callable[[BinaryIO], int]
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class StoredFiles:
 
     place: Location
     sizes: dict[str, int]
-    told: Told | None
-    counted: Streamed | None
+    from_header: FileCounter | None
+    from_bytes: StreamCounter | None
     quick: bool
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:
         sizes = _sizes(layout.data, layout.data.visible_files())
-        return cls(layout.data, sizes, told_by(write), counted_by(write), quick)
+        return cls(layout.data, sizes, *counters_for(write), quick)
 
     @classmethod
     def of_errors(cls, layout: Layout, *, quick: bool) -> StoredFiles:
@@ -87,17 +87,17 @@ class StoredFiles:
     def _read(self, address: Location, crc32: int) -> Checked:
         rows = None
         if not self.quick:
-            found, rows = _summed(address, self.counted)
+            found, rows = _checksum_and_rows(address, self.from_bytes)
             if found != crc32:
                 return _damaged(address, "its checksum is not the one that was committed")
-        return Checked(self.told(address) if self.told else rows)
+        return Checked(self.from_header(address) if self.from_header else rows)
 
 
 def _sizes(place: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
     return {place.below(info.path): info.size for info in files}
 
 
-class Summed(io.RawIOBase):
+class ChecksumReader(io.RawIOBase):
     """Passes on the content of a file as it is read, and computes its checksum."""
 
     def __init__(self, source: pa.NativeFile) -> None:
@@ -114,21 +114,21 @@ class Summed(io.RawIOBase):
         return size
 
 
-def _summed(file: Location, counted: Streamed | None) -> tuple[int, int | None]:
+def _checksum_and_rows(file: Location, count: StreamCounter | None) -> tuple[int, int | None]:
     """Return the checksum of a file, and its number of rows if they are counted. A damaged file has
     0 rows."""
     with file.open_input_file() as opened:
-        summed = Summed(opened)
-        source = cast(BinaryIO, io.BufferedReader(summed, CHUNK_BYTES))
+        reader = ChecksumReader(opened)
+        source = cast(BinaryIO, io.BufferedReader(reader, CHUNK_BYTES))
         rows = None
         try:
-            rows = counted(source) if counted else None
+            rows = count(source) if count else None
         except DAMAGE as error:
             raise_storage_error(error)
             rows = 0
         while source.read(CHUNK_BYTES):
             pass
-        return summed.crc32, rows
+        return reader.crc32, rows
 
 
 def _gone(file: Location) -> Checked:
@@ -139,28 +139,22 @@ def _damaged(file: Location, detail: str) -> Checked:
     return Checked(found=(Kind.DAMAGED, Spot(file.uri, detail=detail), 1))
 
 
-def told_by(write: Write) -> Told | None:
-    """Return a function that gets the number of rows without reading the whole file; None if the
-    format does not store this number."""
+def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None]:
+    """Return the functions that count the rows of a file: from the number that it stores, and from
+    all of its bytes. One of them is None. Both are None for `images`, where a file is one row, and
+    a row may have no file."""
     match write:
         case WriteParquet():
-            return footer_rows
+            return footer_rows, None
         case WriteNumpy():
-            return _header_rows
-    return None
-
-
-def counted_by(write: Write) -> Streamed | None:
-    """Return a function that counts the rows in the bytes of a file. Return None if files store
-    their number of rows, and for `images`, where a file is one row, and a row may have no file."""
-    match write:
+            return _header_rows, None
         case WriteJson():
-            return partial(_unpacked, _lines, write.compression)
+            return None, partial(_unpacked, _lines, write.compression)
         case WriteCsv():
-            return partial(_unpacked, _records, write.compression)
+            return None, partial(_unpacked, _records, write.compression)
         case WriteShards():
-            return _samples
-    return None
+            return None, _samples
+    return None, None
 
 
 def footer_rows(file: Location) -> int:
@@ -173,7 +167,7 @@ def _header_rows(file: Location) -> int:
     return NumpyReader(NumpyOptions(max_row_bytes=1 << 40)).rows_in(file, 0)
 
 
-def _unpacked(count: Streamed, compression: str, source: BinaryIO) -> int:
+def _unpacked(count: StreamCounter, compression: str, source: BinaryIO) -> int:
     packed = compression == "gzip"
     return count(cast(BinaryIO, gzip.GzipFile(fileobj=source)) if packed else source)
 

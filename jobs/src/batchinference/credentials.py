@@ -35,6 +35,7 @@ _FORMS = (
 _WORD = re.compile(r"\S+")
 _OTHER = frozenset("/?#@")
 """Characters that a user name in a URL does not have."""
+_NAME = re.compile(_NAMED, re.IGNORECASE)
 _QUERY_NAME = re.compile(rf"(?:{_NAMED}|{_OF_QUERY})", re.IGNORECASE)
 
 
@@ -75,6 +76,11 @@ def _end_of_user(text: str, start: int) -> int:
     if colon < 0 or not _OTHER.isdisjoint(text[start:colon]):
         return -1
     return text.rfind("@", colon, colon + _MAX_USER + 2)
+
+
+def is_credential(name: str) -> bool:
+    """Return whether a column or a variable of this name holds a credential."""
+    return _NAME.fullmatch(name) is not None
 
 
 def names_credential(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -213,11 +214,37 @@ def test_hostile_line_of_json_is_refused(
     out = Path(finished_output(tmp_path / "out", FILES[0], write=write))
     (file,) = out.glob("part-*")
     rows = file.read_bytes()
-    assert index_of(out)
+    index = index_of(out)
     added = b"\n" + line + b"\n"
     file.write_bytes(rows + (gzip.compress(added) if compression == "gzip" else added))
-    with pytest.raises(BadInput, match=f"out' cannot be read: .*{file.name}: .*{problem}"):
+    refused = f"out' cannot be read: .*{file.name}: .*{problem}"
+    with pytest.raises(BadInput, match=refused):
         index_of(out)
+    for read in (lambda: search(index, ROWS[:1], 1), lambda: index.starts):
+        with pytest.raises(JobFailure, match=refused):
+            read()
+
+
+def test_json_files_are_read_once_to_search_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: Counter[str] = Counter()
+    read = search_index._json_lines
+
+    def counted(file: Location, most: int | None = None) -> bytes:
+        reads[f"{file.path} {most or 'all'}"] += 1
+        return read(file, most)
+
+    out = finished_output(tmp_path / "out", *FILES, write={"format": "json"})
+    files = sorted(map(str, Path(out).glob("part-*")))
+    monkeypatch.setattr(search_index, "INSPECTED_FILES", 2)
+    monkeypatch.setattr(search_index, "_json_lines", counted)
+    index = index_of(out)
+    assert list(reads) == [f"{file} {search_index.INSPECTED_BYTES}" for file in files[:2]]
+    search(index, ROWS[:1], 1)
+    assert index.starts.tolist() == [0, 25, 26, 60]
+    assert reads == Counter(reads.keys())
+    assert reads.keys() >= {f"{file} all" for file in files}
 
 
 def test_rows_that_expand_to_much_more_memory_are_refused(

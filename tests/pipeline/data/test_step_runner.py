@@ -107,11 +107,13 @@ def test_values_of_a_failed_row_are_short() -> None:
 def test_values_of_a_failed_row_have_no_secrets() -> None:
     secret = "hf_" + "a" * 20
     columns = {"text": [f"token={secret}"], "long": ["x" * 5000 + " " + secret], "list": [[secret]],
-               "struct": [{"password": secret, "n": 1}], "plain": ["two\nlines"]}  # fmt: skip
+               "struct": [{"password": secret, "n": 1}], "plain": ["two\nlines"],
+               "db_password": ["hunter2"], "tokens": [["a"]]}  # fmt: skip
     text = values_as_json(to_table(columns))
     assert secret not in text
     found = json.loads(text)
     assert (found["text"], found["plain"]) == ("token=***", "two\nlines")
+    assert (found["db_password"], found["tokens"]) == ("***", ["a"])
 
 
 def test_long_traceback_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,13 +137,25 @@ def test_rows_are_sorted_within_files_and_across_files(attempt: Attempt) -> None
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("limit", "rows_per_file", "expected"),
+    [
+        ("FILE_BYTES", None, [[0, 1, 2], [3, 4, 5]]),
+        ("MAX_FILE_BYTES", 4, [[0, 1, 2], [3], [4, 5]]),
+        ("MAX_FILE_BYTES", 2, [[0, 1], [2, 3], [4, 5]]),
+    ],
+)
 def test_files_are_limited_by_their_memory(
-    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+    attempt: Attempt,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    rows_per_file: int | None,
+    expected: list[list[int]],
 ) -> None:
     table = pa.table({"n": [bytes(10_000)] * 3})
-    monkeypatch.setattr(input_order, "FILE_BYTES", 31_000)
-    files = ordered(attempt, rows_at(0, 2, 4, table=table), rows_at(1, 3, 5, table=table))
-    assert files == [[0, 1, 2], [3, 4, 5]]
+    monkeypatch.setattr(input_order, limit, 31_000)
+    batches = rows_at(0, 2, 4, table=table), rows_at(1, 3, 5, table=table)
+    assert ordered(attempt, *batches, rows_per_file=rows_per_file) == expected
 
 
 def test_files_that_are_in_order_are_not_rewritten(attempt: Attempt) -> None:

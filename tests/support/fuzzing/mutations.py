@@ -14,7 +14,7 @@ from pathlib import Path
 
 from google_crc32c import value as crc32c
 
-from support.fuzzing.seeds import Target
+from support.fuzzing.seeds import DAMAGED, Target
 
 TOKENS = (
     *(b"[" * 300, b"[" * 100_000, b'{"a":' * 30_000, b"]" * 200, b'"', b'\\"', b"\\", b"\0" * 64),
@@ -252,10 +252,11 @@ def damaged(chance: random.Random, format_: str, content: bytes, others: list[by
 
 
 def damaged_file(target: Target, directory: Path, seed: int, number: int) -> Path:
-    """Write the damaged file with this number to the directory, and return its path."""
+    """Write the damaged file with this number beside the valid ones, and return its path. A
+    manifest names files that are there."""
     chance = random.Random(f"{target.format} {seed} {number}")
     ending, content = chance.choice(target.files)
-    path = directory / f"fuzzed.{ending}"
+    path = directory / "seeds" / f"{DAMAGED}.{ending}"
     contents = [content for _, content in target.files]
     path.write_bytes(damaged(chance, target.format, content, contents))
     return path

@@ -22,6 +22,8 @@ from support.inputs.formats import CASES, add_member, pictures
 
 ROW_BYTES = 32 << 20
 """max_row_bytes of the formats that have it. It is small, so that many files reach it."""
+DAMAGED = "damaged"
+"""The name of a damaged file. It stays if it ends the process that reads it."""
 SOUNDS = (("FLAC", "flac"), ("OGG", "ogg"), ("MP3", "mp3"), ("AIFF", "aiff"), ("AU", "au"),
           ("CAF", "caf"), ("W64", "w64"), ("RF64", "rf64"))  # fmt: skip
 FILMS = (("mp4", "mpeg4"), ("webm", "libvpx"), ("avi", "mjpeg"), ("mpg", "mpeg2video"),
@@ -62,7 +64,8 @@ def target(name: str, directory: Path) -> Target:
         CASES["numpy archives"].write(directory)
     for number, (ending, content) in enumerate(_MORE.get(name, lambda: iter(()))()):
         (directory / f"more{number}.{ending}").write_bytes(content)
-    listed = (path for path in sorted(directory.iterdir()) if path.is_file())
+    there = (path for path in sorted(directory.iterdir()) if path.is_file())
+    listed = (path for path in there if not path.name.startswith(DAMAGED))
     files = [("".join(path.suffixes).lstrip("."), path.read_bytes()) for path in listed]
     return Target(CASES[name].format, OPTIONS[name], files)
 

@@ -186,7 +186,7 @@ def add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 def write_manifest(directory: Path) -> list[Row]:
     drawn = pictures(9)
-    (directory / "deep").mkdir()
+    (directory / "deep").mkdir(exist_ok=True)
     for number, pixels in enumerate(drawn):
         (directory / f"deep/{number}.png").write_bytes(png(pixels))
     rows = [{"uri": f"deep/{number}.png", "id": number} for number in range(len(drawn))]

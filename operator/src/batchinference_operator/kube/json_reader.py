@@ -32,7 +32,20 @@ _SECTIONS = {"metadata", "spec", "status"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
-_TO_BRACKETS = re.compile(rb'(?:[^][{}"]++|%s)*+(?:([{[]++)|([]}]++)|)' % _STRING, re.DOTALL)
+NESTING = 8
+"""Values of up to this depth are skipped by one match. Deeper ones need a loop over brackets."""
+
+
+def _no_deeper_than(levels: int) -> bytes:
+    """Return a pattern for objects and arrays with at most this many levels of brackets."""
+    inner = rb"" if levels == 1 else b"|" + _no_deeper_than(levels - 1)
+    return rb'[{[](?:[^][{}"]++|%s%s)*+[]}]' % (_STRING, inner)
+
+
+_SHALLOW = re.compile(_no_deeper_than(NESTING), re.DOTALL)
+_TO_BRACKETS = re.compile(
+    rb'(?:[^][{}"]++|%s|%s)*+(?:([{[]++)|([]}]++)|)' % (_STRING, _SHALLOW.pattern), re.DOTALL
+)
 _TO_VALUE = re.compile(rb"\s*+")
 _MARK = re.compile(rb"\s*+([][{},])\s*+")
 
@@ -146,6 +159,9 @@ class _Scanner:
         start = self._at
         if self.next not in (b"{", b"["):
             self._at = self._match(_SCALAR, start).end()
+            return slice(start, self._at)
+        if shallow := _SHALLOW.match(self.text, start):
+            self._at = shallow.end()
             return slice(start, self._at)
         depth = 0
         for found in _TO_BRACKETS.finditer(self.text, start):

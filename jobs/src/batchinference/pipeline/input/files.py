@@ -79,6 +79,7 @@ def open_files(
         frozen = earlier.frozen
     elif earlier is not None:
         frozen = earlier.without(frozen)
+    frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     there = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)
     frozen = prepare_reader(frozen, reader, sample(there, sampled))

@@ -27,6 +27,8 @@ FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
 """The wanted formats that this build of Pillow supports."""
 _ORIENTATION = Base.Orientation.value
 CHANNELS = (1, 3, 4)
+_NO_MEMORY = "out of memory when "
+_NO_MEMORY_WEBP = ("encoding error 1", "encoding error 2")
 
 # an image above the limit raises an error, so the warning is redundant
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -119,10 +121,10 @@ def _encoded_again(content: bytes, file_format: str) -> bytes:
         raise ValueError(f"bytes are no image: {error}") from None
 
 
-def _raise_if_out_of_memory(error: OSError) -> None:
-    """Raise MemoryError if this is the error of a codec of Pillow that ran out of memory. It has no
-    errno."""
-    if str(error).startswith("out of memory when "):
+def _raise_if_out_of_memory(error: Exception) -> None:
+    """Raise MemoryError if this is the error of a codec of Pillow that ran out of memory: an
+    OSError without errno, or the number of an error of libwebp."""
+    if str(error).startswith(_NO_MEMORY) or str(error) in _NO_MEMORY_WEBP:
         raise MemoryError(str(error)) from error
 
 
@@ -132,7 +134,7 @@ def _saved(image: Image.Image, file_format: str) -> bytes:
     buffer = io.BytesIO()
     try:
         image.save(buffer, file_format)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         _raise_if_out_of_memory(error)
         raise
     return buffer.getvalue()

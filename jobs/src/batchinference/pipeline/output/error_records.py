@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from batchinference.credentials import MASK, is_credential
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
@@ -47,10 +48,12 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 def values_as_json(row: pa.Table) -> str:
     """Return the only row of a table as a JSON object. Arrays and bytes are described,
     secrets are masked, and long values are cut."""
-    return to_json({name: _described(row.column(name)) for name in row.column_names})
+    return to_json({name: _described(name, row.column(name)) for name in row.column_names})
 
 
-def _described(column: pa.ChunkedArray) -> Any:
+def _described(name: str, column: pa.ChunkedArray) -> Any:
+    if is_credential(name) and not column.null_count:
+        return MASK
     try:
         return _short(values_of(column)[0])
     except Exception:  # noqa: BLE001 - the record of an error must not raise another one

@@ -34,6 +34,8 @@ from batchinference.pipeline.storage.location import base_name
 
 FILE_BYTES = 64 << 20
 """The maximum memory of the rows of a file that is merged from others, without a limit of rows."""
+MAX_FILE_BYTES = 256 << 20
+"""The same with a limit of rows, unless a file that was written before took more memory."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,15 @@ def _chunks(
     owners = np.repeat(np.arange(len(files)), [len(file.numbers) for file in files])
     indexes = np.concatenate([np.arange(len(file.numbers)) for file in files])
     order = np.argsort(numbers, kind="stable")
-    if rows_per_file:
-        new_file = np.arange(len(order)) // rows_per_file
-    else:  # files may differ much in the memory of a row
-        row_bytes = np.array([file.nbytes / max(1, len(file.numbers)) for file in files])
-        new_file = np.cumsum(row_bytes[owners[order]]) // FILE_BYTES
-    for part in np.split(order, np.flatnonzero(np.diff(new_file)) + 1):
+    # files may differ much in the memory of a row
+    row_bytes = np.array([file.nbytes / max(1, len(file.numbers)) for file in files])
+    end = np.cumsum(row_bytes[owners[order]])
+    row = np.arange(len(order))
+    first = row - row % (rows_per_file or len(order))
+    begin = end[first] - row_bytes[owners[order[first]]]
+    largest = max(MAX_FILE_BYTES, *(file.nbytes for file in files)) if rows_per_file else FILE_BYTES
+    new_file = (np.diff(first) > 0) | (np.diff((end - begin) // largest) > 0)
+    for part in np.split(order, np.flatnonzero(new_file) + 1):
         places = np.argsort(owners[part], kind="stable")
         chosen, firsts = np.unique(owners[part[places]], return_index=True)
         yield [

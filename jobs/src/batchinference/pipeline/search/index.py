@@ -10,14 +10,13 @@ import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
@@ -35,6 +34,9 @@ FOOTER_THREADS = 16
 TAKEN_ROWS = 1024
 """Rows per batch when whole rows are read, which may be large."""
 CHUNK_BYTES, MAX_LINE_BYTES = 4 << 20, 64 << 20
+INSPECTED_BYTES = 4 << 20
+"""The beginning of a JSON file that is checked before Arrow infers types from its first block, of
+1 MiB."""
 MAX_BYTES, MAX_GROWTH = 1 << 30, 16
 """Limit for the memory to decode rows: a constant plus a multiple of the file's size."""
 Piece = TypeVar("Piece")
@@ -48,6 +50,8 @@ class Index:
     spec: BatchInferenceSpec
     dataset: pads.FileSystemDataset
     column: str
+    _rows: dict[str, int] = field(default_factory=dict)
+    """The number of rows of the JSON files that were read, by path."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -56,9 +60,15 @@ class Index:
     @cached_property
     def starts(self) -> np.ndarray:
         """Return the number of each file's first row, followed by the total number of rows."""
-        with self._reading(), ThreadPoolExecutor(FOOTER_THREADS) as pool:
-            counts = list(pool.map(pads.FileFragment.count_rows, self._files()))
+        parquet = isinstance(self.dataset.format, pads.ParquetFileFormat)
+        with self._reading(), ThreadPoolExecutor(FOOTER_THREADS if parquet else 1) as pool:
+            counts = list(pool.map(self._count, self._files()))
         return np.cumsum([0, *counts])
+
+    def _count(self, file: pads.FileFragment) -> int:
+        if isinstance(file, pads.ParquetFileFragment):
+            return int(file.count_rows())
+        return self._rows[file.path] if file.path in self._rows else self._read([], file).num_rows
 
     @cached_property
     def width(self) -> int | None:
@@ -92,7 +102,8 @@ class Index:
                 with self._reading(), self._limited(file):
                     scan = {"columns": columns, "batch_size": TAKEN_ROWS, "batch_readahead": 1}
                     scan["use_threads"] = False  # the limit includes the stacks of threads
-                    parts.append(self._alone(file).take(inside, **scan))
+                    scanner = self._scanned(file).scanner(schema=self.schema, **scan)
+                    parts.append(scanner.take(inside))
         return pa.concat_tables(parts).take(pa.array(places))
 
     def _files(self) -> Iterator[pads.FileFragment]:
@@ -112,16 +123,22 @@ class Index:
 
     def _read(self, columns: list[str], piece: pads.FileFragment) -> pa.Table:
         with self._reading(), self._limited(piece):
-            return self._alone(piece).to_table(columns=columns, use_threads=False)
+            scan = {"columns": columns, "use_threads": False}
+            table = self._scanned(piece).to_table(schema=self.schema, **scan)
+        if not isinstance(piece, pads.ParquetFileFragment):
+            self._rows[piece.path] = table.num_rows
+        return table
 
     def _limited(self, piece: pads.FileFragment) -> AbstractContextManager[None]:
         """Limit the memory to decode rows of a file, which may expand to much more than it has."""
         return memory_limit(MAX_BYTES + MAX_GROWTH * self.output.at(piece.path).info().size)
 
-    def _alone(self, piece: pads.FileFragment) -> pads.FileSystemDataset:
-        """Return a dataset of one fragment, with the unified schema of all files."""
-        data = self.dataset
-        return pads.FileSystemDataset([piece], data.schema, data.format, data.filesystem)
+    def _scanned(self, piece: pads.FileFragment) -> pads.FileFragment:
+        """Return a fragment that Arrow can scan. A JSON file is checked and held in memory."""
+        if isinstance(piece, pads.ParquetFileFragment):
+            return piece
+        content = pa.py_buffer(_json_lines(self.output.at(piece.path)))
+        return self.dataset.format.make_fragment(content, None, piece.partition_expression)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -152,8 +169,6 @@ def open_index(output: Location, column: str | None = None) -> Index:
         dataset = _dataset(output, spec.write.format)
     except (OSError, pa.ArrowException, MemoryError) as error:
         raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
-    if not dataset.files:
-        raise BadInput(f"'{output.uri}' holds no rows")
     return Index(output, spec, dataset, embedding_column(output, dataset.schema, column))
 
 
@@ -185,40 +200,54 @@ def _dataset(output: Location, file_format: str) -> pads.FileSystemDataset:
             "searched"
         )
     is_parquet = file_format == "parquet"
-    if not is_parquet:  # Arrow's parser would crash
-        for info in output.visible_files():
-            _check_lines(output.at(info.path))
+    files = sorted(info.path for info in output.visible_files())
+    if not files:
+        raise BadInput(f"'{output.uri}' holds no rows")
     factory = pads.FileSystemDatasetFactory(
         output.filesystem,
-        pafs.FileSelector(output.path, recursive=True),
+        files,
         pads.ParquetFileFormat() if is_parquet else pads.JsonFileFormat(),
         pads.FileSystemFactoryOptions(
             partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
         ),
     )
-    with memory_limit(MAX_BYTES):
-        schema = factory.inspect(promote_options="permissive", fragments=INSPECTED_FILES)
-        if any(pa.types.is_null(field.type) for field in schema):  # empty in some files
-            schema = factory.inspect(promote_options="permissive", fragments=None)
+
+    def schema_of(first: int) -> pa.Schema:
+        if not is_parquet:
+            for file in files[:first]:
+                _json_lines(output.at(file), INSPECTED_BYTES)
+        with memory_limit(MAX_BYTES):
+            return factory.inspect(promote_options="permissive", fragments=first)
+
+    schema = schema_of(INSPECTED_FILES)
+    if any(pa.types.is_null(field.type) for field in schema):  # empty in some files
+        schema = schema_of(len(files))
     return factory.finish(checked(schema))
 
 
-def _check_lines(file: Location) -> None:
-    """Raise ArrowInvalid if a JSON file has a line that is nested too deeply or too long."""
+def _json_lines(file: Location, most: int | None = None) -> bytes:
+    """Return the content of a JSON file, or at least its first `most` bytes.
+
+    Raises ArrowInvalid if a line is too long, or is nested too deeply: Arrow's parser would
+    crash."""
+    content, begin = bytearray(), 0
     with file.filesystem.open_input_stream(file.path) as stream:
-        rest = b""
-        while chunk := stream.read(CHUNK_BYTES):
-            lines, end, rest_of_chunk = (rest + chunk).rpartition(b"\n")
-            rest = rest_of_chunk
-            _check_line(file, lines + end)
-            if len(rest) > MAX_LINE_BYTES:
+        while most is None or len(content) < most:
+            if not (chunk := stream.read(CHUNK_BYTES)):
+                break
+            content += chunk
+            end = content.rfind(b"\n", begin) + 1 or begin
+            _check_depth(file, content[begin:end])
+            begin = end
+            if len(content) - begin > MAX_LINE_BYTES:
                 raise pa.ArrowInvalid(f"{file.uri}: a line has more than {MAX_LINE_BYTES} bytes")
-        _check_line(file, rest)
+    _check_depth(file, content[begin:])
+    return bytes(content)
 
 
-def _check_line(file: Location, lines: bytes) -> None:
+def _check_depth(file: Location, lines: bytearray) -> None:
     try:
-        check_depth(lines)
+        check_depth(bytes(lines))
     except ValueError as error:
         raise pa.ArrowInvalid(f"{file.uri}: {error}") from None
 

@@ -222,7 +222,8 @@ def _session(adapter: type[TimedAdapter]) -> requests.Session:
 def _address(uri: str, beside: Location) -> Location:
     if "://" in uri or uri.startswith("/"):
         return Location(uri, beside.storage)
-    return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
+    folder = replace(beside, places=())  # the rules of `allow` apply
+    return folder.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
 
 
 def shown(uri: str) -> str:

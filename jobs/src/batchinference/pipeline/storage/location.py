@@ -20,12 +20,15 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.pipeline.storage import local_files
+from batchinference.pipeline.storage.contained_files import contained
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DELETE_THREADS = 16
+_GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
+"""What follows the directory that a glob begins with."""
 _REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
 
 
@@ -35,16 +38,18 @@ class Location:
 
     `uri` is the address as the user wrote it, `storage` the access settings of the object store.
     `root` is the local directory below which symbolic links are refused with BadOutput; if it is
-    empty, they are followed."""
+    empty, they are followed. If `places` has real paths of local directories and files, only files
+    in them are read, whatever links lead to them."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
     root: str = field(default="", compare=False, repr=False)
+    places: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def filesystem(self) -> pafs.FileSystem:
         if self.local:
-            return pafs.LocalFileSystem()
+            return contained(self.places) if self.places else pafs.LocalFileSystem()
         return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
 
     @property
@@ -79,12 +84,12 @@ class Location:
         return self.scheme == other.scheme and same_service
 
     def __truediv__(self, name: str) -> Location:
-        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage, self.root)
+        return Location(f"{self.uri.rstrip('/')}/{name}", self.storage, self.root, self.places)
 
     def at(self, path: str) -> Location:
         """Return the address of another path in the same file system."""
         uri = path if self.local else f"{self.scheme}://{path}"
-        return Location(uri, self.storage, self.root)
+        return Location(uri, self.storage, self.root, self.places)
 
     def without_links_below(self, root: Location) -> Location:
         """Return this address such that symbolic links below the directory `root` are refused.
@@ -92,10 +97,19 @@ class Location:
         Otherwise anyone who can write there could redirect reads and writes to other files."""
         return replace(self, root=root.path) if self.local and root.local else self
 
+    def contained_in(self, paths: Iterable[str]) -> Location:
+        """Return this address such that only files in local paths, directories or globs are read,
+        and no files that symbolic links in these directories lead to."""
+        if not self.local:
+            return self
+        found = (Location(path).path for path in paths)
+        places = (path if os.path.exists(path) else _GLOB.split(path)[0] for path in found)
+        return replace(self, places=tuple(map(os.path.realpath, places)))
+
     def __reduce__(self) -> tuple[Any, ...]:
         # without the file system, which cannot leave its process
-        if self.root:
-            return Location, (self.uri, self.storage, self.root)
+        if self.root or self.places:
+            return Location, (self.uri, self.storage, self.root, self.places)
         settings = (self.storage,) if self.storage != FROM_ENVIRONMENT else ()
         return Location, (self.uri, *settings)
 
@@ -112,7 +126,7 @@ class Location:
 
     def read(self, limit: int | None = None) -> bytes:
         """Return the content, or its first `limit` bytes. Compressed files are not decompressed."""
-        if self.local:
+        if self.local and not self.places:
             return with_retries(lambda: local_files.read(self.path, self.root, limit))
         return with_retries(lambda: self._read(limit))
 
@@ -123,7 +137,7 @@ class Location:
 
     def open_input_file(self) -> pa.NativeFile:
         """Open this file for reading at any position."""
-        if self.local:
+        if self.local and not self.places:
             return pa.PythonFile(local_files.opened(self.path, self.root), mode="r")
         return self.filesystem.open_input_file(self.path)
 

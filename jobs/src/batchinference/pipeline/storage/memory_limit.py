@@ -42,6 +42,8 @@ _this_thread = threading.local()
 threads in these states, because it would wait for itself."""
 _active: list[int] = []
 """The limits of all threads that are within `memory_limit`."""
+_begun = 0
+"""The number of times that a thread has entered `memory_limit`."""
 _outside: tuple[tuple[int, int], int, pa.MemoryPool]
 """The limit of the process, its memory and Arrow's pool before the first of these threads."""
 _NO_THREAD = re.compile("can't start new thread|(Unknown error: )?Failed to launch worker thread")
@@ -87,6 +89,20 @@ def beside_limits(work: Callable[[], Result]) -> Result:
 
 
 @contextmanager
+def errors_within_limits() -> Iterator[None]:
+    """Raise MemoryError instead of an error of this block if another thread was within
+    `memory_limit` meanwhile. `beside_limits` then repeats the work, and the second call gets the
+    error itself. Use it for libraries that do not report why they failed, such as image codecs."""
+    before = _begun if not _active else None
+    try:
+        yield
+    except Exception as error:
+        if _begun != before:
+            raise MemoryError(f"within the memory limit of another thread: {error}") from error
+        raise
+
+
+@contextmanager
 def _counted(state: _State, may_begin: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Count this thread in a state, from when it may begin."""
     before = _own_state()
@@ -126,7 +142,7 @@ def _ran_out(error: Exception) -> bool:
 @contextmanager
 def _limited(size: int, alone: bool) -> Iterator[None]:
     """Apply a limit, from when no thread is in a state that forbids it."""
-    global _outside  # noqa: PLW0603 - the limit is one of the process
+    global _begun, _outside  # noqa: PLW0603 - the limit is one of the process
 
     def may_begin() -> bool:
         beside = alone and _threads[_State.BESIDE]
@@ -138,6 +154,7 @@ def _limited(size: int, alone: bool) -> Iterator[None]:
             limit = resource.getrlimit(resource.RLIMIT_DATA)
             _outside = (limit, _data_bytes(), pa.default_memory_pool())
         _active.append(size)
+        _begun += 1
     try:
         with _changes:
             _apply()

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.storage.memory_limit import errors_within_limits
 
 
 class Writer(Protocol):
@@ -32,7 +33,8 @@ class ValueWriter(Writer, Protocol):
 def naming(column: str) -> Iterator[None]:
     """Raise UnwritableValue with the column's name if a value raises an error of its own."""
     try:
-        yield
+        with errors_within_limits():
+            yield
     except Exception as error:
         if isinstance(error, BadOutput) or not is_about_the_row(error):
             raise

@@ -1,0 +1,73 @@
+"""A local file system that reads only files whose real path is in given directories.
+
+Others may write to an input directory, and plant a symbolic link to a file that the job can read
+and they cannot, such as a mounted Secret. The rows of that file would be in the output.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from batchinference.pipeline.storage import local_files
+
+
+class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
+    """Opens files for reading. The directories and files in `places` are real paths."""
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        self._places = places
+        self._local = pafs.LocalFileSystem()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Handler) and self._places == other._places
+
+    def __hash__(self) -> int:
+        return hash(self._places)
+
+    def get_type_name(self) -> str:
+        return "contained"
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        return list(self._local.get_file_info(paths))
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        return list(self._local.get_file_info(selector))
+
+    def normalize_path(self, path: str) -> str:
+        return str(self._local.normalize_path(path))
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return self._opened(path, self._local.open_input_file)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self._opened(path, lambda file: self._local.open_input_stream(file, None))
+
+    def _opened(self, path: str, open_: Any) -> pa.NativeFile:
+        """Open a file. Its path is checked after it was opened, because others may replace it by a
+        link at any time."""
+        with local_files.opened(path, root="") as file:
+            descriptor = f"/proc/self/fd/{file.fileno()}"
+            here = os.path.exists(descriptor)  # only Linux has it
+            real = os.path.realpath(descriptor if here else path)
+            if not any(real == place or real.startswith(f"{place}/") for place in self._places):
+                raise OSError(
+                    f"'{path}' is read through a symbolic link, and the file is outside of "
+                    "read.paths. Add a directory that holds both to read.paths"
+                )
+            return open_(descriptor if here else path)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise PermissionError("this file system is for reading")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def contained(places: tuple[str, ...]) -> pafs.FileSystem:
+    """Return the local file system, which opens only files in these places: the real paths of
+    directories and files. Opening another file raises an OSError without errno."""
+    return pafs.PyFileSystem(_Handler(places))

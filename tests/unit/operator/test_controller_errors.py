@@ -14,13 +14,14 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.job_view import LEFT_OUT
 from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 from batchinference_operator.status import job_status
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import Harness, running_operator
-from support.operator.objects import CONFIG, RUNNING, placed, pod_body, report, waiting
+from support.operator.objects import CONFIG, RUNNING, job_body, placed, pod_body, report, waiting
 from support.operator.virtual_time import clock, in_virtual_time, until, wall_clock
 
 RESET = Unreachable("connection reset")
@@ -338,6 +339,34 @@ async def test_status_that_the_definition_does_not_know_is_written_without_it(
     events = [event["reason"] for event in harness.cluster.events.values()]
     assert events.count("StatusRejected") == 1
     assert "is written without what is unknown" in caplog.text
+
+
+@in_virtual_time
+async def test_slow_writes_to_large_jobs_occupy_one_worker(harness: Harness) -> None:
+    """The API server takes seconds for each of them."""
+    names = [f"large-{number}" for number in range(8)]
+
+    class SlowServer(FakeKubeApi):
+        async def patch_status(self, namespace: str, name: str, *args: Any) -> Any:
+            if name in names:
+                assert not self.busy, "two large writes at a time"
+                self.busy = True
+                await asyncio.sleep(25)
+                self.busy = False
+            return await super().patch_status(namespace, name, *args)
+
+        busy = False
+
+    harness.api = SlowServer(harness.cluster, before=harness.record)
+    async with harness.operator():
+        for name in names:
+            harness.cluster.put({**job_body(name), LEFT_OUT: {"spec": "spec: it is too large"}})
+        harness.cluster.apply()
+        begin = clock()
+        await until(lambda: harness.phase() == "Starting")
+        assert clock() - begin < 5
+        await until(lambda: all(map(harness.is_finished, names)))
+    assert clock() - begin < len(names) * 32
 
 
 @pytest.mark.parametrize("limits", [Concurrency(), Concurrency(total=1)], ids=["open", "limited"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
@@ -34,6 +36,10 @@ BACKLOG = 64
 """From this queue length on, creating objects takes precedence over writing statuses: the first
 status of a job whose RayJob was just created is deferred by BACKLOG_SECONDS."""
 BACKLOG_SECONDS = 10.0
+LARGE_WRITE_SECONDS = 5.0
+"""How long a status write to a job with a very large spec is deferred while another such write is
+in progress. Each takes the API server seconds of CPU time. Several at a time would slow it down for
+everyone, and would occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -74,6 +80,9 @@ class Controller:
     """Jobs whose objects were created before their first status was written. If the objects must be
     created again before that, the job may be gone. The status write detects this, so it is not
     deferred a second time."""
+
+    large_write: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during a status write to a job with a very large spec."""
 
     def __post_init__(self) -> None:
         self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
@@ -258,7 +267,8 @@ class Controller:
         if (delay := self._write_delay(job, actions, actions.status)) > 0:
             self.telemetry.count_status_write("deferred")
             return delay
-        await self._write(job, actions.status)
+        async with self.large_write if job.unread else nullcontext():
+            await self._write(job, actions.status)
         return actions.requeue_after
 
     async def _update_backstop(self, job: JobView, actions: Actions) -> None:
@@ -298,6 +308,8 @@ class Controller:
 
         The reconcile after that computes the status again.
         """
+        if job.unread and self.large_write.locked() and merge_patch(job.status, status):
+            return LARGE_WRITE_SECONDS
         # only if there is no status yet: an existing one would be wrong in the meantime
         first = "phase" not in job.status and job.key not in self.first_status_deferred
         if first and actions.create and len(self.queue) >= BACKLOG:

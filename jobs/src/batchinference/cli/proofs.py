@@ -47,7 +47,7 @@ def _of_work(work: JobReport, *, named: bool) -> Iterator[Line]:
     done += f"{counts.written} written + {counts.failed} failed + {counts.skipped} filtered"
     yield "rows", done
     rows = "" if work.rows is None else f"{work.rows} rows in "
-    yield "input", f"{rows}{work.input.files} file(s), {work.input.counted} counted again"
+    yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"
     yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"
     if work.missing:
         yield from _spots("to be done", work.missing, len(work.missing))

@@ -86,8 +86,7 @@ def prepare(
     for step in spec.steps:
         check_step(step)
     check_errors_path(target.layout)
-    code = code_of(spec)
-    request = Request(spec.write, spec.resume, spec.errors.retry, job, code)
+    request = Request(spec.write, spec.resume, spec.errors.retry, job, code_of(spec))
     state, action = _decide(target.layout, request, table)
     start = _committed(spec.write, state, action, job)
     try:

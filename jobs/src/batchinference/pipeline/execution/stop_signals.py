@@ -85,18 +85,7 @@ def run_monitored(
     of `work`, any error of `observe`, or Interrupted if the time was not sufficient. In the last
     two cases the work is aborted. If the thread does not end in LAST_SECONDS, it is left running.
     """
-    errors: list[BaseException] = []
-    done = threading.Event()
-
-    def run() -> None:
-        try:
-            work.run()
-        except BaseException as error:  # noqa: BLE001 - passed to the main thread
-            errors.append(error)
-        finally:
-            done.set()
-
-    threading.Thread(target=run, name="dataset", daemon=True).start()
+    done, errors = _start(work)
     try:
         _watch(done, observe, stop, poll_seconds)
         if stop.event.is_set() and not done.is_set():
@@ -115,6 +104,23 @@ def run_monitored(
     if errors:
         stop.check()  # Ctrl-C also kills workers, whose errors are not the cause
         raise root_cause(errors[0]) from errors[0]
+
+
+def _start(work: Work) -> tuple[threading.Event, list[BaseException]]:
+    """Run `work` in a thread. Return an event that is set when it has ended, and a list to which
+    its failure is added before."""
+    done, errors = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            work.run()
+        except BaseException as error:  # noqa: BLE001 - passed to the main thread
+            errors.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="dataset", daemon=True).start()
+    return done, errors
 
 
 def _watch(

@@ -173,26 +173,20 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Input:
-    """The number of files of an input, or of parts of another source, and how many were counted
-    again."""
-
-    files: int = 0
-    counted: int = 0
-
-
-@dataclass(frozen=True)
 class JobReport:
     """The result for the work of one job. `rows` is the number of input rows; None if it is
     unknown. `held` is the number of these rows that are in the output or the errors. `missing`
     lists the missing rows of an unfinished output. `unproven` describes what could not be verified.
-    `layout` is None if not even the work is known. `names` are the names of its input files."""
+    `layout` is None if not even the work is known. `input_files` is the number of files of the
+    input, or of parts of another source; `input_files_counted` of them were counted again. `names`
+    are the names of the input files."""
 
     state: str
     finished: bool = False
     rows: int | None = None
     held: int = 0
-    input: Input = field(default_factory=Input)
+    input_files: int = 0
+    input_files_counted: int = 0
     committed: Committed = field(default_factory=Committed)
     missing: list[Spot] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -217,8 +211,8 @@ class JobReport:
             "finished": self.finished,
             "rows": self.rows,
             "held": self.held,
-            "inputFiles": self.input.files,
-            "inputFilesCounted": self.input.counted,
+            "inputFiles": self.input_files,
+            "inputFilesCounted": self.input_files_counted,
             "committed": self.committed.as_json(),
             "missing": [spot.as_json() for spot in self.missing[:MAX_SPOTS]],
             "findings": [finding.as_json() for finding in self.findings],

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from batchinference.rendering import Backstop
 from batchinference_operator.kube.api import PAGE, Conflict, Refused
-from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.kube.client import MAX_RUNS, KubeClient
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Server, answering
@@ -237,6 +237,18 @@ async def test_workload_conditions_say_why_a_ray_job_is_queued(
 async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:
     api, _ = await connect(answering(404, "404 page not found"))
     assert await api.queued_reason(NAMESPACE, RAY_JOB) == ""
+
+
+async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Connect) -> None:
+    page = [body("BatchInference")] * PAGE
+    client, server = await connect(
+        answering(200, {"items": page, "metadata": {"continue": "more"}})
+    )
+    assert len(await client.list_runs(NAMESPACE, "nightly")) == MAX_RUNS
+    assert len(server.requests) == MAX_RUNS // PAGE
+    assert {request.path for request in server.requests} == {JOBS}
+    labels = {request.query["labelSelector"] for request in server.requests}
+    assert labels == {"batchinference.dev/schedule=nightly"}
 
 
 async def test_pods_of_a_job_are_listed_by_label(connect: Connect) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference_operator.kube.api import Conflict, Refused
+from batchinference_operator.reconcile.job_view import LEFT_OUT
 from support.documents.minimal import document
 from support.operator.fake_cluster import labels_of
 from support.operator.objects import NAMESPACE
@@ -136,6 +137,14 @@ def test_invalid_schedule_creates_nothing_until_it_is_corrected(case: str) -> No
     schedules.reconcile()
     assert schedules.created == [FIRST, SECOND]
     assert schedules.ready[:2] == ("True", "Scheduled")
+
+
+def test_schedule_that_was_not_read_as_a_whole_is_invalid() -> None:
+    schedules = started()
+    schedules.cluster.patch(SCHEDULE_KIND, "nightly", {LEFT_OUT: {"spec": "spec: it is too large"}})
+    schedules.reconcile(START + 2 * HOUR)
+    assert schedules.ready == ("False", "InvalidSpec", "spec: it is too large")
+    assert schedules.created == [FIRST]
 
 
 def test_only_the_last_missed_time_runs_and_the_others_are_counted() -> None:

@@ -109,7 +109,7 @@ class KubeApi(Protocol):
         """Return the current state of a BatchInferenceSchedule; None if it is gone."""
 
     async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
-        """Return the BatchInferences with the label of a schedule (a live read)."""
+        """Return the first BatchInferences by name with the label of a schedule (a live read)."""
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         """Delete a BatchInference, also if it has changed. It is no error if it is gone."""

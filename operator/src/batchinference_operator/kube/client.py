@@ -37,6 +37,9 @@ RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last retry, the work queue retries the job."""
 MAX_EVENTS = 50
 """Maximum number of Events that are read about one object."""
+MAX_RUNS = 300
+"""Maximum number of runs that are read of a schedule. The history limits allow 200 finished ones. A
+tenant with more must not delay other schedules."""
 _SELECTED = {RAY_JOB: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
@@ -208,8 +211,12 @@ class KubeClient:
         return await self._object("GET", _path(SCHEDULE_KIND, namespace, name))
 
     async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
-        found = self._list(_path(KIND, namespace), f"{SCHEDULE_LABEL}={schedule}")
-        return [body async for body in found]
+        found: list[Object] = []
+        async for body in self._list(_path(KIND, namespace), f"{SCHEDULE_LABEL}={schedule}"):
+            found.append(body)
+            if len(found) == MAX_RUNS:
+                break
+        return found
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         await self._delete(_path(KIND, namespace, name), uid)

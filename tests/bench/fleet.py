@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import urllib3
 import yaml
 from plain_client import PlainClient
 from rounds import ROUNDS
@@ -60,7 +61,7 @@ HONEST, HOSTILE, SLOW_SECONDS = 200, 40, 4.8
 SETTLE_SECONDS, MEASURE_SECONDS = 60.0, 30.0
 POLL_RATIO = 0.9
 """The minimum ratio of the polls of honest drivers to their polls without an attack."""
-LARGEST = 200
+LARGEST, HONEST_SECONDS = 200, 10.0
 STARTING, REQUESTS = 100, 20.0
 """The number of jobs whose pods are created, and the maximum number of requests for each."""
 
@@ -293,18 +294,33 @@ def polls(found: Bench, namespace: str) -> int:
 
 
 def largest_jobs(found: Bench) -> None:
-    """Measure the peak memory with jobs of the largest size. Half of them exist when the operator
-    starts; the others are created while it runs."""
-    namespace = found.namespace("largest")
+    """Measure the peak memory with jobs of the largest size, half of which exist when the operator
+    starts, and how long a job of another namespace then waits for its first object.
+
+    The API server takes seconds to write the status of such a job, so most of them have none at the
+    end."""
+    namespace, honest = found.namespace("largest"), found.namespace("honest-beside-largest")
     asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2)))
-    operator = found.operators(namespace.name)
+    operator = found.operators(namespace.name, honest.name)
     operator.start()
-    eventually("a list that is complete", lambda: operator.answers("/readyz") == 200, TIMEOUT, 1)
     asyncio.run(found.client.create_largest(namespace.name, range(LARGEST // 2, LARGEST)))
-    quiet(operator)
+    eventually(f"{LARGEST} known jobs", lambda: known_jobs(operator) == LARGEST, TIMEOUT, 1)
+    begin = time.monotonic()
+    asyncio.run(found.client.create_jobs(honest.name, range(1)))
+    eventually("a ConfigMap", lambda: count(honest, "ConfigMap"), TIMEOUT, 0.1)
+    found.say("start_beside_largest", time.monotonic() - begin, "seconds", HONEST_SECONDS)
+    time.sleep(SETTLE_SECONDS)
     limit = container(operator.manifests)["resources"]["limits"]["memory"]
-    found.say("peak_of_largest", peak_mib(operator), "MiB", memory_bytes(limit) / 2**20)
+    more = f"cpu={cpu_seconds(operator):.1f}s"
+    found.say("peak_of_largest", peak_mib(operator), "MiB", memory_bytes(limit) / 2**20, more)
     end(found, operator)
+
+
+def known_jobs(operator: OperatorProcess) -> int:
+    """Return the number of jobs in the cache of the operator, from its metrics."""
+    metrics = urllib3.request("GET", operator.health.replace("/healthz", "/metrics")).data.decode()
+    lines = (line for line in metrics.splitlines() if line.startswith("batchinference_jobs{"))
+    return sum(int(float(line.split()[-1])) for line in lines)
 
 
 def peak_mib(operator: OperatorProcess) -> float:

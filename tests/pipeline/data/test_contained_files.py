@@ -44,6 +44,8 @@ def test_links_within_the_paths_are_read(tmp_path: Path) -> None:
         assert "a" in [row["text"] for row in read.good]
         assert read.bad == {}
     assert len(read_files("text", tmp_path / "snapshots" / "*").bad) == 1
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert read_files("text", tmp_path / "link").bad == {}
 
 
 @pytest.mark.parametrize("format_", ["text", "binary"])

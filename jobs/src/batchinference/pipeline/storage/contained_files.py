@@ -7,6 +7,7 @@ and they cannot, such as a mounted Secret. The rows of that file would be in the
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from batchinference.pipeline.storage import local_files
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
-    """Opens files for reading. The directories and files in `places` are real paths."""
+    """Opens files for reading that are in the directories and files `places`."""
 
     def __init__(self, places: tuple[str, ...]) -> None:
         self._places = places
@@ -53,7 +54,10 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
             descriptor = f"/proc/self/fd/{file.fileno()}"
             here = os.path.exists(descriptor)  # only Linux has it
             real = os.path.realpath(descriptor if here else path)
-            if not any(real == place or real.startswith(f"{place}/") for place in self._places):
+            places = _real_paths(self._places)
+            if not any(
+                real == place or real.startswith(f"{place.rstrip('/')}/") for place in places
+            ):
                 raise OSError(
                     f"'{path}' is read through a symbolic link, and the file is outside of "
                     "read.paths. Add a directory that holds both to read.paths"
@@ -67,7 +71,12 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
+@lru_cache(maxsize=8)
+def _real_paths(places: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(os.path.realpath, places))
+
+
 def contained(places: tuple[str, ...]) -> pafs.FileSystem:
-    """Return the local file system, which opens only files in these places: the real paths of
-    directories and files. Opening another file raises an OSError without errno."""
+    """Return the local file system, which opens only files in these directories and files, to which
+    links may lead. Opening another file raises an OSError without errno."""
     return pafs.PyFileSystem(_Handler(places))

@@ -38,8 +38,8 @@ class Location:
 
     `uri` is the address as the user wrote it, `storage` the access settings of the object store.
     `root` is the local directory below which symbolic links are refused with BadOutput; if it is
-    empty, they are followed. If `places` has real paths of local directories and files, only files
-    in them are read, whatever links lead to them."""
+    empty, they are followed. If `places` has local directories and files, only files in them are
+    read, whatever links lead out of them."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
@@ -104,7 +104,7 @@ class Location:
             return self
         found = (Location(path).path for path in paths)
         places = (path if os.path.exists(path) else _GLOB.split(path)[0] for path in found)
-        return replace(self, places=tuple(map(os.path.realpath, places)))
+        return replace(self, places=tuple(places))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # without the file system, which cannot leave its process

@@ -98,6 +98,7 @@ SETS: dict[str, Object] = {
     "no policy": {"policy": None},
     "default resources": {"defaults": {"requests": {"cpu": 0.1}, "workers": {"max": 100}}},
     "another domain": {"clusterDomain": "corp.example"},
+    "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "gpuHour": 2.5}},
     "limited jobs": {"concurrency": {"maxRunning": 50, "maxRunningPerNamespace": 10}},
     "preemption": {"concurrency": {"maxRunning": 50, "preemption": True}},
     "busy API server": {"api": {"qps": 20.5, "burst": 30}, "workers": 2},

@@ -67,6 +67,7 @@ STATUS = {
     "counts": {"read": 410, "written": 407, "failed": 3, "skipped": 0},
     "attempt": 2,
     "gpus": 8,
+    "cost": {"amount": 3.25, "currency": "EUR"},
     "rayJobName": "shown-1",
 }
 
@@ -83,8 +84,8 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     assert shown == ["shown", "Running", "Word", "41", "410", "3", "12.5", "47s", "2"]
     assert age.endswith("s")
     header, row = kubectl("get", "all", "--output", "wide").splitlines()
-    assert header.split()[-3:] == ["GPUS", "RAYJOB", "MESSAGE"]
-    assert row.split()[10:12] == ["8", "shown-1"]
+    assert header.split()[-3:] == ["COST", "RAYJOB", "MESSAGE"]
+    assert row.split()[10:13] == ["8", "3.25", "shown-1"]
     assert row.endswith("rows are being processed")
     namespace.create(document("other"))
     selected = ["get", "bi", "--output", "name", "--field-selector"]

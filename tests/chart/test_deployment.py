@@ -10,6 +10,7 @@ import pytest
 from batchinference import __version__
 from batchinference.spec import parse_cluster
 from batchinference.spec.cluster import Cluster
+from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.settings import OperatorSettings
 from support.cluster.chart import NAMESPACE, Chart, container, defaults_map, one
 
@@ -120,6 +121,7 @@ def test_env_variables_are_read_by_the_operator(
         "concurrency": {"maxRunning": 9, "maxRunningPerNamespace": 3, "preemption": True},
         "clusterDomain": "corp.example",
         "metrics": {"maxNamespaces": 7},
+        "prices": {"currency": "EUR", "gpuHour": 2.5},
     }
     variables = container(chart.manifests(values))["env"]
     for variable in variables:
@@ -133,6 +135,7 @@ def test_env_variables_are_read_by_the_operator(
     assert (settings.max_running, settings.max_running_per_namespace) == (9, 3)
     assert settings.preemption
     assert settings.metrics_namespaces == 7
+    assert settings.prices == Prices(currency="EUR", cpuHour=0, gpuHour=2.5)
     assert (settings.log_format, settings.log_level) == ("plain", "DEBUG")
     prefix = "BATCHINFERENCE_OPERATOR_"
     names = {variable["name"].removeprefix(prefix).lower() for variable in variables}

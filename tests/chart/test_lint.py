@@ -49,18 +49,17 @@ def test_older_kubernetes_is_refused(chart: Chart) -> None:
     assert "incompatible with Kubernetes v1.28.15" in done.stderr
 
 
-def test_chart_names_its_images_and_its_resource() -> None:
+def test_chart_names_its_images_and_its_resources() -> None:
     """Artifact Hub shows these annotations."""
     notes = {name.partition("/")[2]: text for name, text in ABOUT["annotations"].items()}
     images = {each["name"]: each["image"] for each in yaml.safe_load(notes["images"])}
     version = ABOUT["appVersion"]
     assert images == {name: f"batchinference/{name}:{version}" for name in ("operator", "pipeline")}
-    crd = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
-    (shown,) = yaml.safe_load(notes["crds"])
-    assert (shown["name"], shown["version"]) == (
-        crd["metadata"]["name"],
-        crd["spec"]["versions"][0]["name"],
-    )
+    shown = {(each["name"], each["version"]) for each in yaml.safe_load(notes["crds"])}
+    definitions = [yaml.safe_load(file.read_text()) for file in (CHART / "files").glob("*crd.yaml")]
+    assert shown == {
+        (each["metadata"]["name"], each["spec"]["versions"][0]["name"]) for each in definitions
+    }
 
 
 def test_readme_is_generated_from_the_values() -> None:

@@ -95,9 +95,17 @@ SETS: dict[str, Object] = {
     "patches allowed": {"policy": {"patches": True}},
     "some patches allowed": {"policy": {"patches": ["metadata.annotations", "spec.affinity"]}},
     "default patches": {"defaults": {"patches": PATCHES}},
-    "no policy": {"policy": None},
+    # `helm upgrade --reuse-values` from a chart without these values
+    "values of an older chart": {
+        **dict.fromkeys(("policy", "prices", "global", "envFrom", "extraObjects")),
+        "metrics": dict.fromkeys(
+            ("serviceMonitor", "prometheusRule", "dashboard", "maxNamespaces")
+        ),
+        "networkPolicy": {"rayPods": None},
+    },
     "default resources": {"defaults": {"requests": {"cpu": 0.1}, "workers": {"max": 100}}},
     "another domain": {"clusterDomain": "corp.example"},
+    "prices": {"prices": {"currency": "EUR", "cpuHour": 0.04, "gpuHour": 2.5}},
     "limited jobs": {"concurrency": {"maxRunning": 50, "maxRunningPerNamespace": 10}},
     "preemption": {"concurrency": {"maxRunning": 50, "preemption": True}},
     "busy API server": {"api": {"qps": 20.5, "burst": 30}, "workers": 2},

@@ -19,6 +19,7 @@ from batchinference_operator.kube.rate_limiter import BURST, QPS
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
 MIN_KEY_BYTES = 32
@@ -38,6 +39,8 @@ class OperatorSettings(BaseSettings):
     """YAML file with the platform's defaults, in the format of spec.cluster."""
     policy: PlatformPolicy = PlatformPolicy()
     """The platform's policy as JSON: the chart value `policy`."""
+    prices: Prices = Prices()
+    """Prices per hour as JSON: the chart value `prices`."""
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
@@ -100,6 +103,7 @@ class OperatorSettings(BaseSettings):
             concurrency,
             previous_token_key=before,
             policy=self.policy,
+            prices=self.prices,
             own_namespace=self.own_namespace,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from batchinference.rendering import GPUS_LABEL
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECONDS
+from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import asking, placed, pod_body
@@ -70,12 +72,17 @@ def test_usage_of_a_deleted_pod_is_kept(loop: ReconcileLoop) -> None:
 
 
 def test_attempt_is_charged_to_its_last_second(loop: ReconcileLoop) -> None:
+    loop.config = replace(loop.config, prices=Prices(currency="EUR", gpuHour=3600))
     loop.run()
     loop.pods = (pod(),)
+    loop.set_report(JobState.RUNNING, rows=20, total=100)
+    loop.reconcile(50)
+    assert loop.status["cost"].keys() == {"amount", "currency", "forecast"}
     loop.set_report(JobState.SUCCEEDED)
-    loop.reconcile(100)
+    loop.reconcile(50)
     assert loop.phase == "Succeeded"
     assert (used(loop)[0], loop.attempt["gpuSeconds"]) == (100, 100)
+    assert loop.status["cost"] == {"amount": 100.0, "currency": "EUR"}
 
 
 def test_leftover_pods_do_not_count_for_the_next_attempt() -> None:

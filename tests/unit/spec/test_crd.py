@@ -97,7 +97,7 @@ def test_printer_columns() -> None:
     usual = [name for name, column in columns.items() if "priority" not in column]
     assert usual == ["Phase", "Reason", "%", "Rows", "Failed", "Rows/s", "ETA", "Attempts", "Age"]
     rest = [name for name in columns if name not in usual]
-    assert rest == ["GPUs", "RayJob", "Message"]
+    assert rest == ["GPUs", "Cost", "RayJob", "Message"]
     age = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
     assert columns["Age"] == age
 

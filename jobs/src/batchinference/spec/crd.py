@@ -39,6 +39,7 @@ PRINTER_COLUMNS = (
     ("Attempts", "integer", ".status.attempt", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("GPUs", "integer", ".status.gpus", 1),
+    ("Cost", "number", ".status.cost.amount", 1),
     ("RayJob", "string", ".status.rayJobName", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )

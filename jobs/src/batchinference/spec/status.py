@@ -75,6 +75,18 @@ class Counts(SpecModel):
     """Rows that a filter left out."""
 
 
+class Cost(SpecModel):
+    """The estimated cost of the CPUs and devices of the pods, by the prices of the platform."""
+
+    amount: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Cost of all attempts."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
+    """The currency of the prices, such as EUR."""
+    forecast: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Expected cost at the end, by the cost per row of the last attempt; absent before it has
+    finished 1 % of the rows, and after the end."""
+
+
 class Attempt(SpecModel):
     """One RayJob of a job, and what became of it."""
 
@@ -161,6 +173,8 @@ class BatchInferenceStatus(SpecModel):
     """GPU seconds of all attempts."""
     cpu_seconds: Rows | None = None
     """CPU seconds of all attempts."""
+    cost: Cost | None = None
+    """Estimated cost; absent if the platform has no prices."""
     ray_job_name: str | None = None
     """The RayJob that runs it."""
     ray_cluster_name: str | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
@@ -22,6 +23,7 @@ class Config:
     previous_token_key: bytes = b""
     """The key before the last rotation, while jobs run whose tokens are derived from it."""
     policy: PlatformPolicy = field(default_factory=PlatformPolicy)
+    prices: Prices = field(default_factory=Prices)
     own_namespace: str = ""
     """The operator's namespace. A job there could mount the token key of all Ray clusters."""
 

@@ -14,6 +14,7 @@ from batchinference_operator.reconcile.adoption import adopt, find_unadopted
 from batchinference_operator.reconcile.attempt_start import retry_corrected_spec, start_attempt
 from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.preemption import preempt, update_reservation
@@ -36,7 +37,10 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
         observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
     elif "phase" in job.status:
         observed = replace(observed, job=job.with_status(update_reservation(observed)))
-    return _decide(observed, policies, config, now)
+    actions = _decide(observed, policies, config, now)
+    if actions.status is None:
+        return actions
+    return replace(actions, status=add_cost(actions.status, config.prices))
 
 
 def _decide(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:

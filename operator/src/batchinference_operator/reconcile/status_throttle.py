@@ -11,6 +11,7 @@ USAGE_SECONDS = 30.0
 """The minimum time between two writes that change only the usage of an attempt without progress.
 Its pods may take minutes to start, and each change of a pod changes the usage."""
 _FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpus", "gpuSeconds", "cpuSeconds"}
+_FIGURES |= {"cost"}
 _OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
 
 

@@ -104,10 +104,10 @@ def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
 def without_newer_fields(patch: Status) -> Status:
     """Return a patch without the fields that an older CustomResourceDefinition may reject.
 
-    These are fields with enum values that it may not know. The reasons of conditions, which are not
-    enums, still contain the same information.
+    These are new fields, and fields with enum values that it may not know. The reasons of
+    conditions, which are not enums, still contain the same information.
     """
-    left = without(patch, "phase")
+    left = without(patch, "phase", "cost")
     if "attempts" in left:
         left["attempts"] = [_attempt_without_newer_fields(one) for one in left["attempts"]]
     return left

@@ -1,0 +1,53 @@
+"""The estimated cost of a job, by the prices of the platform."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from batchinference_operator.status.attempts import Attempt, last_attempt
+from batchinference_operator.status.job_status import Status, without
+
+Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class Prices(BaseModel):
+    """The chart value `prices`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
+
+    currency: Annotated[str, Field(pattern="^([A-Z]{3})?$")] = ""
+    """ISO 4217 code; without it, the status has no cost."""
+    cpu_hour: Price = 0.0
+    gpu_hour: Price = 0.0
+
+    def of(self, usage: Status | Attempt) -> float:
+        """Return the cost of the usage of a job or of an attempt."""
+        cpus, gpus = usage.get("cpuSeconds", 0), usage.get("gpuSeconds", 0)
+        return float(cpus * self.cpu_hour + gpus * self.gpu_hour) / 3600
+
+
+def add_cost(status: Status, prices: Prices) -> Status:
+    """Return the status with the cost of all attempts, and what the job is expected to cost."""
+    if not prices.currency:
+        return without(status, "cost")
+    amount = prices.of(status)
+    cost = {"amount": round(amount, 4), "currency": prices.currency}
+    remaining = _remaining(status, prices)
+    if remaining is not None:
+        cost["forecast"] = round(amount + remaining, 4)
+    return {**status, "cost": cost}
+
+
+def _remaining(status: Status, prices: Prices) -> float | None:
+    """Return the cost of the missing rows at the cost per row of the last attempt.
+
+    None before it has finished 1 % of the rows, and if the job has ended.
+    """
+    progress, last = status.get("progress", {}), last_attempt(status) or {}
+    total, rows = progress.get("total", 0), last.get("rows", 0)
+    if "completionTime" in status or not rows or not total or rows * 100 < total:
+        return None
+    return max(0, int(total) - int(progress["rows"])) * prices.of(last) / int(rows)

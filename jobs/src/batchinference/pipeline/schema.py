@@ -62,18 +62,15 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
     return fields[0].with_type(wider).with_nullable(any(field.nullable for field in fields))
 
 
-def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = True) -> pa.Schema:
-    """Return a schema with all columns, whose types hold the values of all schemas.
-
-    Raises TypeMismatch if a column has no such type. Without `widen`, a column may only have one
-    type and null."""
+def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """Return a schema with all columns. Raises TypeMismatch if a column has two types other than
+    null."""
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
-        wider = unify_field([known, field])
-        if wider is None or (not widen and len({known.type, field.type, pa.null()}) > 2):
+        if len({known.type, field.type, pa.null()}) > 2:
             raise TypeMismatch(field.name, known.type, field.type)
-        columns[field.name] = wider
+        columns[field.name] = unify_field([known, field])
     return pa.schema(list(columns.values()))
 
 

@@ -85,7 +85,7 @@ def _read_receipt(address: Location, paths: Callable[[Receipt], Iterable[str]]) 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Return the unified schema of all rows. Raises BadOutput if a column has several types."""
     try:
-        return unify_schemas((schema.remove_metadata() for schema in schemas), widen=False)
+        return unify_schemas(schema.remove_metadata() for schema in schemas)
     except TypeMismatch as error:
         raise BadOutput(
             f"write: the rows have different types for a column ({error}). Give the column one "

@@ -12,7 +12,7 @@ from support.cluster.kubectl import eventually
 from support.documents.minimal import document, schedule_document
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import PlayedJob
-from support.servers.api_server import Namespace, refusal
+from support.servers.api_server import TABLE, Namespace, refusal
 from support.servers.dashboard import Dashboard
 
 TEMPLATE = {
@@ -32,6 +32,10 @@ def test_overdue_run_is_created_once_and_its_end_is_recorded(
     status = status_of(namespace)
     assert status["missedRuns"] == new_year.year - 2021
     assert status["lastScheduleTime"] == status["checkedUntil"] == f"{new_year:%Y}-01-01T00:00:00Z"
+    shown = printed(namespace)
+    assert (shown["Schedule"], shown["Time Zone"], shown["Suspend"]) == ("0 0 1 1 *", "UTC", False)
+    assert shown["Active"] == f'["{name}"]'
+    assert shown["Next Schedule"] == f"{new_year.year + 1}-01-01T00:00:00Z"
     body = namespace.get("BatchInference", name)
     (parameter,) = body["spec"]["parameters"]
     assert (parameter["name"], parameter["value"]) == ("year", str(new_year.year))
@@ -49,6 +53,15 @@ def test_overdue_run_is_created_once_and_its_end_is_recorded(
     reasons = {event["reason"] for event in namespace.list("Event")
                if event["involvedObject"]["kind"] == SCHEDULE}  # fmt: skip
     assert reasons == {"RunCreated", "RunsMissed"}
+
+
+def printed(namespace: Namespace) -> dict[str, Any]:
+    """Return the columns that kubectl prints for the schedule."""
+    table = namespace.server.call(
+        "GET", namespace.path(SCHEDULE, "nightly"), headers={"Accept": TABLE}
+    )
+    names = [column["name"] for column in table["columnDefinitions"]]
+    return dict(zip(names, table["rows"][0]["cells"], strict=True))
 
 
 MALFORMED: dict[str, tuple[dict[str, Any], str]] = {

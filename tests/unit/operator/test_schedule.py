@@ -152,8 +152,11 @@ def test_only_the_last_missed_time_runs_and_the_others_are_counted() -> None:
     status = schedules.reconcile(START + 3 * HOUR)
     assert schedules.created == [FIRST, THIRD]
     assert status["missedRuns"] == 1
-    note = "1 scheduled times did not run, up to 2026-03-01T15:00:00Z: only the last due time runs"
-    assert schedules.events() == [("RunCreated", f"created {THIRD}"), ("RunsMissed", note)]
+    note = "without a run: 1, before 2026-03-01T15:00:00Z: only the last due time runs"
+    assert schedules.events() == [
+        ("RunCreated", f"created {THIRD}"),
+        ("RunsMissed", f"scheduled times {note}"),
+    ]
 
 
 def test_time_beyond_the_deadline_is_missed() -> None:
@@ -161,8 +164,8 @@ def test_time_beyond_the_deadline_is_missed() -> None:
     status = schedules.reconcile(START + 3 * HOUR + timedelta(seconds=31))
     assert schedules.created == [FIRST]
     assert status["missedRuns"] == 2
-    note = "up to 2026-03-01T15:00:00Z: 61 s late, with startingDeadlineSeconds 60"
-    assert schedules.events() == [("RunsMissed", f"2 scheduled times did not run, {note}")]
+    note = "2, up to 2026-03-01T15:00:00Z: 61 s late, with startingDeadlineSeconds 60"
+    assert schedules.events() == [("RunsMissed", f"scheduled times without a run: {note}")]
     assert schedules.reconcile()["missedRuns"] == 2
     assert schedules.events() == []
 

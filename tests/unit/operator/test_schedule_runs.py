@@ -87,6 +87,7 @@ def reconcile_with_kills(schedules: Schedules, random: Random) -> None:
     schedules.api.before = schedules.api.after = lambda _: None
 
 
+@pytest.mark.scaled("model-check")
 @pytest.mark.parametrize("seed", range(examples(8, 1)))
 @pytest.mark.parametrize(
     ("policy", "zone", "at"),

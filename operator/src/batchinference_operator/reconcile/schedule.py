@@ -144,8 +144,8 @@ def _tick(
     checked, time, count = due
     if checked > now + CLOCK_SKEW:
         message = (
-            f"no run starts before status.checkedUntil ({to_rfc3339(checked)}), and the operator's "
-            f"clock is at {to_rfc3339(now)}. Correct the clock, or create the schedule again"
+            f"the operator's clock is behind status.checkedUntil ({to_rfc3339(checked)}), before "
+            "which no run starts. Correct the clock, or create the schedule again"
         )
         return _Tick(Summary("ClockBehind", message, failed=True), checked)
     if parsed.spec.suspend:
@@ -169,9 +169,11 @@ def _due(
     exists = any(run.name == name for run in observed.runs)
     if not exists:
         if why := _why_missed(observed, parsed, name, (now - time).total_seconds()):
-            return _Tick(_SCHEDULED, time, missed=count, events=(_missed(count, time, why),))
+            event = _missed(count, f"up to {to_rfc3339(time)}: {why}")
+            return _Tick(_SCHEDULED, time, missed=count, events=(event,))
         if waits := _why_waiting(observed, parsed, others, time):
             return _Tick(waits, checked)
+    skipped = f"before {to_rfc3339(time)}: only the last due time runs"
     return _Tick(
         _SCHEDULED,
         time,
@@ -181,7 +183,7 @@ def _due(
         missed=count - 1,
         events=(
             *(() if exists else [Event("RunCreated", "Create", f"created {name}")]),
-            *([_missed(count - 1, time, "only the last due time runs")] if count > 1 else ()),
+            *([_missed(count - 1, skipped)] if count > 1 else ()),
         ),
     )
 
@@ -216,9 +218,8 @@ def _owned(body: Object, schedule: ScheduleView) -> Object:
     return {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
 
 
-def _missed(count: int, last: datetime, why: str) -> Event:
-    note = f"{count} scheduled times did not run, up to {to_rfc3339(last)}: {why}"
-    return Event("RunsMissed", "Skip", note, "Warning")
+def _missed(count: int, why: str) -> Event:
+    return Event("RunsMissed", "Skip", f"scheduled times without a run: {count}, {why}", "Warning")
 
 
 def _status(observed: ObservedSchedule, tick: _Tick, now: datetime) -> Status:

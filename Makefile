@@ -33,7 +33,7 @@ BENCH_ROUNDS ?= 3
 # The share of their rows that throughput and ablation run.
 BENCH_SIZE ?= 1
 # Five jobs with two faults each meet each kind once.
-# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --write" writes docs/chaos.md.
+# CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
 CHAOS_OPTIONS ?=
@@ -133,6 +133,18 @@ images: ## Build both images and push them to REGISTRY
 	    images/operator/Dockerfile .
 	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile .
 
+# The first pull of a new image takes half a minute, for which all tests of a suite would wait.
+.PHONY: pull
+pull: ## Let the node of the cluster of KUBECONFIG pull both images
+	kubectl --namespace default delete pod pull-operator pull-pipeline --ignore-not-found
+	for name in operator pipeline; do \
+	    kubectl --namespace default run pull-$$name --image=$(REGISTRY)/batchinference/$$name:$(TAG) \
+	        --image-pull-policy=Always --restart=Never --command -- true || exit 1; \
+	done
+	kubectl --namespace default wait pod/pull-operator pod/pull-pipeline \
+	    --for=jsonpath='{.status.phase}'=Succeeded --timeout=280s
+	kubectl --namespace default delete pod pull-operator pull-pipeline
+
 $(CHART)/charts: $(CHART)/Chart.yaml
 	helm dependency update $(CHART)
 	@touch $@
@@ -157,8 +169,7 @@ undeploy: ## Remove the operator; jobs and their definition stay
 e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
 	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
 	    examples/custom-step
-	$(PYTEST) tests/e2e -m "not serial" -n 2 --dist loadgroup; parallel=$$?; \
-	$(PYTEST) tests/e2e -m serial && exit $$parallel
+	$(PYTEST) tests/e2e -n 3 --dist loadgroup
 
 # The version that `make upgrade` upgrades from: a commit, whose images are built.
 FROM ?= 0284584

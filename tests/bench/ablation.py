@@ -28,6 +28,7 @@ import pyarrow.dataset as pads
 import yaml
 from ablated import PART
 from rounds import ROUNDS, sized
+from stop_signals import exit_on_signals
 from throughput import HERE, Case, jobs, rows, texts
 
 from batchinference.spec.report import JobState, Report
@@ -83,4 +84,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -25,6 +25,7 @@ import torch
 import transformers
 from rayjob import ray_job, script
 from rounds import ROUNDS
+from stop_signals import exit_on_signals
 
 from support.cluster.deployment import PIPELINE_IMAGE, ROOT, installed
 from support.cluster.kubectl import Kubectl, eventually, run
@@ -143,4 +144,5 @@ def check(store: ObjectStore) -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

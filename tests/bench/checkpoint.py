@@ -35,6 +35,7 @@ import pyarrow.parquet as pq
 import yaml
 from fault_scenarios import SCENARIOS, Faults, Outcome, put_input
 from rounds import ROUNDS
+from stop_signals import exit_on_signals
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
@@ -270,4 +271,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -34,6 +34,7 @@ import yaml
 from plain_client import PlainClient
 from rounds import ROUNDS
 from starting_pods import PULL_SECONDS, StartingJob
+from stop_signals import exit_on_signals
 
 from batchinference.spec.quantities import memory_bytes
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
@@ -369,4 +370,5 @@ CASES: dict[str, tuple[Callable[[Bench], None], ...]] = {
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from rounds import ROUNDS
+from stop_signals import exit_on_signals
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
@@ -139,4 +140,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -46,4 +46,5 @@ def main() -> None:
     dataset.write_parquet(os.environ["PEER_OUTPUT"], filesystem=s3())
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -18,4 +18,5 @@ def main(source: str, output: str) -> None:
     dataset.write_parquet(output.removeprefix("s3://"), filesystem=store)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

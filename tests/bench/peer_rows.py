@@ -16,4 +16,5 @@ def main(source: str, output: str, cpus: str) -> None:
     dataset.write_parquet(output)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -12,4 +12,5 @@ def main(source: str, output: str, cpus: str) -> None:
     ray.data.read_text(source).map_batches(lengths).write_parquet(output)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

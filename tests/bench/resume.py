@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 import yaml
 from PIL import Image
 from skimage import data as photos
+from stop_signals import exit_on_signals
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
@@ -206,4 +207,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import naps
+from stop_signals import exit_on_signals
 
 from support.cluster.deployment import PIPELINE_IMAGE, installed
 from support.cluster.kubectl import Kubectl, eventually, run
@@ -95,4 +96,5 @@ def job(name: str, store: ObjectStore, workers: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -37,6 +37,7 @@ import pyarrow.parquet as pq
 import yaml
 from PIL import Image
 from rounds import ROUNDS, sized
+from stop_signals import exit_on_signals
 from skimage import data as photos
 from texts import BATCH, MODEL, TEXTS, write_texts
 
@@ -289,4 +290,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    exit_on_signals()
     main()

@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos")
     group.addoption("--jobs", type=int, default=5, help="The number of jobs.")
     group.addoption("--faults", type=int, default=2, help="The number of faults for each job.")
-    group.addoption("--at-once", type=int, default=3, help="The number of jobs at a time.")
+    group.addoption("--at-once", type=int, default=5, help="The number of jobs at a time.")
     group.addoption("--seed", type=int, default=1, help="The seed of the plans.")
     group.addoption("--write", action="store_true", help="Record docs/chaos.md.")
 

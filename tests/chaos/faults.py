@@ -78,8 +78,8 @@ Inject = Callable[[Site, str, Random], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault. One with `alone` is never injected during another such fault or while results are
-    checked, because both need what it takes away."""
+    """A fault. One with `alone` is never injected during another such fault, because that needs
+    what it takes away."""
 
     name: str
     inject: Inject

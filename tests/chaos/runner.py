@@ -56,11 +56,11 @@ class Runner:
     history: History
     say: Callable[[str], None]
     injected: list[Injected] = field(default_factory=list)
-    _quiet: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a fault takes away something shared, and while results are checked."""
+    _alone: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a fault takes away something that other such faults need."""
 
     def run(self, job: Job, plan: list[Injection]) -> Result:
-        """Run a job to its end under the faults of its plan, and check the result."""
+        """Run a job to its end under the faults of its plan."""
         began = time.monotonic()
         self.site.jobs.apply(job.document())
         for injection in plan:
@@ -71,11 +71,13 @@ class Runner:
             self.say(state(self.site.jobs, self.site.operator, job.name))
         result = Result(job, began, time.monotonic(), self.history.last(job.name))
         result.faults = [one for one in self.injected if _concerns(one, result)]
-        with self._quiet:
-            self._check(result)
-        self.say(f"{job.name} {result.status.get('phase')}, {result.again} rows again; "
-                 f"{'; '.join(result.problems) or 'each row once'}")  # fmt: skip
         return result
+
+    def check(self, result: Result) -> None:
+        """Check the rows and counts of a job, while no fault is injected any more."""
+        self._find_problems(result)
+        self.say(f"{result.job.name} {result.status.get('phase')}, {result.again} rows again; "
+                 f"{'; '.join(result.problems) or 'each row once'}")  # fmt: skip
 
     def _inject(self, job: Job, injection: Injection) -> None:
         if not injection.early:
@@ -84,7 +86,7 @@ class Runner:
         fault, deadline = injection.fault, time.monotonic() + LONGEST_SEARCH
         while not self._has_ended(job) and time.monotonic() < deadline:
             try:
-                with self._quiet if fault.alone else nullcontext():
+                with self._alone if fault.alone else nullcontext():
                     at = time.monotonic()
                     fault.inject(self.site, job.name, Random(injection.seed))
             except NoTarget:
@@ -94,7 +96,7 @@ class Runner:
             self.say(f"{job.name} at {self._rows(job)} rows: {fault.name}")
             return
 
-    def _check(self, result: Result) -> None:
+    def _find_problems(self, result: Result) -> None:
         job, status, problems = result.job, result.status, result.problems
         rows = self.history[job.name].rows
         result.again = self.site.store.passed(job.name) - ROWS

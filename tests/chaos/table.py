@@ -12,7 +12,8 @@ _HEAD = """# Chaos test results
 
 This page was recorded by
 
-    make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} CHAOS_OPTIONS="--faults {faults} --write"
+    make chaos CHAOS_JOBS={jobs} CHAOS_SEED={seed} \\
+        CHAOS_OPTIONS="--faults {faults} --at-once {at_once} --write"
 
 on a cluster with KubeRay 1.6 and one node with two CPUs. {at_once} jobs ran at a time. They read
 from S3 and wrote to S3.

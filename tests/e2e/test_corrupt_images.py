@@ -17,7 +17,7 @@ from support.outputs.rows import rows_of
 Job = dict[str, Any]
 
 
-@pytest.mark.long("faults")
+@pytest.mark.long("phases")
 @pytest.mark.timeout(600)
 def test_exactly_the_corrupt_images_are_failed_rows(
     kubectl: Kubectl, store: ObjectStore, create: Callable[[Job], str], tmp_path: Path

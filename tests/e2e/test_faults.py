@@ -26,7 +26,7 @@ from support.cluster.waits import (
     wait_until_none_is_left,
 )
 
-pytestmark = [pytest.mark.serial, pytest.mark.long("faults"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long("outages"), pytest.mark.timeout(600)]
 Job = dict[str, Any]
 KILLS = 20
 HITS = 3

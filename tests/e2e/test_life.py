@@ -71,8 +71,7 @@ def fails_twice(store: ObjectStore) -> Job:
     return job
 
 
-@pytest.mark.serial
-@pytest.mark.long("faults")
+@pytest.mark.long("phases")
 @pytest.mark.timeout(900)
 def test_every_phase_is_reached_and_a_preempted_job_resumes_its_rows(
     kubectl: WatchingKubectl,

@@ -15,7 +15,7 @@ from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import WatchingKubectl
 from support.cluster.waits import CLUSTER_START, pod_bodies, pods, wait_for_rows
 
-pytestmark = [pytest.mark.serial, pytest.mark.long("nodes"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long("nodes"), pytest.mark.timeout(900)]
 Job = dict[str, Any]
 
 

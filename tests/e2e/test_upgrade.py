@@ -1,24 +1,25 @@
-"""An upgrade of the operator does not disturb running jobs."""
+"""An upgrade of the operator disturbs no running job, nor does a second job at the same output."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl
+from support.cluster.object_store import ObjectStore, starts
 from support.cluster.waits import JOB_END, belongings, outcomes, wait_for_reason, wait_for_rows
 
 Job = dict[str, Any]
-ONE_AT_A_TIME = {"concurrency": {"maxRunning": 1}}
+ONE_PER_NAMESPACE = {"concurrency": {"maxRunningPerNamespace": 1}}
+"""Tests of other namespaces run during the upgrade: this limit delays them least."""
 
 
-@pytest.mark.serial
-def test_upgrade_keeps_the_rayjob_of_a_running_job_and_applies_new_limits(
+def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
     kubectl: Kubectl,
+    store: ObjectStore,
     slow_job: Callable[[str], Job],
     open_gate: Callable[[Job], None],
     create: Callable[[Job], str],
@@ -27,16 +28,24 @@ def test_upgrade_keeps_the_rayjob_of_a_running_job_and_applies_new_limits(
     name = create(job)
     wait_for_rows(kubectl, name)
     before = uid(kubectl, name)
-    with upgraded(ONE_AT_A_TIME):
+    other = copy.deepcopy(job)
+    other["metadata"]["name"] = "second"
+    second = create(other)
+    kubectl.status_when(second, "has started", lambda s: s.get("attempts"), 60)
+    with upgraded(ONE_PER_NAMESPACE):
         waiting = create(slow_job("waiting"))
         wait_for_reason(kubectl, waiting, "WaitingForTurn")
         assert belongings(kubectl, waiting, "rayjobs") == []
         kubectl("delete", "bi", waiting)
+        failed = kubectl.wait_condition(second, "Failed", JOB_END)
         open_gate(job)
         status = kubectl.wait_complete(name, JOB_END)
         assert uid(kubectl, name) == before
+    assert failed["reason"] == "BadOutput"
+    assert f"is being written by {kubectl.namespace}/{name} (" in failed["message"]
     assert outcomes(status) == ["Succeeded"]
     assert status["counts"] == counts(GATED)
+    assert starts(store, job["spec"]["write"]["path"]) == [0]
 
 
 def uid(kubectl: Kubectl, name: str) -> str:

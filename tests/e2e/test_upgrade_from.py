@@ -39,7 +39,7 @@ from support.cluster.waits import (
 )
 from support.engines import missing
 
-pytestmark = [pytest.mark.serial, pytest.mark.long("upgrade"), pytest.mark.timeout(580)]
+pytestmark = [pytest.mark.long("upgrade"), pytest.mark.timeout(580)]
 Job = dict[str, Any]
 
 

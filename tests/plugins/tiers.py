@@ -27,7 +27,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long(group): runs in this group of the long tier only")
     config.addinivalue_line("markers", "scaled(group): uses more examples in this group")
-    config.addinivalue_line("markers", "serial: changes what all tests share; runs alone, last")
     if config.getoption("--long"):
         os.environ[TIER] = "long"
     # no deadline: other processes may use the same cores

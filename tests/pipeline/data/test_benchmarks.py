@@ -1,0 +1,110 @@
+"""Renaming what a benchmark uses fails a test, although no test runs a benchmark."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("models")  # its worker has imported most libraries
+ROOT = Path(__file__).parents[3]
+BENCH = ROOT / "tests" / "bench"
+MODULES = sorted(file.stem for file in BENCH.glob("*.py"))
+STOPPED = """
+import signal, stop_signals
+from contextlib import contextmanager
+@contextmanager
+def server():
+    try:
+        yield
+    finally:
+        print("stopped", flush=True)
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background process of a shell
+stop_signals.exit_on_signals()
+with server():
+    print("started", flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """Import all modules of the benchmarks, as scripts do, and forget them after the test."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    wanted = set(MODULES) - (set() if importlib.util.find_spec("daft") else {"peer_images_daft"})
+    assert not wanted & sys.modules.keys()
+    try:
+        yield {name: importlib.import_module(name) for name in wanted}
+    finally:
+        for name in wanted:
+            sys.modules.pop(name, None)
+
+
+def replaced(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of other modules and classes that a module replaces."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Assign(targets=[ast.Attribute(value=owner, attr=name)]) if (
+                ast.unparse(owner) != "self"
+            ):
+                yield ast.unparse(owner), name
+            case ast.Call(
+                func=ast.Name(id="setattr"), args=[owner, ast.Constant(value=str(name)), _]
+            ):
+                yield ast.unparse(owner), name
+
+
+def test_benchmarks_import_and_replace_only_what_exists(modules: dict[str, ModuleType]) -> None:
+    found = [
+        (name, owner, attribute)
+        for name, module in modules.items()
+        for owner, attribute in replaced((BENCH / f"{name}.py").read_text())
+        if owner.split(".")[0] in vars(module)
+    ]
+    assert len(found) > 10
+    missing = [
+        (name, owner, attribute)
+        for name, owner, attribute in found
+        if not hasattr(eval(owner, vars(modules[name])), attribute)
+    ]
+    assert missing == []
+
+
+def test_cases_of_a_benchmark_have_all_that_they_name(modules: dict[str, ModuleType]) -> None:
+    ablation, throughput = modules["ablation"], modules["throughput"]
+    assert ablation.PARTS.keys() == ablation.INPUTS.keys()
+    assert {part for parts in ablation.PARTS.values() for part in parts} | {"nothing"} == set(
+        modules["ablated"].PARTS
+    )
+    assert throughput.LIMITS.keys() == throughput.CASES.keys()
+    peers = {peer for limits in throughput.LIMITS.values() for peer in limits}
+    assert peers <= set(MODULES)
+    assert modules["checkpoint"].PARTS
+    assert modules["resume"].CASES
+
+
+def test_benchmarks_of_the_makefile_exist_and_stop_their_servers_on_signals() -> None:
+    scripts = re.findall(r"tests/bench/(\w+)\.py", (ROOT / "Makefile").read_text())
+    assert len(scripts) == 8
+    for script in scripts:
+        assert "    exit_on_signals()\n    main()\n" in (BENCH / f"{script}.py").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_benchmark_leaves_its_context_managers(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(command, cwd=BENCH, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(number)
+        assert process.stdout.read() == "stopped\n"
+    assert process.returncode == 128 + number

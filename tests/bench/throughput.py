@@ -37,8 +37,8 @@ import pyarrow.parquet as pq
 import yaml
 from PIL import Image
 from rounds import ROUNDS, sized
-from stop_signals import exit_on_signals
 from skimage import data as photos
+from stop_signals import exit_on_signals
 from texts import BATCH, MODEL, TEXTS, write_texts
 
 from support.documents.minimal import document

@@ -36,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the tests with several Ray clusters first. Exclude fixtures from timeouts: the first test
     on a worker waits for images to be pulled."""
-    items.sort(key=lambda item: not item.path.stem.endswith(("transcript", "upgrade", "suspension")))
+    items.sort(
+        key=lambda item: not item.path.stem.endswith(("transcript", "upgrade", "suspension"))
+    )
     for item in items:
         timeout = item.get_closest_marker("timeout")
         seconds = timeout.args[0] if timeout else 500

@@ -26,7 +26,7 @@ from batchinference.pipeline import without_autoload
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.retry_errors import Failed
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.input.listing import InputSnapshot, paths_of
+from batchinference.pipeline.input.snapshot import InputSnapshot, paths_of
 from batchinference.pipeline.storage.arrow_files import (
     PICKLED,
     UnsafeColumn,

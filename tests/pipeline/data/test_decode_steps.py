@@ -18,7 +18,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import TransformResult, json_values, load_step
+from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.pipeline.steps import decode as decode_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -133,7 +133,7 @@ def test_documents_with_fields_of_their_own_fail() -> None:
 
 
 def test_later_documents_may_add_few_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_values, "FIRST_DOCUMENTS", 2)
+    monkeypatch.setattr(decode_step, "FIRST_DOCUMENTS", 2)
     later = [json.dumps({f"{n} {field}": 1 for field in range(60)}) for n in range(2)]
     result = run(['{"x": 1}', '{"y": 1}', *later], format="json")
     assert isinstance(result, TransformResult)
@@ -153,7 +153,7 @@ def test_declared_fields_have_their_type_whatever_a_document_holds(
             {"a": None, "b": None},
         ]
         assert len(result.failed) == len(bad)
-    monkeypatch.setattr(json_values, "MAX_CELLS", 100)
+    monkeypatch.setattr(decode_step, "MAX_CELLS", 100)
     wide = {"a": "list<struct<{}>>".format(", ".join(f"f{n}: bool" for n in range(30)))}
     result = run(['{"a": [{}, {}, {}]}', '{"a": [{}, {}, {}, {}]}'], format="json", fields=wide)
     assert isinstance(result, TransformResult)

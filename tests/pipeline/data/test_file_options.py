@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from ray.data.datasource import Partitioning
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import FileInput
-from batchinference.pipeline.input.planning import RowCount, sizing_of
+from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.storage import retry
 from support.documents.parsed import job
 from support.inputs.read_files import Input, Outcome, open_input

@@ -11,14 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.input import files, listing, planning
+from batchinference.pipeline.input import RowCount, files, planning, snapshot
 from batchinference.pipeline.input.files import FileInput, open_files
-from batchinference.pipeline.input.listing import STATS, InputSnapshot
-from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.readers import numpy as numpy_reader
 from batchinference.pipeline.input.readers import parquet as parquet_reader
-from batchinference.pipeline.input.readers.base import FileStats
-from batchinference.pipeline.input.snapshot import ResumedInput
+from batchinference.pipeline.input.snapshot import STATS, InputSnapshot, ResumedInput
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.spec.read import ParquetOptions, ReadFiles, ReadNumpy, ReadParquet
 from batchinference.spec.storage import FROM_ENVIRONMENT
@@ -220,8 +218,8 @@ def test_transient_error_repeats_only_its_file(
 
 
 def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MIN_STARTS", 2)
-    monkeypatch.setattr(listing, "MAX_STARTS", 2)
+    monkeypatch.setattr(snapshot, "MIN_STARTS", 2)
+    monkeypatch.setattr(snapshot, "MAX_STARTS", 2)
     frozen = open_files(parquet(source)).frozen
     stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
     assert stats == {0: FileStats(100, [0, 60])}

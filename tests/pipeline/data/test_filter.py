@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.steps.relational import Filter
 from support.tiers import examples
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.runtimes.http.retry_policy import RequestFailed
+from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from support.documents.http_models import ask, chat
 from support.servers.api_server import free_port
 from support.servers.scripted_http import Answer, served

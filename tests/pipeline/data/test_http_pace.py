@@ -14,7 +14,7 @@ import tenacity
 from aiohttp import web
 
 from batchinference.pipeline.error_attribution import is_transient_status
-from batchinference.pipeline.runtimes.http.retry_policy import (
+from batchinference.pipeline.runtimes.http_retry_policy import (
     DOWN_AFTER,
     BadAnswer,
     NoResponse,

@@ -17,8 +17,8 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.http import client
-from batchinference.pipeline.runtimes.http.retry_policy import RequestFailed
+from batchinference.pipeline.runtimes import http_client as client
+from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from support.documents.http_models import ask, chat, json_endpoint
 from support.servers.scripted_http import Answer, Server, answering, served
 

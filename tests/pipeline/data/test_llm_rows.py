@@ -21,7 +21,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.vllm_stage import _into, _out
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import RowBatch, merged
-from batchinference.pipeline.runtimes.vllm.row_codec import (
+from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
     ERROR,
     REQUEST,

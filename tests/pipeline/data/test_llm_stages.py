@@ -26,14 +26,14 @@ from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import model_files
 from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE, files_beside, files_of
-from batchinference.pipeline.runtimes.vllm.row_codec import ADAPTER, ERROR
-from batchinference.pipeline.runtimes.vllm.stages import (
+from batchinference.pipeline.runtimes.vllm_processor import (
     GuardedEngine,
     GuardedImages,
     Inlined,
     IsolatingStage,
     guarded,
 )
+from batchinference.pipeline.runtimes.vllm_row_codec import ADAPTER, ERROR
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.models import VllmModel

@@ -20,7 +20,7 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.input.readers import READERS
 from batchinference.pipeline.runtimes import RUNTIMES
-from batchinference.pipeline.runtimes.transformers.media import _resampled
+from batchinference.pipeline.runtimes.transformers.inputs import _resampled
 from support.documents.pages import ROOT
 
 EXTRAS = {name: value for name, value in vars(errors).items() if name.endswith("_EXTRA")}

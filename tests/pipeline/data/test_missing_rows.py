@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input.base import JobInput
-from batchinference.pipeline.input.readers.base import BadRow, Chunk, size_of, within
+from batchinference.pipeline.input import JobInput
+from batchinference.pipeline.input.readers import BadRow, Chunk, size_of, within
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from support.inputs.formats import CASES, Case, pictures, png

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import CHUNK_ROWS
+from batchinference.pipeline.input.readers import CHUNK_ROWS
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.tiers import examples
 

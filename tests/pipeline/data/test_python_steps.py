@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes.base import load_callable
+from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep

@@ -17,8 +17,8 @@ from PIL import Image
 from batchinference.pipeline.execution.block_codec import decode
 from batchinference.pipeline.execution.staged import RowSource
 from batchinference.pipeline.input.files import tasks_of
-from batchinference.pipeline.input.listing import InputFile
 from batchinference.pipeline.input.readers.whole_file import BinaryReader
+from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import (
     MAX_FILES,
     READ_STEP,

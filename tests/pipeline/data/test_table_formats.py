@@ -281,7 +281,7 @@ class TestSql:
 def test_missing_library_error_has_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_LIBRARIES", {"delta": "no_such_module"})
+    monkeypatch.setitem(tables.TABLES, "delta", ("DeltaLakeTable", "no_such_module"))
     with pytest.raises(BadOutput, match=r"pip install '\./jobs\[formats\]'"):
         open_job(tmp_path / "in", delta(tmp_path))
 

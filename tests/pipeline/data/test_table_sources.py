@@ -24,12 +24,10 @@ from sqlalchemy.pool import Pool
 
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input import sources
-from batchinference.pipeline.input.base import JobInput
+from batchinference.pipeline.input import JobInput, RowCount, sources
 from batchinference.pipeline.input.files import open_input
-from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.snapshot import digest
-from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.prepare import prepare
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse

@@ -18,7 +18,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.commit.table_commit import Fence, table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.output.tables.base import read_receipts, receipt
+from batchinference.pipeline.output.tables import read_receipts, receipt
 from batchinference.pipeline.storage.location import Location
 from support.jobs.table_writes import TableJob, in_order, open_job, run_job, table_of
 from support.outputs.tables import table_rows, write_fields

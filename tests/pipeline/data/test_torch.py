@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.base import Runtime
+from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device, device_of, torch_device
 from batchinference.spec.models import TorchModel
 

@@ -13,7 +13,7 @@ import torch
 import transformers
 from skimage import data
 
-from batchinference.pipeline.runtimes.transformers.media import frames_of, pictures, sounds, spread
+from batchinference.pipeline.runtimes.transformers.inputs import frames_of, pictures, sounds, spread
 from support.models.run_transformers import alike, loaded, objects, run
 
 Tiny = Callable[[str], str]

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.planning import SAMPLED_FILES
-from batchinference.pipeline.input.readers.base import FileStats
+from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.readers.numpy import NumpyReader
 from batchinference.pipeline.storage.location import Location
 from support.inputs.read_files import open_input, read_files

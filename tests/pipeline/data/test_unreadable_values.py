@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.arrow import rows_of, unreadable_rows
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.input.base import batch_of
+from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.csv import CsvWriter

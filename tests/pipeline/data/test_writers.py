@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import arrow
 from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
-from batchinference.pipeline.output import part_formats
-from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.output.writers import Writer, writer_for
+from batchinference.pipeline.output.writers import Writer, rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers import csv as csv_writer
+from batchinference.pipeline.output.writers import json as json_writer
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 from support.documents.parsed_write import write_of
 from support.tiers import examples
@@ -106,11 +106,12 @@ WRITES = {
 def test_files_are_read_back_for_a_rewrite_without_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(part_formats, "TEXT_BYTES", 10)
+    for module in (csv_writer, json_writer):
+        monkeypatch.setattr(module, "TEXT_BYTES", 10)
     table = everything().append_column('"a", b', [["", "null"]])
-    assert part_format_of(write_of("numpy")) is None
+    assert rewriting_writer_for(write_of("numpy")) is None
     for write in (write_of("json", compression="gzip"), write_of("csv", delimiter="\t")):
-        form, content = part_format_of(write), encoded(writer_for(write), table)
+        form, content = rewriting_writer_for(write), encoded(writer_for(write), table)
         assert form.write([form.read(content)]) == content, write.format
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.errors import TooManyErrors
-from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.job import check_errors
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.error_policy import ErrorPolicy

@@ -18,8 +18,8 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.output import input_order
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
-from batchinference.pipeline.output.part_formats import ParquetParts
 from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.spec.report import JobState
 from support.documents.parsed_write import write_of
@@ -112,7 +112,7 @@ def ordered(attempt: Attempt, *batches: RowBatch, **order: Any) -> list[list[int
         committer.put(batch, task)
     end, rows = close_attempt(attempt), RowOrder("row", **order)
     entries = rewritten(attempt, end.entries, rows)
-    assert ordered_rewrites(attempt, entries, ParquetParts("snappy"), rows)[0] == []
+    assert ordered_rewrites(attempt, entries, ParquetWriter("snappy"), rows)[0] == []
     attempt.put_unified(end.only(entries))
     attempt.remove_orphans(entries)
     after = attempt.load_committed()
@@ -126,7 +126,7 @@ def ordered(attempt: Attempt, *batches: RowBatch, **order: Any) -> list[list[int
 def rewritten(
     attempt: Attempt, entries: list[ManifestEntry], order: RowOrder
 ) -> list[ManifestEntry]:
-    tasks, others = ordered_rewrites(attempt, entries, ParquetParts("snappy"), order)
+    tasks, others = ordered_rewrites(attempt, entries, ParquetWriter("snappy"), order)
     return [*others, *(entry for task in tasks for entry in task())]
 
 
@@ -164,7 +164,7 @@ def test_files_that_are_in_order_are_not_rewritten(attempt: Attempt) -> None:
         committer.put(rows_at(task), task)
     entries = close_attempt(attempt).entries
     order = RowOrder("row", merges=False)
-    assert ordered_rewrites(attempt, entries, ParquetParts("snappy"), order) == ([], entries)
+    assert ordered_rewrites(attempt, entries, ParquetWriter("snappy"), order) == ([], entries)
 
 
 def part(*numbers: int, rows: int) -> RowBatch:

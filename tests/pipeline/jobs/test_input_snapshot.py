@@ -14,14 +14,14 @@ import pytest
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.snapshot import (
     NoNewFiles,
     ProcessedFiles,
     ResumedInput,
     digest,
-    read_snapshot_with_digest,
+    read_snapshot,
 )
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
@@ -127,14 +127,14 @@ class TestStored:
         return place
 
     def test_frozen_list_is_read_back(self, place: Location, source: Path) -> None:
-        stored = read_snapshot_with_digest(place, digest(place.read()), FROM_ENVIRONMENT)
+        stored = read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
         assert stored.table == snapshot_input([str(source)], []).table
         assert stored.uris == [str(source / name) for name in LINES]
 
     def test_limited_list_keeps_its_limit(self, place: Location, source: Path) -> None:
         limited = snapshot_input([str(source)], []).limited([4, 3], 12)
         place.write(limited.serialized())
-        stored = read_snapshot_with_digest(place, digest(place.read()), FROM_ENVIRONMENT)
+        stored = read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
         assert (stored.files(), stored.rows) == (limited.files(), 7)
 
     @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ class TestStored:
         with pytest.raises(
             BadOutput, match=r"input\.parquet' is missing, damaged or of another output"
         ):
-            read_snapshot_with_digest(place, digest(content), FROM_ENVIRONMENT)
+            read_snapshot(place, FROM_ENVIRONMENT, digest(content))
 
 
 def _other_list() -> bytes:

@@ -18,7 +18,7 @@ from batchinference.pipeline.errors import (
     ModelLoad,
 )
 from batchinference.pipeline.execution.executor import AttemptRun
-from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prepare
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step

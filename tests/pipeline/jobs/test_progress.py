@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.manifest import RowCounts
-from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report import Meter, duration
 from batchinference.spec.status import Progress
 

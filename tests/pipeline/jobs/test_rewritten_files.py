@@ -19,10 +19,9 @@ from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output import file_rewrites, part_formats
+from batchinference.pipeline.output import file_rewrites
 from batchinference.pipeline.output.file_rewrites import RewriteTask, fit_in_driver, rewrites
-from batchinference.pipeline.output.part_formats import ParquetParts, part_format_of
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers import parquet, rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage import arrow_files
@@ -42,7 +41,7 @@ from support.outputs.made import (
 )
 from support.outputs.rows import Row
 
-PARQUET = ParquetParts("snappy")
+PARQUET = ParquetWriter("snappy")
 
 
 def names(output: Path) -> set[str]:
@@ -171,7 +170,7 @@ class TestMerging:
             return read(self, file)
 
         monkeypatch.setattr(RewriteTask, "_table", measured)
-        monkeypatch.setattr(part_formats, "ROW_GROUP_BYTES", 4 << 20)
+        monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 4 << 20)
         batches = [good(0, row, table("x" * (4 << 20))) for row in range(20)]
         before = pa.total_allocated_bytes()
         self.merged(attempt, *batches)
@@ -263,7 +262,7 @@ def test_all_text_files_have_the_same_columns_in_one_order(
     other = pa.table({"c": [[1.5], None], "a": [2.5, None]})
     committer.put(good(0, 2, other), 0)
     committer.put(good(0, 0, pa.table({"a": [1, None], "b": ['x,\n"y"', ""]})), 1)
-    end, form = close_attempt(attempt), part_format_of(write)
+    end, form = close_attempt(attempt), rewriting_writer_for(write)
     mergeable = {file.name for entry in end.entries for file in entry.data} if merges else set()
     tasks, others = rewrites(attempt, end.entries, form, mergeable)
     entries = [*others, *(entry for task in tasks for entry in task())]

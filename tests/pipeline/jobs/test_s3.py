@@ -18,8 +18,8 @@ from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
-from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage import retry

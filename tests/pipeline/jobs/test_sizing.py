@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
-from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import (
     FILE_BYTES,
     FILE_ROWS,
@@ -25,7 +26,6 @@ from batchinference.pipeline.input.planning import (
     SAMPLED_FILES,
     SMALL_FILE_ROWS,
     TASK_BYTES,
-    RowCount,
     Sizing,
     count_rows,
     row_bytes,
@@ -33,6 +33,7 @@ from batchinference.pipeline.input.planning import (
     sizing_of,
 )
 from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import (
     ImageOptions,

@@ -12,7 +12,7 @@ import pytest
 from batchinference.pipeline.commit import attempt
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.table_commit import Fence
-from batchinference.pipeline.input.listing import paths_of
+from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines

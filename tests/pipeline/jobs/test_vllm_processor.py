@@ -10,13 +10,13 @@ import huggingface_hub.constants
 import pytest
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.vllm.processor import (
+from batchinference.pipeline.runtimes.vllm_processor import (
     IMAGES,
+    GuardedImages,
     NodeSelectors,
     RetryOptions,
     processor_of,
 )
-from batchinference.pipeline.runtimes.vllm.stages import GuardedImages
 from batchinference.plan.stages import Stage, stages_of
 from support.documents.minimal import Document
 from support.documents.parsed import steps_of

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.input.files import FileInput, open_files, parts_of
-from batchinference.pipeline.input.listing import InputFile, InputSnapshot
 from batchinference.pipeline.input.planning import SAMPLED_FILES, with_row_counts
-from batchinference.pipeline.input.readers.base import DivisibleReader
+from batchinference.pipeline.input.readers import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
+from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 from batchinference.spec.read import Read, ReadFiles
 

@@ -34,7 +34,7 @@ from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.staged import BlockStage, sink_for
 from batchinference.pipeline.execution.stop_signals import StopSignal
-from batchinference.pipeline.input.base import ReadRows
+from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun

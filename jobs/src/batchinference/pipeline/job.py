@@ -18,7 +18,7 @@ from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, To
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
-from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports

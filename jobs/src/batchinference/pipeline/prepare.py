@@ -38,20 +38,19 @@ from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
 from batchinference.pipeline.execution.executor import AttemptRun
-from batchinference.pipeline.input.base import NOTHING, JobInput
+from batchinference.pipeline.input import NOTHING, JobInput
 from batchinference.pipeline.input.files import open_input
-from batchinference.pipeline.input.listing import STATS
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
+    STATS,
     NoNewFiles,
     ProcessedFiles,
     ResumedInput,
     digest,
     read_snapshot,
-    read_snapshot_with_digest,
 )
-from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.tables import Table, table_of
+from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report import finished_report
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.model_files import check
@@ -103,7 +102,7 @@ def prepare(
         _check_may_start_over(spec, state)
         start = None
     count = source.count(start.ends if start else NOTHING)
-    merged = part_format_of(spec.write) is not None
+    merged = rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
@@ -177,7 +176,7 @@ def _earlier(
     if start is None:
         processed = [read_snapshot(place, storage) for place in target.processed]
         return ProcessedFiles(processed) if processed else None
-    frozen = read_snapshot_with_digest(layout.input, start.input, storage)
+    frozen = read_snapshot(layout.input, storage, start.input)
     return ResumedInput(frozen, lambda rows_each: start.missing_rows(len(frozen), rows_each))
 
 

@@ -142,7 +142,7 @@ def _refuse_prepared(index: Index, embed: Step) -> None:
 
 
 def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
-    from batchinference.pipeline.input.readers.base import BadRow
+    from batchinference.pipeline.input.readers import BadRow
     from batchinference.pipeline.input.readers.whole_file import ImageReader
 
     given = spec.read.options
@@ -161,7 +161,7 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
 
 def _embed(step: Step, query: pa.Table) -> np.ndarray:
     from batchinference.pipeline.arrow import tensors_to_lists
-    from batchinference.pipeline.steps.base import TransformResult
+    from batchinference.pipeline.steps import TransformResult
     from batchinference.pipeline.steps.model import ModelTransform
 
     transform = ModelTransform(step, device_of(cpus=os.cpu_count() or 1, gpus=0))

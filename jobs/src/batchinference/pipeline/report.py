@@ -16,7 +16,7 @@ from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.planning import RowCount
+from batchinference.pipeline.input import RowCount
 from batchinference.spec.report import JobState, Memory, Report, StepTimes
 from batchinference.spec.status import Counts, Progress
 

@@ -36,14 +36,13 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
-from batchinference.pipeline.input.base import JobInput, ReadRows
-from batchinference.pipeline.input.planning import RowCount, Sizing, row_bytes
+from batchinference.pipeline.input import JobInput, ReadRows, RowCount
+from batchinference.pipeline.input.planning import Sizing, row_bytes
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
-from batchinference.pipeline.output.part_formats import part_format_of
 from batchinference.pipeline.output.tables import Table
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
@@ -141,7 +140,7 @@ class Executor:
         that each has rows for a window, and if output files are not merged."""
         read, count = self._spec.read, self._prepared.count
         texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
-        large = texts or part_format_of(self._spec.write) is None
+        large = texts or rewriting_writer_for(self._spec.write) is None
         if not large or count is None or read.options.override_num_blocks:
             return sizing.blocks
         at_once = all_cpus(self._plan) / self._plan.task_cpus
@@ -199,7 +198,7 @@ class Executor:
         spec says so. Otherwise, merge the small files that this run has written, unless the spec
         says how rows are divided. Return the new snapshot."""
         write, attempt = self._spec.write, self._prepared.attempt
-        form = part_format_of(write)
+        form = rewriting_writer_for(write)
         if form is None or not isinstance(write, WriteOrdered):
             return end
         divided = write.rows_per_file is not None or bool(write.partition_by)

@@ -39,7 +39,7 @@ from batchinference.pipeline.execution.text_windows import (
     longest_first,
     text_columns,
 )
-from batchinference.pipeline.input.base import ReadRows
+from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat import (
     has_flag,

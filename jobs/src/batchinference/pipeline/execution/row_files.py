@@ -15,11 +15,10 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import JobFailure, UnwritableValue
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.input.listing import paths_of
+from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
-from batchinference.pipeline.output.writers import Writer
-from batchinference.pipeline.output.writers.base import ValueWriter
+from batchinference.pipeline.output.writers import ValueWriter, Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
 from batchinference.pipeline.row_batch import RowBatch, numbers_of
 

@@ -35,7 +35,7 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import PeakMemory, peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import WindowLimits, computed_longest_first
-from batchinference.pipeline.input.base import ReadRows
+from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.writers import writer_for
@@ -241,7 +241,7 @@ def sink_for(
 
 def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) -> Dataset:
     from batchinference.pipeline.execution.vllm_stage import add_llm
-    from batchinference.pipeline.runtimes.vllm.processor import NodeSelectors, RetryOptions
+    from batchinference.pipeline.runtimes.vllm_processor import NodeSelectors, RetryOptions
 
     engine = selector(plan, plan.group_of(stage)) if plan.groups else None
     nodes = NodeSelectors(engine, selector(plan, CPU_GROUP))

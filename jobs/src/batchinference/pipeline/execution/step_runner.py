@@ -22,12 +22,11 @@ from batchinference.pipeline.error_attribution import (
 from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.task_notes import StepTime
-from batchinference.pipeline.input.listing import paths_of
+from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
-from batchinference.pipeline.steps import load_step
-from batchinference.pipeline.steps.base import Transform, TransformResult, checked
+from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step

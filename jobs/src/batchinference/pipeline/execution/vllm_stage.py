@@ -15,18 +15,18 @@ from batchinference.pipeline.execution.block_codec import decode, encode, has_da
 from batchinference.pipeline.execution.control import INTO
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.ray_compat import HighMemoryIssueDetector
-from batchinference.pipeline.runtimes.vllm.processor import (
+from batchinference.pipeline.runtimes.vllm_processor import (
     NodeSelectors,
     RetryOptions,
     processor_of,
 )
-from batchinference.pipeline.runtimes.vllm.row_codec import (
+from batchinference.pipeline.runtimes.vllm_row_codec import (
     decode_rows,
     encode_rows,
     requests_of,
     with_results,
 )
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps import TransformResult
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.models import VllmModel

@@ -1,1 +1,106 @@
-"""The input of a job: files and tables, split into read tasks."""
+"""The interface of a job's input, which is the same for files and tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import unreadable_rows
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.row_batch import MissingRows, RowBatch, merged
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.reserved import OWN_PREFIX
+
+NOTHING: Mapping[int, int] = MappingProxyType({})
+ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
+"""Yields batches of rows. The end of each part follows its last row, unless the number of rows per
+part is known (`JobInput.rows_each`)."""
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """The number of rows of the input, and whether it is an estimate."""
+
+    rows: int
+    estimated: bool
+
+
+class JobInput(Protocol):
+    """An input that does not change while the job runs: numbered parts that contain rows.
+
+    The id of a row consists of the number of its part and its position in the part."""
+
+    def __len__(self) -> int:
+        """Return the number of parts."""
+
+    @property
+    def size(self) -> int:
+        """The approximate number of bytes to read; 0 if unknown."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a part yields the same rows in the same order each time it is read."""
+
+    @property
+    def rows_each(self) -> int | None:
+        """The number of rows of every part, if it is known before reading; else None."""
+
+    @property
+    def divisible(self) -> bool:
+        """Whether the rows can be divided evenly among any number of read tasks."""
+
+    def columns(self) -> list[str] | None:
+        """Return the columns of the rows; None if they are unknown until the rows are read."""
+
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+        """Return the number of rows, counted or estimated; None if unknown. `ends` maps the number
+        of a part to its number of rows, for the parts where this is known."""
+
+    def share(self, gaps: MissingRows | None) -> float:
+        """Return the fraction of the input (0 to 1) that must be read to get the rows in `gaps`;
+        None stands for all rows."""
+
+    def serialized(self) -> bytes:
+        """Return a Parquet file whose column `path` identifies each part."""
+
+    def below(self, place: Location) -> str | None:
+        """Return an input path that is inside the directory `place`; None if there is none."""
+
+    def continues(self, before: str) -> bool:
+        """Return whether the rows have the same ids as in the input with the digest `before`."""
+
+    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
+        """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
+        are the rows to read, for a repeatable input only; None stands for all rows."""
+
+
+def check_names(names: list[str], place: str) -> None:
+    """Raise BadInput for duplicate column names and for names with the reserved prefix."""
+    for name, times in Counter(names).items():
+        if name.startswith(OWN_PREFIX):
+            raise BadInput(
+                f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
+            )
+        if times > 1:
+            raise BadInput(f"{place} has two columns '{name}'")
+
+
+def batch_of(table: pa.Table, ids: np.ndarray) -> RowBatch:
+    """Return rows as they were read. Rows with unreadable values are failed rows."""
+    errors = unreadable_rows(table)
+    if not errors:
+        return RowBatch.read(table, ids)
+    readable = np.ones(len(ids), dtype=bool)
+    readable[list(errors)] = False
+    rows_of: dict[str, list[int]] = {}
+    for row, error in sorted(errors.items()):
+        rows_of.setdefault(str(error), []).append(row)
+    good = RowBatch.read(table.filter(pa.array(readable)), ids[readable])
+    failed = (RowBatch.unreadable(ids[rows], errors[rows[0]]) for rows in rows_of.values())
+    return merged([good, *failed])

@@ -11,30 +11,33 @@ from functools import partial
 
 import pyarrow.compute as pc
 
-from batchinference.pipeline.input.base import NOTHING, JobInput, ReadRows
-from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
-from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import (
     SAMPLED_FILES,
-    RowCount,
     count_rows,
     counted_files,
     prepare_reader,
     sample,
     with_row_counts,
 )
-from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import (
+from batchinference.pipeline.input.readers import (
     BadRow,
     DivisibleReader,
     FileStats,
     Reader,
     first,
+    reader_for,
     size_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import ProcessedFiles, ResumedInput
+from batchinference.pipeline.input.scan import FileRows, PathColumns
+from batchinference.pipeline.input.snapshot import (
+    InputFile,
+    InputSnapshot,
+    ProcessedFiles,
+    ResumedInput,
+)
 from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from batchinference.pipeline.input.listing import InputFile, InputSnapshot
-from batchinference.pipeline.input.readers.base import FileStats, Reader, StatsReader, blamed
+from batchinference.pipeline.input import JobInput, RowCount
+from batchinference.pipeline.input.readers import FileStats, Reader, StatsReader, blamed
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
 
@@ -39,14 +40,6 @@ COUNT_THREADS, STATS_THREADS = 16, 32
 
 
 @dataclass(frozen=True)
-class RowCount:
-    """The number of rows of the input, and whether it is an estimate."""
-
-    rows: int
-    estimated: bool
-
-
-@dataclass(frozen=True)
 class Sizing:
     """The planned sizes of a job. `blocks` is the number of blocks requested from the read tasks.
 
@@ -62,16 +55,7 @@ class Sizing:
         return Sizing(tasks, blocks, self.rows_per_file)
 
 
-class Measured(Protocol):
-    """An input with a number of parts and a size in bytes."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-
-def sizing_of(given: Measured, read: Read, count: RowCount | None, *, merged: bool) -> Sizing:
+def sizing_of(given: JobInput, read: Read, count: RowCount | None, *, merged: bool) -> Sizing:
     """Return the sizing for an input. `count` is None if the number of rows is unknown. `merged`
     says whether small output files are merged at the end of the job."""
     files, size = len(given), given.size
@@ -157,20 +141,15 @@ def _estimates(
     """Return the estimated number of rows of files, by file number. A damaged file has one row."""
 
     def estimate(file: InputFile) -> int | None:
-        return with_retries(lambda: rows_in(reader, frozen.address(file), file.size))
+        try:
+            return with_retries(lambda: reader.rows_in(frozen.address(file), file.size))
+        except Exception as error:  # noqa: BLE001 - see blamed
+            blamed(error)
+            return 1  # it becomes a failed row when it is read
 
     with ThreadPoolExecutor(COUNT_THREADS) as pool:
         counts = pool.map(estimate, files)
         return {file.number: rows for file, rows in zip(files, counts, strict=True)}
-
-
-def rows_in(reader: Reader, file: Location, size: int) -> int | None:
-    """Return the number of rows of a file, or None if unknown. A damaged file counts as 1 row."""
-    try:
-        return reader.rows_in(file, size)
-    except Exception as error:  # noqa: BLE001 - see blamed
-        blamed(error)
-        return 1  # it becomes a failed row when it is read
 
 
 def sample(files: list[InputFile], most: int = SAMPLED_FILES) -> list[InputFile]:

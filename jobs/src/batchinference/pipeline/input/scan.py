@@ -1,20 +1,23 @@
-"""Reads files as batches of rows. Files that are one row each are fetched ahead, in groups."""
+"""Reads files as batches of rows, with columns whose values come from the paths of the files.
+
+Files that are one row each are fetched ahead, in groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
+import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file, is_storage_error
-from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.base import batch_of, check_names
-from batchinference.pipeline.input.listing import InputFile
-from batchinference.pipeline.input.path_columns import PathColumns
-from batchinference.pipeline.input.readers.base import (
+from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input import batch_of, check_names
+from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
     DivisibleReader,
@@ -25,10 +28,83 @@ from batchinference.pipeline.input.readers.base import (
     within,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
+from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import beside_limits
 from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
+
+if TYPE_CHECKING:
+    from batchinference.spec.read import FileOptions
+
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+"""The value that Hive writes in a path for null."""
+
+
+@dataclass(frozen=True)
+class PathColumns:
+    """The columns to add: `path` itself, and one for each `key=value` part of the path."""
+
+    include_path: bool = False
+    keys: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, options: FileOptions, paths: list[str]) -> PathColumns:
+        """Return the columns for files at these paths.
+
+        Raises BadInput if the `key=value` parts are missing or differ between the paths, or if a
+        key is named `path` and `path` is added too."""
+        keys: tuple[str, ...] = ()
+        if options.partitioning and paths:
+            keys = tuple(_keys_of(paths[0]))
+            if not keys:
+                raise BadInput(
+                    f"read.options.partitioning: {paths[0]} has no part such as 'class=cat/'"
+                )
+            for path in paths:
+                if tuple(_keys_of(path)) != keys:
+                    raise BadInput(
+                        f"read.options.partitioning: {path} does not have the parts "
+                        f"{', '.join(keys)}, as {paths[0]} has"
+                    )
+        columns = cls(options.include_paths, keys)
+        if columns.include_path and "path" in keys:
+            raise BadInput(_clash("path", paths[0], "include_paths"))
+        return columns
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.keys, *(["path"] if self.include_path else [])]
+
+    def check(self, names: list[str], uri: str) -> None:
+        """Raise BadInput if a file has a column with the name of one of these columns."""
+        for name in self.names:
+            if name in names:
+                option = "partitioning" if name in self.keys else "include_paths"
+                raise BadInput(_clash(name, uri, option))
+
+    def added_to(self, table: pa.Table, uris: list[str]) -> pa.Table:
+        """Return rows with these columns added. `uris` has the file of all rows, or of each row.
+        Raises BadInput as `check` does."""
+        self.check(table.column_names, uris[0])
+        values = [{**_keys_of(uri), "path": uri} for uri in uris]
+        for name in self.names:
+            column = pa.array([one[name] for one in values], pa.string())
+            if len(uris) == 1:
+                column = pa.repeat(column[0], table.num_rows)
+            table = table.append_column(name, column)
+        return table
+
+
+def _keys_of(path: str) -> dict[str, str | None]:
+    """Return the `key=value` parts of the directories in a path; None for a null value."""
+    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in pairs}
+
+
+def _clash(name: str, uri: str, option: str) -> str:
+    return f"{uri} has a column '{name}' of its own. Remove read.options.{option}"
+
 
 Item = TypeVar("Item")
 
@@ -36,7 +112,6 @@ FETCH_THREADS = 8
 """Files that a task fetches concurrently while it decodes earlier files on its one CPU."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
 """Maximum number of files per table, and the stored or decoded bytes that complete a table."""
-Content: TypeAlias = bytes | BadRow
 
 
 @dataclass(frozen=True)
@@ -52,7 +127,7 @@ class FileRows:
 
         If files can have several rows, the end of each file follows its last row."""
         if isinstance(self.reader, WholeFileReader):
-            yield from _whole_files(self.root, self.reader, self.path_columns, files)
+            yield from self._whole_files(self.reader, files)
             return
         for file in files:
             yield from self._batches(file)
@@ -82,7 +157,11 @@ class FileRows:
                 return
             except Exception as error:
                 if is_storage_error(error):
-                    _bear(patience, error, self.root.at(file.path))
+                    try:
+                        patience.wait_or_raise(error)
+                    except OSError:
+                        uri = self.root.at(file.path).uri
+                        raise JobFailure(f"{uri} cannot be read: {error}") from error
                     continue
                 if not (isinstance(error, OSError) or is_about_the_file(error)):
                     raise
@@ -103,68 +182,63 @@ class FileRows:
             return RowBatch.unreadable(ids, chunk.error)
         uri = self.root.at(file.path).uri
         check_names(chunk.column_names, uri)
-        return batch_of(self.path_columns.added_to(chunk, uri), ids)
+        return batch_of(self.path_columns.added_to(chunk, [uri]), ids)
+
+    def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
+        """Yield the rows of files that are one row each, without ends of files.
+
+        Raises JobFailure if a file cannot be fetched because of a storage error."""
+        pool = ThreadPoolExecutor(FETCH_THREADS)
+        try:
+            begun = (
+                (group, [pool.submit(_fetched, reader, self.root.at(one.path)) for one in group])
+                for group in _grouped(files, lambda file: file.size)
+            )
+            for group, fetching in _prefetched(begun):
+                fetched = (_decoded(reader, content.result()) for content in fetching)
+                # files may be much larger when they are decoded
+                for decoded in _grouped(zip(group, fetched, strict=True), _decoded_bytes):
+                    yield self._whole_file_batch(reader, decoded)
+        finally:
+            pool.shutdown(cancel_futures=True)  # a task that stops fetches no further files
+
+    def _whole_file_batch(
+        self, reader: WholeFileReader, decoded: list[tuple[InputFile, Any | BadRow]]
+    ) -> RowBatch:
+        batches = [
+            RowBatch.unreadable(consecutive_ids(file.number, 0, 1), one.error)
+            for file, one in decoded
+            if isinstance(one, BadRow)
+        ]
+        good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
+        if good:
+            table = reader.table([one for _, one in good])
+            uris = [self.root.at(file.path).uri for file, _ in good]
+            ids = np.array([pack_id(file.number, 0) for file, _ in good], dtype=np.int64)
+            batches.append(batch_of(self.path_columns.added_to(table, uris), ids))
+        return merged(batches)
 
 
-def _bear(patience: RetryBudget, error: OSError, address: Location) -> None:
-    try:
-        patience.wait_or_raise(error)
-    except OSError:
-        raise JobFailure(f"{address.uri} cannot be read: {error}") from error
-
-
-def _whole_files(
-    root: Location, reader: WholeFileReader, path_columns: PathColumns, files: list[InputFile]
-) -> Iterator[RowBatch]:
-    """Yield the rows of these files, without ends of files, because each file is one row.
-
-    Raises JobFailure if a file cannot be fetched because of a storage error, which is not an error
-    of the file itself.
-    """
-    pool = ThreadPoolExecutor(FETCH_THREADS)
-    try:
-        begun = (
-            (group, [pool.submit(_fetched, reader, root.at(file.path)) for file in group])
-            for group in _groups(files)
-        )
-        for group, fetching in _prefetched(begun):
-            fetched = (_decoded(reader, content.result()) for content in fetching)
-            for decoded in _parts(zip(group, fetched, strict=True)):
-                yield _whole_file_batch(root, reader, path_columns, decoded)
-    finally:
-        pool.shutdown(cancel_futures=True)  # a task that stops fetches no further files
-
-
-def _groups(files: list[InputFile]) -> Iterator[list[InputFile]]:
-    group: list[InputFile] = []
-    for file in files:
-        group.append(file)
-        if len(group) == GROUP_FILES or sum(one.size for one in group) >= GROUP_BYTES:
+def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield groups of up to GROUP_FILES items, which end when they have GROUP_BYTES bytes."""
+    group: list[Item] = []
+    size = 0
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if len(group) == GROUP_FILES or size >= GROUP_BYTES:
             yield group
-            group = []
+            group, size = [], 0
     if group:
         yield group
 
 
-def _parts(decoded: Iterable[tuple[InputFile, Any]]) -> Iterator[list[tuple[InputFile, Any]]]:
-    """Yield the files of a group in smaller groups if they are much larger when decoded."""
-    part, size = [], 0
-    for file, one in decoded:
-        part.append((file, one))
-        size += _bytes_of(one)
-        if size >= GROUP_BYTES:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
-
-
-def _bytes_of(decoded: Any) -> int:
-    values = decoded if isinstance(decoded, tuple) else (decoded,)
+def _decoded_bytes(item: tuple[InputFile, Any]) -> int:
+    values = item[1] if isinstance(item[1], tuple) else (item[1],)
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _fetched(reader: WholeFileReader, file: Location) -> Content:
+def _fetched(reader: WholeFileReader, file: Location) -> bytes | BadRow:
     try:
         return beside_limits(lambda: reader.fetch(file))
     except (OSError, MemoryError) as error:
@@ -173,28 +247,8 @@ def _fetched(reader: WholeFileReader, file: Location) -> Content:
         return BadRow(error)
 
 
-def _decoded(reader: WholeFileReader, content: Content) -> Any | BadRow:
+def _decoded(reader: WholeFileReader, content: bytes | BadRow) -> Any | BadRow:
     return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
-
-
-def _whole_file_batch(
-    root: Location,
-    reader: WholeFileReader,
-    path_columns: PathColumns,
-    decoded: list[tuple[InputFile, Any | BadRow]],
-) -> RowBatch:
-    batches = [
-        RowBatch.unreadable(consecutive_ids(file.number, 0, 1), one.error)
-        for file, one in decoded
-        if isinstance(one, BadRow)
-    ]
-    good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
-    if good:
-        table = reader.table([one for _, one in good])
-        table = path_columns.added_to_each(table, [root.at(file.path).uri for file, _ in good])
-        ids = np.array([pack_id(file.number, 0) for file, _ in good], dtype=np.int64)
-        batches.append(batch_of(table, ids))
-    return merged(batches)
 
 
 def _prefetched(pieces: Iterable[Item]) -> Iterator[Item]:

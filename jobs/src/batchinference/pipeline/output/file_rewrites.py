@@ -25,7 +25,9 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import renamed_part
 from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, total
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.part_formats import TEXT, ParquetParts, PartFormat
+from batchinference.pipeline.output.writers import RewritingWriter
+from batchinference.pipeline.output.writers.json import TEXT
+from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.schema import unify_field
 from batchinference.pipeline.storage.arrow_files import parquet_schema
 from batchinference.pipeline.storage.location import Location
@@ -48,7 +50,9 @@ class OutputSchema:
     typed: bool
 
     @classmethod
-    def of(cls, place: Location, entries: list[ManifestEntry], form: PartFormat) -> OutputSchema:
+    def of(
+        cls, place: Location, entries: list[ManifestEntry], form: RewritingWriter
+    ) -> OutputSchema:
         """Return the schema that can hold the rows of all entries. The order of the columns is that
         of the first file that has them, in the order of the input."""
         ordered = sorted(entries, key=lambda entry: entry.row_ranges)
@@ -93,7 +97,7 @@ class Rewrite(ABC):
     attempt: Attempt
     entries: list[ManifestEntry]
     schema: OutputSchema
-    form: PartFormat
+    form: RewritingWriter
 
     @property
     def size(self) -> int:
@@ -207,7 +211,7 @@ def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFil
     files = [entry.errors for entry in entries if entry.errors]
     if not files:
         return None
-    form = ParquetParts("snappy")
+    form = ParquetWriter("snappy")
     content = form.write(form.read(_own(place, file)) for file in files)
     return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
 
@@ -221,7 +225,7 @@ def fit_in_driver(tasks: Sequence[Rewrite]) -> bool:
 def rewrites(
     attempt: Attempt,
     entries: list[ManifestEntry],
-    form: PartFormat,
+    form: RewritingWriter,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
     """Return the required rewrites, and the other entries. Columns without a common type are not

@@ -28,7 +28,7 @@ from batchinference.pipeline.output.file_rewrites import (
     merged_errors,
     put_rewritten,
 )
-from batchinference.pipeline.output.part_formats import PartFormat
+from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.row_batch import ROW_BITS, pack_id, unpack_ids
 from batchinference.pipeline.storage.location import base_name
 
@@ -49,7 +49,7 @@ class RowOrder:
 
 
 def ordered_rewrites(
-    attempt: Attempt, entries: list[ManifestEntry], form: PartFormat, order: RowOrder
+    attempt: Attempt, entries: list[ManifestEntry], form: RewritingWriter, order: RowOrder
 ) -> tuple[list[OrderTask], list[ManifestEntry]]:
     """Return the required rewrites, and the other entries. There are no rewrites if the files are
     in order already."""

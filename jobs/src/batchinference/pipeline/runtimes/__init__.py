@@ -1,11 +1,15 @@
-"""Model runtimes. Each module has a class that loads a model and runs it on batches."""
+"""Model runtimes: their interface, and a module for each, which loads and runs a model."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+import numpy as np
 
 from batchinference.pipeline.errors import (
     PIPELINE_EXTRA,
@@ -14,11 +18,130 @@ from batchinference.pipeline.errors import (
     ModelLoad,
     require_package,
 )
-from batchinference.pipeline.runtimes.base import Runtime
 from batchinference.pipeline.runtimes.device import Device
 
 if TYPE_CHECKING:
     from batchinference.spec.models import Model
+
+_Model = TypeVar("_Model")
+Batch = dict[str, np.ndarray]
+
+
+class Runtime(Protocol):
+    """A loaded model."""
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
+        """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
+
+        `inputs` maps the model's input names to arrays of shape rows x the column's own shape.
+        A runtime that detects errors per row returns a list instead. In this list, an exception
+        replaces the result of a failed row. If the call itself raises, the batch is split in
+        halves and run again to find the row that causes the error.
+        """
+
+
+def numbers(name: str, values: np.ndarray) -> np.ndarray:
+    """Return the values of an input as one numeric array of shape rows x any shape.
+
+    Raises TypeError if the rows have different shapes or are not numbers.
+    """
+    values = _stacked(values)
+    if values.dtype.kind not in "biufc":
+        raise TypeError(
+            f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
+            "numbers of one shape"
+        )
+    return values
+
+
+def _stacked(values: np.ndarray) -> np.ndarray:
+    """Return rows of equal shape, nested to any depth, as one array; other values unchanged."""
+    if values.dtype != object:
+        return values
+    rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
+    return np.stack(rows) if len({np.shape(row) for row in rows}) == 1 else values
+
+
+def in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, rows: int | None) -> np.ndarray:
+    """Run a model on a batch in parts of `rows` rows and return the results for all rows.
+
+    `rows` is the fixed batch size of the model; None if it accepts any batch size. The last part
+    is padded to `rows` with copies of the last row.
+    """
+    if rows is None:
+        return run(inputs)
+    count = len(next(iter(inputs.values())))
+    parts = []
+    for start in range(0, count, rows):
+        taken = np.minimum(np.arange(start, start + rows), count - 1)
+        parts.append(run({name: values[taken] for name, values in inputs.items()}))
+    return np.concatenate(parts)[:count]
+
+
+def check_image(image: Any) -> None:
+    """Raise TypeError unless the value is an image of height x width x 3, uint8."""
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"expected an image, got {type(image).__name__}")
+    if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8:
+        raise TypeError(
+            f"expected an image of height x width x 3, uint8, got {image.shape}, {image.dtype}: "
+            "options.mode: RGB makes the reader give such images"
+        )
+
+
+def chosen(output: Any, name: str | None) -> Any:
+    """Return one output of a model: `name` is a key of a dict or a position in a list or tuple.
+
+    Any other value is the only output and is returned as is. Raises ModelLoad if the model has no
+    output `name`, or if it has several outputs and `name` is None.
+    """
+    if isinstance(output, Mapping):
+        outputs = {str(key): value for key, value in output.items()}
+    elif isinstance(output, list | tuple):
+        outputs = {str(position): value for position, value in enumerate(output)}
+    else:
+        return output
+    return outputs[output_name(outputs, name)]
+
+
+def output_name(outputs: Iterable[str], wanted: str | None) -> str:
+    """Return the wanted output, or the only one. Raises ModelLoad if there is no such output."""
+    names = list(outputs)
+    if wanted is None and len(names) == 1:
+        return names[0]
+    if wanted is None or wanted not in names:
+        problem = "the model has several outputs" if wanted is None else f"no output '{wanted}'"
+        raise ModelLoad(f"outputName: {problem}. Name one of {', '.join(names)}")
+    return wanted
+
+
+def check_input_names(model: Iterable[str], given: Iterable[str]) -> None:
+    """Raise ModelLoad if the names of the inputs are not those of the model."""
+    if set(model) != set(given):
+        takes, names = (", ".join(sorted(each)) for each in (model, given))
+        raise ModelLoad(f"inputs: the model takes {takes}, not {names}. Use the model's names")
+
+
+def load_callable(path: str) -> Any:
+    """Return the object at `module:name`. Raises ModelLoad if it cannot be loaded."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        return reduce(getattr, name.split("."), module)
+    except Exception as error:  # importing a module can raise any error
+        raise ModelLoad(
+            f"cannot load '{path}': {type(error).__name__}: {error}. The module must be in "
+            "the directory of the job's file, be installed, or be in the image"
+        ) from error
+
+
+def model_of_factory(factory: str, arguments: Mapping[str, Any], kind: type[_Model]) -> _Model:
+    """Return what the user's function returns. Raises ModelLoad if it is not of this kind."""
+    made = load_callable(factory)(**arguments)
+    if not isinstance(made, kind):
+        wanted = f"{kind.__module__.partition('.')[0]} {kind.__name__}"
+        raise ModelLoad(f"factory: '{factory}' returned {type(made).__name__}. Return a {wanted}")
+    return made
 
 
 @dataclass(frozen=True)
@@ -36,7 +159,7 @@ class Entry:
 
 
 RUNTIMES = {
-    "http": Entry("http.client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
+    "http": Entry("http_client", "HttpRuntime", "aiohttp", RUNTIMES_EXTRA, checks=True),
     "keras": Entry("keras", "KerasRuntime", "keras", RUNTIMES_EXTRA, checks=True),
     "onnx": Entry("onnx", "OnnxRuntime", "onnxruntime", RUNTIMES_EXTRA),
     "sentenceTransformers": Entry(
@@ -50,7 +173,7 @@ RUNTIMES = {
         "torchvision", "TorchvisionRuntime", "torchvision", VISION_EXTRA, checks=True
     ),
     "transformers": Entry("transformers", "load_transformers", "transformers", PIPELINE_EXTRA),
-    # not one class in one actor, but several Ray Data operators: see runtimes/vllm
+    # not one class in one actor, but several Ray Data operators: see vllm_processor
     "vllm": Entry("", "", "vllm", "ray[llm]"),
 }
 """Maps runtime names in the specification to runtimes. A module is imported when it is needed."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
 """Environment variable for clusters with simulated GPUs: GPU replicas compute on the CPU."""
 _BACKENDS = {"npu": "torch_npu"}
+"""The PyTorch plugin for each kind of device that PyTorch does not support natively."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,7 @@ def device_of(
     return Device(threads=threads)
 
 
-def load_backend(kind: str) -> None:
-    """Import the PyTorch plugin for a kind of device that PyTorch does not support natively. Raises
-    ModelLoad if the plugin cannot be imported."""
-    module = _BACKENDS.get(kind)
-    if module is None:
-        return
+def _load_backend(kind: str, module: str) -> None:
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -106,7 +102,8 @@ def torch_device(device: Device) -> torch.device:
     if device.kind == "cpu":
         torch.set_num_threads(device.threads)
         return torch.device("cpu")
-    load_backend(device.kind)
+    if device.kind in _BACKENDS:
+        _load_backend(device.kind, _BACKENDS[device.kind])
     try:
         return torch.device(device.name)
     except RuntimeError:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchinference.pipeline.errors import ModelLoad, require_package
-from batchinference.pipeline.runtimes.base import (
+from batchinference.pipeline.runtimes import (
     check_input_names,
     chosen,
     model_of_factory,

@@ -128,7 +128,7 @@ def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
     files = [info for info in files if not any(fnmatch(info.path, one) for one in without)]
     if not files:
         raise ModelLoad(f"model '{source.uri}' not found: nothing there")
-    listing = [(info.path, info.size, str(info.mtime)) for info in sorted(files, key=_path)]
+    listing = sorted((info.path, info.size, str(info.mtime)) for info in files)
     found = (source.scheme, source.storage.endpoint, listing)
     name = hashlib.sha256(repr(found).encode()).hexdigest()[:16]
     target = cache_directory() / "models" / name
@@ -138,10 +138,6 @@ def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
             _download(source, [path for path, _, _ in listing], target)
     only = target / Path(source.path).name
     return only if source.info().is_file else target
-
-
-def _path(info: object) -> str:
-    return str(getattr(info, "path", ""))
 
 
 def _download(source: Location, paths: list[str], target: Path) -> None:

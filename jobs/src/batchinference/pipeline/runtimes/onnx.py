@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.base import (
+from batchinference.pipeline.runtimes import (
     check_input_names,
     in_parts,
     numbers,

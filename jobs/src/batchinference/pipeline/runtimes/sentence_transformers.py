@@ -11,7 +11,7 @@ from PIL import Image
 from sentence_transformers import SentenceTransformer
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.base import check_image
+from batchinference.pipeline.runtimes import check_image
 from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import resolve
 from batchinference.spec.models import SentenceTransformersModel

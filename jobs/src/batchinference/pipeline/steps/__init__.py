@@ -1,15 +1,73 @@
-"""The kinds of steps, one module per kind."""
+"""The interface of a step, and the kinds of steps, one module per kind."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, cast
 
-from batchinference.pipeline.steps.base import Transform, TransformResult
+import numpy as np
+import pyarrow as pa
+
+from batchinference.pipeline.arrow import unreadable_rows
 
 if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
     from batchinference.spec.steps import Step
+
+
+@dataclass(frozen=True)
+class TransformResult:
+    """The result of a batch if not every row became exactly one row.
+
+    `parents` holds, for each row of `table`, the index of the batch row that it was made from, in
+    ascending order (int64). `failed` maps the index of each failed batch row to its error. All
+    other batch rows that are not in `parents` are filtered rows.
+
+    `rows` is the number of rows of the batch that the result is of, if the step left the others for
+    its next call; None for the whole batch. A step does so if its results become large.
+    """
+
+    table: pa.Table
+    parents: np.ndarray
+    failed: Mapping[int, Exception] = field(default_factory=dict)
+    rows: int | None = None
+
+
+def checked(result: pa.Table | TransformResult) -> pa.Table | TransformResult:
+    """Return a result without unreadable values: the rows that such rows were made from are failed
+    rows."""
+    table = result if isinstance(result, pa.Table) else result.table
+    if not (unreadable := unreadable_rows(table)):
+        return result
+    if isinstance(result, pa.Table):
+        result = TransformResult(table, np.arange(table.num_rows))
+    errors = {int(result.parents[row]): error for row, error in unreadable.items()}
+    good = ~np.isin(result.parents, list(errors))
+    left = table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows, so no types
+    failed = {**result.failed, **errors}
+    return replace(result, table=left, parents=result.parents[good], failed=failed)
+
+
+def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformResult:
+    """Return a result as that of the first `rows` rows of a batch."""
+    if isinstance(result, pa.Table):
+        result = TransformResult(result, np.arange(rows))
+    return replace(result, rows=rows)
+
+
+def all_failed(rows: int, error: Exception) -> TransformResult:
+    """Return a result without rows, because all rows of a batch fail with the same error."""
+    return TransformResult(pa.table({}), np.empty(0, np.int64), dict.fromkeys(range(rows), error))
+
+
+class Transform(Protocol):
+    """A step that transforms the user's columns. It returns a table if each row of the batch became
+    one row, in the same order; otherwise a TransformResult."""
+
+    def __call__(self, batch: pa.Table) -> pa.Table | TransformResult: ...
+
 
 _LOADERS = {
     "filter": ("relational", "Filter"),

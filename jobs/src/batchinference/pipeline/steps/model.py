@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns, to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
@@ -37,17 +35,11 @@ class ModelTransform:
                 f"step '{self._step}': the model returned {len(results)} results for a batch of "
                 f"{batch.num_rows}"
             )
-        failed = _errors(results)
-        if failed:
-            results = [result for row, result in enumerate(results) if row not in failed]
+        failed: dict[int, Exception] = {}
+        if isinstance(results, list):  # a runtime that detects errors per row
+            failed = {row: one for row, one in enumerate(results) if isinstance(one, Exception)}
+            results = [one for one in results if not isinstance(one, Exception)]
         return self._made.added(batch, {self._model.output: results}, failed)
-
-
-def _errors(results: Any) -> dict[int, Exception]:
-    """Return the errors of the rows that failed in the runtime, by row index."""
-    if not isinstance(results, list):
-        return {}
-    return {row: result for row, result in enumerate(results) if isinstance(result, Exception)}
 
 
 def _load(step: str, model: Model, device: Device) -> Runtime:

@@ -13,7 +13,7 @@ from batchinference.pipeline.arrow import require_columns, tensors_to_lists, wit
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
 from batchinference.pipeline.search.search import NOBODY, is_usable, lengths_of, matrix_of, search
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.nearest import SIMILARITY, Nearest
 

@@ -13,13 +13,11 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 from batchinference.pipeline.arrow import require_columns, to_batch, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import is_list
-from batchinference.pipeline.steps.base import TransformResult, all_failed
+from batchinference.pipeline.steps import TransformResult, all_failed
 from batchinference.pipeline.steps.expression import ColumnExpression, UnsuitableTypes
 
 if TYPE_CHECKING:
-    from batchinference.spec.steps import LabelFromPath
-if TYPE_CHECKING:
-    from batchinference.spec.steps import Explode
+    from batchinference.spec.steps import Explode, LabelFromPath
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import concat, to_column, with_column
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.schema import unify_types
-from batchinference.pipeline.steps.base import TransformResult
+from batchinference.pipeline.steps import TransformResult
 from batchinference.spec.reserved import OWN_PREFIX
 
 Misfits = dict[int, Exception]
@@ -117,7 +117,6 @@ def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedAr
 
 
 def check_reserved(step: str, column: object) -> None:
-    """Raise JobFailure if a column name is reserved for BatchInference."""
     if str(column).startswith(OWN_PREFIX):
         raise JobFailure(
             f"step '{step}' returned a column '{column}': names that begin with {OWN_PREFIX} are "

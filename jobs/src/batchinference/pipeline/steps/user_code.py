@@ -18,8 +18,8 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch
 from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes.base import load_callable
-from batchinference.pipeline.steps.base import Transform, TransformResult
+from batchinference.pipeline.runtimes import load_callable
+from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
 from batchinference.spec.python_step import DEVICE
 

@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.input.readers.numpy import NumpyReader
-from batchinference.pipeline.input.readers.tar import samples_of
+from batchinference.pipeline.input.readers.webdataset import samples_of
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries

@@ -17,20 +17,22 @@ from batchinference.pipeline.commit.retry_errors import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_shares
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.listing import InputFile, InputSnapshot, snapshot_input
-from batchinference.pipeline.input.path_columns import PathColumns
+from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import (
     SAMPLED_FILES,
     prepare_reader,
     sample,
     with_row_counts,
 )
-from batchinference.pipeline.input.readers import reader_for
-from batchinference.pipeline.input.readers.base import FileStats, Reader, size_of
+from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows
-from batchinference.pipeline.input.snapshot import read_snapshot_with_digest
+from batchinference.pipeline.input.scan import FileRows, PathColumns
+from batchinference.pipeline.input.snapshot import (
+    InputFile,
+    InputSnapshot,
+    read_snapshot,
+)
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
@@ -161,7 +163,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     Raises BadOutput if it cannot be determined what the input was, and BadInput or JobFailure if
     the input cannot be read."""
     place = work.layout.input
-    frozen = read_snapshot_with_digest(place, end.input, work.storage_of_input)
+    frozen = read_snapshot(place, work.storage_of_input, end.input)
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read

@@ -1,16 +1,174 @@
-"""One module a format: from the bytes of a file to tables of rows."""
+"""Readers, one module per file format: from the bytes of a file to tables of rows."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
+import pyarrow as pa
+
+from batchinference.pipeline.error_attribution import is_about_the_file, raise_storage_error
 from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
-from batchinference.pipeline.input.readers.base import Reader
+from batchinference.pipeline.row_batch import RowRange
+from batchinference.pipeline.storage import arrow_files
+from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
     from batchinference.spec.read import Read
+
+CHUNK_ROWS = arrow_files.CHUNK_ROWS
+"""Rows per table that a reader yields, if it can choose the number."""
+MAX_COLUMNS = arrow_files.MAX_COLUMNS
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """One failed row, or several consecutive ones, that cannot be decoded.
+
+    Only the number of rows and the error are known."""
+
+    error: Exception
+    rows: int = 1
+
+
+Chunk: TypeAlias = pa.Table | BadRow
+
+
+@dataclass(frozen=True)
+class FileStats:
+    """The statistics of a file.
+
+    `starts` are the rows at which reading can start without reading earlier rows; None for any row.
+    `schema` is known for the files that were inspected for their column types."""
+
+    rows: int
+    starts: list[int] | None = None
+    schema: pa.Schema | None = None
+
+
+class Reader(Protocol):
+    """Reads the files of one format. Readers are subclasses.
+
+    A storage error (OSError while opening or fetching) is raised, because it is not an error of a
+    row. Data that cannot be decoded becomes a BadRow at its position. The same file always yields
+    the same rows in the same order.
+    """
+
+    extensions: ClassVar[tuple[str, ...]]
+    """Extensions of the files to read from a directory; empty for all files."""
+    rows_exact: ClassVar[bool] = False
+    """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
+
+    def prepare(self, samples: list[Location]) -> None:
+        """Inspect a few files to find what holds for all of them, such as column types."""
+        return
+
+    def read(self, file: Location) -> Iterator[Chunk]:
+        """Yield the rows of a file, in order."""
+
+    def rows_in(self, file: Location, size: int) -> int | None:
+        """Return the number of rows in a file of `size` bytes, counted or estimated cheaply.
+
+        None if it is unknown."""
+
+    def columns(self) -> list[str] | None:
+        """Return the columns that `read` yields; None if they are unknown until then.
+
+        Call `prepare` first."""
+
+
+@runtime_checkable
+class StatsReader(Reader, Protocol):
+    """A reader of files that store their number of rows and their column types."""
+
+    def stats(self, file: Location, size: int) -> FileStats:
+        """Return the statistics of a file of `size` bytes, from its footer or header.
+
+        Raises an error if the file is damaged."""
+
+    def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Do the same as `prepare`, with the schemas of the samples by URI."""
+
+    def prepare(self, samples: list[Location]) -> None:
+        found = inspected(samples, lambda file: self.stats(file, file.info().size))
+        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
+
+
+@runtime_checkable
+class DivisibleReader(Reader, Protocol):
+    """A reader of files that several read tasks can share. `rows_in` is exact."""
+
+    def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
+        """Yield rows `start` up to, not including, `stop`. None stands for the end of the file."""
+
+
+def inspected(
+    files: Iterable[Location], inspect: Callable[[Location], Found]
+) -> Iterator[tuple[Location, Found]]:
+    """Yield each file with the result of `inspect`.
+
+    A damaged file is skipped here. It becomes a failed row when it is read."""
+    for file in files:
+        try:
+            found = inspect(file)
+        except Exception as error:  # noqa: BLE001 - see blamed
+            blamed(error)
+        else:
+            yield file, found
+
+
+def blamed(error: Exception) -> Exception:
+    """Return the error if the file caused it. Raises any other error, such as a storage error."""
+    raise_storage_error(error)
+    if not is_about_the_file(error):
+        raise error
+    return error
+
+
+def size_of(chunk: Chunk) -> int:
+    return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
+
+
+def part(chunk: Chunk, start: int, rows: int) -> Chunk:
+    """Return at most `rows` rows of a chunk, from row `start` of the chunk."""
+    if isinstance(chunk, BadRow):
+        return BadRow(chunk.error, min(rows, chunk.rows - start))
+    return chunk.slice(start, rows)
+
+
+def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
+    """Yield the parts of a chunk that are inside the row ranges `gaps`.
+
+    Each part comes with the number of rows before it in the chunk. If `gaps` is empty, the whole
+    chunk is yielded. `row` is the row number, in the file, of the first row of the chunk."""
+    if not gaps:
+        yield 0, chunk
+        return
+    size = size_of(chunk)
+    for first_row, after_row in gaps:
+        start = max(0, first_row - row)
+        stop = size if after_row is None else min(size, after_row - row)
+        if start < stop:
+            yield start, part(chunk, start, stop - start)
+
+
+def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the chunks without their first `rows` rows."""
+    for chunk in chunks:
+        size = size_of(chunk)
+        if rows < size:
+            yield part(chunk, rows, size)
+        rows = max(0, rows - size)
+
+
+def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yield the first `rows` rows of the chunks, without reading further chunks of the file."""
+    while rows > 0 and (chunk := next(chunks, None)) is not None:
+        yield part(chunk, 0, rows)
+        rows -= size_of(chunk)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pac
 
-from batchinference.pipeline.input.readers.base import (
+from batchinference.pipeline.input.readers import (
     MAX_COLUMNS,
     BadRow,
     Chunk,
+    Reader,
     after,
     inspected,
     size_of,
@@ -47,9 +48,8 @@ _QUOTED = re.compile(rb'"[^"]*(?:"|$)')
 _REST = "so the rest of the file cannot be read"
 
 
-class CsvReader:
+class CsvReader(Reader):
     extensions = packed_or_not("csv", "tsv")
-    rows_exact = False
 
     def __init__(self, options: CsvOptions) -> None:
         self._delimiter = options.delimiter
@@ -165,12 +165,11 @@ class CsvReader:
 
     def _typed(self, table: pa.Table) -> pa.Table:
         """Return a table of bytes cast to the inferred types. Raises ArrowInvalid."""
-        names = table.column_names
-        columns = [
-            _typed(column.cast(pa.string()), self._types.get(name, pa.string()))
-            for name, column in zip(names, table.columns, strict=True)
-        ]
-        return pa.table(columns, names)
+        columns = []
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            texts, kind = column.cast(pa.string()), self._types.get(name, pa.string())
+            columns.append(texts if pa.types.is_string(kind) else _with_nulls(texts).cast(kind))
+        return pa.table(columns, table.column_names)
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size)
@@ -286,12 +285,6 @@ def _checked_end(chunks: Iterator[Chunk], content: _Content) -> Iterator[Chunk]:
         yield BadRow(ValueError(f"a quote is opened but not closed, {_REST}"))
     elif last is not None:
         yield last
-
-
-def _typed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_string(kind):
-        return column
-    return _with_nulls(column).cast(kind)
 
 
 def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:

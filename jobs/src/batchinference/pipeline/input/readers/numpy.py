@@ -15,13 +15,13 @@ import pyarrow as pa
 from numpy.lib import format as npy
 
 from batchinference.pipeline.arrow import to_column
-from batchinference.pipeline.input.readers.base import (
+from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
     MAX_COLUMNS,
     BadRow,
     Chunk,
     FileStats,
-    inspected,
+    StatsReader,
 )
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
 from batchinference.pipeline.schema import shared_types, with_types
@@ -45,7 +45,7 @@ to GiB at once."""
 _DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
 
 
-class NumpyReader:
+class NumpyReader(StatsReader):
     extensions = ("npy", "npz")
     rows_exact = True
 
@@ -53,10 +53,6 @@ class NumpyReader:
         self._types: dict[str, pa.DataType] = {}
         self._columns: list[str] = []
         self._most = options.row_bytes
-
-    def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, lambda file: self.stats(file, 0))
-        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         names = (name for schema in schemas.values() for name in schema.names)

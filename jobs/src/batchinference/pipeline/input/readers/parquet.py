@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import (
+from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
     BadRow,
     Chunk,
+    DivisibleReader,
     FileStats,
+    StatsReader,
     blamed,
-    inspected,
 )
-from batchinference.pipeline.input.readers.base import after as after_rows
-from batchinference.pipeline.input.readers.base import first as first_rows
+from batchinference.pipeline.input.readers import after as after_rows
+from batchinference.pipeline.input.readers import first as first_rows
 from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import (
     check_footer,
@@ -37,7 +38,7 @@ TAIL_BYTES = 1 << 13
 """Bytes that are read from the end of a file first. Most footers fit into them."""
 
 
-class ParquetReader:
+class ParquetReader(StatsReader, DivisibleReader):
     extensions = ("parquet",)
     rows_exact = True
 
@@ -45,10 +46,6 @@ class ParquetReader:
         self._wanted = options.columns
         self._columns: list[str] | None = None
         self._types: dict[str, pa.DataType] = {}
-
-    def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, lambda file: self.stats(file, file.info().size))
-        self.use_schemas({sample.uri: stats.schema for sample, stats in found})
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         for uri, schema in list(schemas.items())[:1]:

@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar, cast
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.readers.base import BadRow
+from batchinference.pipeline.input.readers import BadRow
 from batchinference.pipeline.storage.location import Location
 
 BUFFER_BYTES = 4 << 20

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from batchinference.spec.read import TextOptions
 
 
-class TextReader:
+class TextReader(Reader):
     extensions = packed_or_not("txt", "text", "md", "rst", "log")
-    rows_exact = False
 
     def __init__(self, options: TextOptions) -> None:
         self._encoding = options.encoding
@@ -34,9 +33,6 @@ class TextReader:
             b"".decode(options.encoding)
         except (LookupError, ValueError):
             raise BadInput(f"read.options.encoding: unknown encoding '{self._encoding}'") from None
-
-    def prepare(self, samples: list[Location]) -> None:
-        """Do nothing: the schema is fixed."""
 
     def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most

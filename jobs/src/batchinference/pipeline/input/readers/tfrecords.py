@@ -26,7 +26,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers.base import MAX_COLUMNS, BadRow, Chunk, inspected
+from batchinference.pipeline.input.readers import MAX_COLUMNS, BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
     beginning,
     estimate,
@@ -79,9 +79,8 @@ VALUE_BYTES = 8
 _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 
 
-class TfrecordsReader:
+class TfrecordsReader(Reader):
     extensions = packed_or_not("tfrecords", "tfrecord")
-    rows_exact = False
 
     def __init__(self, options: TfrecordsOptions) -> None:
         self._lists = options.list_columns or []
@@ -148,12 +147,8 @@ def _row(features: dict[str, Feature], columns: dict[str, Column]) -> dict[str, 
 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, Column]) -> pa.Table:
-    if not rows:
-        return pa.table({})
-    arrays = [
-        pa.array([row.get(name) for row in rows], column.type) for name, column in columns.items()
-    ]
-    return pa.table(arrays, names=list(columns))
+    schema = pa.schema([(name, column.type) for name, column in columns.items()])
+    return pa.Table.from_pylist(rows, schema) if rows else pa.table({})
 
 
 def _size(record: Record) -> int:

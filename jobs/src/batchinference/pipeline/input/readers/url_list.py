@@ -14,7 +14,14 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input.readers.base import BadRow, Chunk, after, first, size_of
+from batchinference.pipeline.input.readers import (
+    BadRow,
+    Chunk,
+    DivisibleReader,
+    after,
+    first,
+    size_of,
+)
 from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.input.readers.parquet import ParquetReader
 from batchinference.pipeline.media import images
@@ -58,7 +65,7 @@ class _Row:
         return sys.getsizeof(self.fetched.result())
 
 
-class ManifestReader:
+class ManifestReader(DivisibleReader):
     extensions = ("parquet", "csv", "csv.gz")
     rows_exact = True
 

@@ -15,7 +15,7 @@ from av.container import InputContainer
 from av.video.stream import VideoStream
 
 from batchinference.pipeline.error_attribution import raise_storage_error
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, up_to_damage
 from batchinference.pipeline.media import images
 from batchinference.pipeline.media.recordings import open_video
@@ -31,21 +31,17 @@ _ROUNDING = 1e-6
 Picture: TypeAlias = av.VideoFrame | Exception
 
 
-class VideoReader:
+class VideoReader(Reader):
     extensions = (
         *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),
         *("wmv", "asf", "flv", "3gp", "ogv", "vob", "mxf"),
     )
-    rows_exact = False
 
     def __init__(self, options: VideoOptions) -> None:
         self._fps = options.fps
         self._size = options.size
         self._most = options.max_pixels
         self._timestamps = options.include_timestamps
-
-    def prepare(self, samples: list[Location]) -> None:
-        """Do nothing: each file is read independently."""
 
     def read(self, file: Location) -> Iterator[Chunk]:
         pictures = up_to_damage(_pictures(file, self._most), (av.FFmpegError,))

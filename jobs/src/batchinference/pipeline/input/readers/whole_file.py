@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.input.readers.base import BadRow, Chunk
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -19,20 +19,17 @@ if TYPE_CHECKING:
     from batchinference.spec.read.base import RowOptions
 
 
-class WholeFileReader:
+class WholeFileReader(Reader):
     """A reader of files that are one row each. A subclass decodes a file and builds the columns for
     several decoded files."""
 
     extensions: ClassVar[tuple[str, ...]] = ()
-    rows_exact: ClassVar[bool] = True
+    rows_exact = True
     names: ClassVar[tuple[str, ...]]
     """The columns of the format."""
 
     def __init__(self, options: RowOptions) -> None:
         self.max_row_bytes = options.row_bytes
-
-    def prepare(self, samples: list[Location]) -> None:
-        """Do nothing: each file is read independently."""
 
     def decode(self, content: bytes) -> Any:
         """Return the decoded content of a file, for `columns_of`."""

@@ -1,13 +1,129 @@
-"""Table sources, one module each: from the fields of the specification to Ray's read tasks."""
+"""Table sources, one module each, which are read through Ray's own datasources.
+
+Each of Ray's read tasks is a part of the input. Rows therefore get ids by their position, and
+counts, errors and missing rows are handled as for files. Few sources show whether they have changed
+since an earlier attempt. A job that reads any other source cannot resume: each attempt starts over,
+so the output is all or nothing.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, cast
 
-from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_package
-from batchinference.pipeline.input.sources.base import TableInput
+import pyarrow as pa
+from ray.data.block import Block, BlockAccessor
+
+from batchinference.pipeline.errors import (
+    FORMATS_EXTRA,
+    BadInput,
+    JobFailure,
+    describe,
+    require_package,
+)
+from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of, check_names
+from batchinference.pipeline.input.readers import size_of, within
+from batchinference.pipeline.input.snapshot import as_parquet, digest
+from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import Read
+
+ReadBlocks: TypeAlias = Callable[[], Iterable[Block]]
+Explain: TypeAlias = Callable[[Exception], str]
+"""Returns the message for an error of a library, without secrets."""
+
+
+@dataclass(frozen=True)
+class TableInput:
+    """A source with a name, read tasks in a fixed order, and the known facts about its rows."""
+
+    name: str
+    tasks: list[ReadBlocks]
+    known_columns: list[str] | None = None
+    known_count: RowCount | None = None
+    size: int = 0
+    place: Location | None = None
+    """The location of the source, if it is a directory."""
+    repeatable: bool = False
+    version: str | None = None
+    """Identifies the current state of the source, if the source has a version; else None."""
+    rows_each: None = None
+    divisible: bool = False
+    explain: Explain = describe
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def columns(self) -> list[str] | None:
+        return self.known_columns
+
+    def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
+        return self.known_count
+
+    @property
+    def labels(self) -> list[str]:
+        return [f"{self.name}:{number}" for number in range(len(self))]
+
+    def share(self, gaps: MissingRows | None) -> float:
+        return 1.0
+
+    def serialized(self) -> bytes:
+        columns = {"path": self.labels}
+        if self.version is not None:
+            columns["version"] = [self.version] * len(self)
+        return as_parquet(pa.table(columns, pa.schema(dict.fromkeys(columns, pa.string()))))
+
+    def continues(self, before: str) -> bool:
+        return self.version is not None and digest(self.serialized()) == before
+
+    def below(self, place: Location) -> str | None:
+        if self.place is None or not place.in_store_of(self.place):
+            return None
+        inside = f"{self.place.path}/".startswith(place.path.rstrip("/") + "/")
+        return self.place.path if inside else None
+
+    def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
+        return [
+            ReadPart(number, label, task, self.explain, tuple(gaps[number]) if gaps else ())
+            for number, (label, task) in enumerate(zip(self.labels, self.tasks, strict=True))
+            if gaps is None or number in gaps
+        ]
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """The read task of part `number` of the input: its label for messages, and the row ranges to
+    read; empty for all rows."""
+
+    number: int
+    label: str
+    task: ReadBlocks
+    explain: Explain
+    gaps: tuple[RowRange, ...] = ()
+
+    def __call__(self) -> Iterator[RowBatch]:
+        """Yield the rows, and the end of the part after the last one."""
+        row = 0
+        for table in self._tables():
+            check_names(table.column_names, self.label)
+            for skipped, wanted in within(table, row, self.gaps):
+                if rows := size_of(wanted):
+                    yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
+            row += table.num_rows
+        yield RowBatch(ends=((self.number, row),))
+
+    def _tables(self) -> Iterator[pa.Table]:
+        try:
+            for block in self.task():
+                yield checked(BlockAccessor.for_block(block).to_arrow())
+        except JobFailure:
+            raise
+        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+            raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
+
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
 """The library that a source imports, by the source's format in the specification. The module of a

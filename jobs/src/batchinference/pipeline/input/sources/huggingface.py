@@ -13,8 +13,8 @@ import datasets
 from ray.data.block import Block
 
 from batchinference.pipeline.errors import BadInput, describe
-from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import HuggingFaceDatasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import local_path

@@ -11,9 +11,8 @@ from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool
 
 from batchinference.pipeline.errors import BadInput, JobFailure, describe, without_secrets
-from batchinference.pipeline.input.base import check_names
-from batchinference.pipeline.input.planning import RowCount
-from batchinference.pipeline.input.sources.base import TableInput
+from batchinference.pipeline.input import RowCount, check_names
+from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import SQLDatasource
 from batchinference.spec.read import ReadSql, SqlOptions
 

@@ -17,7 +17,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_layout import FileLayout, partitions, value_text
-from batchinference.pipeline.output.tables.base import (
+from batchinference.pipeline.output.tables import (
     Receipt,
     Row,
     aligned,

@@ -24,7 +24,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_layout import partitions
-from batchinference.pipeline.output.tables.base import (
+from batchinference.pipeline.output.tables import (
     Receipt,
     Row,
     aligned,

@@ -15,7 +15,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables.base import (
+from batchinference.pipeline.output.tables import (
     Receipt,
     Row,
     aligned,

@@ -1,47 +1,88 @@
-"""Converts tables to the bytes of files. There is one module per output format."""
+"""Writers, one module per output format: from tables to the bytes of files."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
 
-from batchinference.pipeline.output.writers.base import Writer
-from batchinference.pipeline.output.writers.csv import CsvWriter
-from batchinference.pipeline.output.writers.json import JsonWriter
-from batchinference.pipeline.output.writers.numpy import NumpyWriter
-from batchinference.pipeline.output.writers.parquet import ParquetWriter
+import pyarrow as pa
+
+from batchinference.pipeline.commit.manifest import Content
+from batchinference.pipeline.error_attribution import is_about_the_row
+from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.storage.memory_limit import errors_within_limits
 
 if TYPE_CHECKING:
-    from batchinference.spec.write import WriteFiles
+    from batchinference.spec.write import Write, WriteFiles
+
+
+class Writer(Protocol):
+    """Converts rows to files of one format. Ray serializes it into the write tasks."""
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
+        """Yield the files that hold a table: the end of each file's name, and all of its bytes."""
+
+
+@runtime_checkable
+class ValueWriter(Writer, Protocol):
+    """A writer that cannot encode all values. Its `files` raises UnwritableValue for others."""
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return the error of each row that cannot be written to the file of this table, by row
+        index. Raises BadOutput if a column cannot be written at all."""
+
+
+@runtime_checkable
+class RewritingWriter(Writer, Protocol):
+    """A writer that can read its files back and write them again, without changing a value."""
+
+    typed: ClassVar[bool]
+    """Whether tables have the types of the columns. Otherwise all columns are encoded text."""
+
+    def read(self, content: bytes) -> pa.Table:
+        """Return the rows of a file that this job has written. Their size is not limited."""
+
+    def write(self, tables: Iterable[pa.Table]) -> Content:
+        """Return a file with the rows of tables of one schema, as `read` returns them. Each table
+        is encoded before the next one is taken, so that `tables` may read them one after the
+        other."""
+
+
+WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "parquet": ("ParquetWriter", ("compression",)),
+    "json": ("JsonWriter", ("compression",)),
+    "csv": ("CsvWriter", ("compression", "delimiter")),
+    "numpy": ("NumpyWriter", ()),
+    "webdataset": ("WebdatasetWriter", ("key_column",)),
+    "images": ("ImageWriter", ("column", "file_format", "name_column")),
+}
+"""The class of each format, and the fields of the specification that it takes. A format's module
+has the name of the format, and is imported when it is needed."""
 
 
 def writer_for(write: WriteFiles) -> Writer:
     """Return the writer for a format, with its options."""
-    from batchinference.spec.write import (
-        WriteCsv,
-        WriteImages,
-        WriteJson,
-        WriteNumpy,
-        WriteParquet,
-        WriteWebdataset,
-    )
-
-    match write:
-        case WriteParquet():
-            return ParquetWriter(write.compression)
-        case WriteJson():
-            return JsonWriter(write.compression)
-        case WriteCsv():
-            return CsvWriter(write.compression, write.delimiter)
-        case WriteNumpy():
-            return NumpyWriter()
-        case WriteWebdataset():
-            from batchinference.pipeline.output.writers.webdataset import WebdatasetWriter
-
-            return WebdatasetWriter(write.key_column)
-        case WriteImages():
-            from batchinference.pipeline.output.writers.images import ImageWriter  # imports Pillow
-
-            return ImageWriter(write.column, write.file_format, write.name_column)
+    name, fields = WRITERS[write.format]
+    module = importlib.import_module(f"{__name__}.{write.format}")
+    return cast(Writer, getattr(module, name)(*(getattr(write, field) for field in fields)))
 
 
-__all__ = ["Writer", "writer_for"]
+def rewriting_writer_for(write: Write) -> RewritingWriter | None:
+    """Return the writer of an output; None if its files are not rewritten."""
+    writer = writer_for(write) if write.format in WRITERS else None  # type: ignore[arg-type]
+    return writer if isinstance(writer, RewritingWriter) else None
+
+
+@contextmanager
+def naming(column: str) -> Iterator[None]:
+    """Raise UnwritableValue with the column's name if a value raises an error of its own."""
+    try:
+        with errors_within_limits():
+            yield
+    except Exception as error:
+        if isinstance(error, BadOutput) or not is_about_the_row(error):
+            raise
+        message = f"write: column '{column}' cannot be encoded ({error})"
+        raise UnwritableValue(message) from error

@@ -1,31 +1,105 @@
-"""Writes files of delimiter-separated values with pyarrow. Nested values and bytes become JSON."""
+"""Writes files of delimiter-separated values with pyarrow, and reads them back. Nested values and
+bytes become JSON."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.arrow import tensors_to_lists, with_known_zones
-from batchinference.pipeline.output.writers.json import to_json
+from batchinference.pipeline.output.writers.json import (
+    TEXT_BYTES,
+    opened,
+    packed,
+    text_rows,
+    to_json,
+)
 
 
+@dataclass(frozen=True)
 class CsvWriter:
-    def __init__(self, compression: str, delimiter: str) -> None:
-        self._gzip = compression == "gzip"
-        self._delimiter = delimiter
+    """Reads values back as fields as they are in the file, with their quotes."""
+
+    compression: str
+    delimiter: str
+    typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()
-        options = pac.WriteOptions(delimiter=self._delimiter)
+        options = pac.WriteOptions(delimiter=self.delimiter)
         pac.write_csv(_flat(with_known_zones(tensors_to_lists(table))), sink, options)
         content = sink.getvalue().to_pybytes()
-        if self._gzip:
+        if self.compression == "gzip":
             yield ".csv.gz", gzip.compress(content, mtime=0)
         else:
             yield ".csv", content
+
+    def read(self, content: bytes) -> pa.Table:
+        tables: list[pa.Table] = []
+        names: list[str] = []
+        with opened(content, self.compression) as file:
+            for text in _records(file):
+                fields, width = self._fields(text)
+                header = 0 if names else width
+                names = names or [
+                    name[1:-1].replace('""', '"') for name in fields[:width].to_pylist()
+                ]
+                places = np.arange(header, len(fields)).reshape(-1, len(names))
+                columns = [fields.take(pa.array(column)) for column in places.T]
+                tables.append(pa.table(columns, names))
+        return pa.concat_tables(tables)
+
+    def _fields(self, text: bytes) -> tuple[pa.Array, int]:
+        """Return the fields of records, and the number of fields of the first one."""
+        marks = np.frombuffer(text, np.uint8)
+        apart = (marks == ord(self.delimiter)) | (marks == ord("\n"))
+        ends = np.flatnonzero(apart & ~_quoted(marks))
+        # texts that alternate: a field, and the character that ends it
+        bounds = np.column_stack([np.append(0, ends[:-1] + 1), ends]).ravel()
+        offsets = pa.py_buffer(np.append(bounds, len(text)))
+        texts = pa.LargeStringArray.from_buffers(len(bounds), offsets, pa.py_buffer(text))
+        width = int(np.argmax(marks[ends] == ord("\n"))) + 1
+        return texts.take(pa.array(np.arange(0, len(texts), 2))), width
+
+    def write(self, tables: Iterable[pa.Table]) -> bytes:
+        return packed(self._lines(tables), self.compression)
+
+    def _lines(self, tables: Iterable[pa.Table]) -> Iterator[str]:
+        for number, table in enumerate(tables):
+            if number == 0:
+                names = ('"' + name.replace('"', '""') + '"' for name in table.column_names)
+                yield self.delimiter.join(names) + "\n"
+            for row in text_rows(table):
+                yield self.delimiter.join(field or "" for field in row) + "\n"
+
+
+def _records(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the records of separated values, in parts of about TEXT_BYTES.
+
+    Raises ValueError if the last record is not complete."""
+    rest = b""
+    while more := file.read(TEXT_BYTES):
+        text = rest + more
+        marks = np.frombuffer(text, np.uint8)
+        ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))
+        end = int(ends[-1]) + 1 if len(ends) else 0
+        if end:
+            yield text[:end]
+        rest = text[end:]
+    if rest:
+        raise ValueError("the file ends within a record")
+
+
+def _quoted(marks: np.ndarray) -> np.ndarray:
+    """Return which bytes (bool) are between quotes. A record begins before the first byte."""
+    quoted: np.ndarray = np.logical_xor.accumulate(marks == ord('"'))
+    return quoted
 
 
 def _flat(table: pa.Table) -> pa.Table:

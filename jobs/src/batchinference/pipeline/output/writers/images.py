@@ -12,7 +12,7 @@ from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.media.images import encode
 from batchinference.pipeline.output.file_layout import safe
-from batchinference.pipeline.output.writers.base import naming
+from batchinference.pipeline.output.writers import naming
 
 MAX_NAME = 100
 """Maximum bytes of a name. File systems allow 255, and the name of the part comes first."""

@@ -1,4 +1,4 @@
-"""Writes JSON Lines files.
+"""Writes JSON Lines files, and reads them back.
 
 NaN and infinity become null, because JSON cannot represent them.
 """
@@ -7,27 +7,78 @@ from __future__ import annotations
 
 import base64
 import gzip
+import io
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import tensors_to_lists, with_known_zones
 
+TEXT = pa.large_string()
+"""The type of the columns of a format without types."""
+ROWS, TEXT_BYTES = 10_000, 8 << 20
+"""Rows, and bytes of text, that are Python objects or fields at a time. These take much more memory
+than the text."""
+_JSON = json.JSONEncoder(ensure_ascii=False)
 
+
+@dataclass(frozen=True)
 class JsonWriter:
-    def __init__(self, compression: str) -> None:
-        self._gzip = compression == "gzip"
+    """Reads values back as JSON texts. Null is the JSON text `null`, or no value."""
+
+    compression: str
+    typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         rows = with_known_zones(tensors_to_lists(table)).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
-        if self._gzip:
+        if self.compression == "gzip":
             yield ".jsonl.gz", gzip.compress(content, mtime=0)
         else:
             yield ".jsonl", content
+
+    def read(self, content: bytes) -> pa.Table:
+        with opened(content, self.compression) as file:
+            lines = iter(lambda: file.readlines(TEXT_BYTES), [])
+            return pa.concat_tables(map(_json_texts, lines))
+
+    def write(self, tables: Iterable[pa.Table]) -> bytes:
+        return packed((line for table in tables for line in self._lines(table)), self.compression)
+
+    def _lines(self, table: pa.Table) -> Iterator[str]:
+        names = [json.dumps(name, ensure_ascii=False) for name in table.column_names]
+        for row in text_rows(table):
+            fields = (f"{name}: {value or 'null'}" for name, value in zip(names, row, strict=True))
+            yield f"{{{', '.join(fields)}}}\n"
+
+
+def _json_texts(lines: list[bytes]) -> pa.Table:
+    rows = [json.loads(line) for line in lines]
+    texts = {name: [_JSON.encode(row[name]) for row in rows] for name in rows[0]}
+    return pa.table({name: pa.array(column, TEXT) for name, column in texts.items()})
+
+
+def text_rows(table: pa.Table) -> Iterator[tuple[str | None, ...]]:
+    for batch in table.to_batches(max_chunksize=ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def opened(content: bytes, compression: str) -> BinaryIO:
+    file = io.BytesIO(content)
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if compression == "gzip" else file
+
+
+def packed(lines: Iterable[str], compression: str) -> bytes:
+    sink, packer = io.BytesIO(), zlib.compressobj(9, wbits=31)  # the format of gzip
+    gzipped = compression == "gzip"
+    for line in lines:
+        sink.write(packer.compress(line.encode()) if gzipped else line.encode())
+    return sink.getvalue() + (packer.flush() if gzipped else b"")
 
 
 def to_json(value: Any) -> str:

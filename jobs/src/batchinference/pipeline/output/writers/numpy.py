@@ -21,7 +21,6 @@ from batchinference.pipeline.errors import BadOutput, UnwritableValue
 NO_FORM = np.empty(0, dtype=object)
 """Placeholder for a column that could only be stored with pickle."""
 
-
 _UNSAFE = re.compile(r"(^|[/\\])\.{0,2}[/\\]|^[A-Za-z]:[/\\]|[\x00-\x1f]")
 """Matches names with an empty part, `.` or `..` before a slash, a drive, or control characters."""
 

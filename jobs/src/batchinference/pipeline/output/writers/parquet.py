@@ -1,8 +1,11 @@
-"""Writes Parquet files with pyarrow."""
+"""Writes Parquet files with pyarrow, and reads them back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,18 +13,47 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.storage.arrow_files import read_own_table
 
+ROW_GROUP_BYTES = 64 << 20
+"""The memory of the rows that complete a row group."""
 _LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
 
 
+@dataclass(frozen=True)
 class ParquetWriter:
-    def __init__(self, compression: str) -> None:
-        self._compression = compression
+    compression: str
+    typed: ClassVar[bool] = True
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
+        yield ".parquet", self.write([storable(tensors_to_lists(table))])
+
+    def read(self, content: bytes) -> pa.Table:
+        return read_own_table(content).replace_schema_metadata()
+
+    def write(self, tables: Iterable[pa.Table]) -> memoryview:
         sink = pa.BufferOutputStream()
-        pq.write_table(storable(tensors_to_lists(table)), sink, compression=self._compression)
-        yield ".parquet", memoryview(sink.getvalue())
+        writer: pq.ParquetWriter | None = None
+        with ExitStack() as opened:
+            for group in _row_groups(tables):
+                if writer is None:
+                    writer = pq.ParquetWriter(sink, group.schema, compression=self.compression)
+                    opened.enter_context(writer)
+                writer.write_table(group)
+        return memoryview(sink.getvalue())
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    group: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        group.append(table)
+        size += table.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield pa.concat_tables(group)
+            group, size = [], 0
+    if group:
+        yield pa.concat_tables(group)
 
 
 def storable(table: pa.Table) -> pa.Table:

@@ -16,7 +16,7 @@ from batchinference.pipeline.arrow import in_known_zones, values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.output.file_layout import safe
-from batchinference.pipeline.output.writers.base import naming
+from batchinference.pipeline.output.writers import naming
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import transformers
 
-from batchinference.pipeline.runtimes.base import Runtime
+from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import GENERATION

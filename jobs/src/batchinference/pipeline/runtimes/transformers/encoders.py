@@ -12,18 +12,19 @@ import transformers
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
-from batchinference.pipeline.runtimes.transformers.media import (
+from batchinference.pipeline.runtimes.transformers.inputs import (
     AudioInput,
     ImageInput,
+    Tokens,
     VideoInput,
+    fit,
     texts,
 )
-from batchinference.pipeline.runtimes.transformers.pipeline_io import labels
-from batchinference.pipeline.runtimes.transformers.tokens import Tokens, fit
+from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import EMBEDDING
 
+LABELED = pa.struct([("label", pa.string()), ("score", pa.float32())])
 MODELS = {
     "feature-extraction": transformers.AutoModel,
     "text-classification": transformers.AutoModelForSequenceClassification,
@@ -46,7 +47,7 @@ class EncoderRuntime:
         self._prepare = _input(source, model, self._model)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or classes as in `pipeline_io.labels`."""
+        """Return embeddings (rows x width, float32), or classes as in `labels`."""
         count = len(next(iter(inputs.values())))
         results: np.ndarray | None = None
         for rows, prepared in self._prepare(inputs):
@@ -86,6 +87,33 @@ def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Ten
         return hidden.mean(dim=1)
     weights = mask.unsqueeze(-1).to(hidden.dtype)
     return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
+
+
+def labels(logits: torch.Tensor, config: Any, top_k: int | None) -> pa.Array:
+    """Return the most likely label of each row with its score, or a list of the `top_k` best.
+
+    `logits` are rows x classes.
+    """
+    most = min(top_k or 1, logits.shape[1])
+    scores, indices = _scores(logits, config).topk(most, dim=-1)
+    names = pa.array([config.id2label[index] for index in indices.flatten().tolist()], pa.string())
+    flat = pa.StructArray.from_arrays(
+        [names, pa.array(scores.flatten().numpy())], fields=list(LABELED)
+    )
+    if top_k is None:
+        return flat
+    offsets = np.arange(len(logits) + 1, dtype=np.int32) * most
+    return pa.ListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
+    """Return the scores as the library's pipelines do: probabilities, or for a regression the raw
+    values."""
+    if config.problem_type == "regression":
+        return logits
+    if config.problem_type == "multi_label_classification" or logits.shape[1] == 1:
+        return logits.sigmoid()
+    return logits.softmax(dim=-1)
 
 
 def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:

@@ -24,6 +24,7 @@ from transformers import (
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import rows_of
+from batchinference.pipeline.runtimes.transformers.inputs import fit
 from batchinference.pipeline.runtimes.transformers.loading import Source, to_model
 from batchinference.pipeline.runtimes.transformers.prompts import (
     ImagePrompts,
@@ -31,7 +32,6 @@ from batchinference.pipeline.runtimes.transformers.prompts import (
     TextPrompts,
     check_room,
 )
-from batchinference.pipeline.runtimes.transformers.tokens import fit
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.problems import did_you_mean
 

@@ -1,20 +1,30 @@
-"""Runs tasks with the library's pipelines."""
+"""Runs tasks with the library's pipelines: converts rows to inputs, and results to columns."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import transformers
+from PIL import Image
 from transformers.pipelines import _maybe_load_ctc_decoder, check_task
 
-from batchinference.pipeline.runtimes.base import load_callable
+from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.transformers import pipeline_io as io
+from batchinference.pipeline.runtimes.transformers.encoders import LABELED
+from batchinference.pipeline.runtimes.transformers.inputs import (
+    buckets,
+    fit,
+    pictures,
+    sounds,
+    texts,
+)
 from batchinference.pipeline.runtimes.transformers.loading import (
     NO_CODE,
     Source,
@@ -22,9 +32,198 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     of_pipeline,
     take_loading,
 )
-from batchinference.pipeline.runtimes.transformers.pipeline_io import Batch
-from batchinference.pipeline.runtimes.transformers.tokens import buckets, fit
 from batchinference.spec.models import TransformersModel
+
+_SCORE = ("score", pa.float32())
+_BOX = pa.struct([(side, pa.int32()) for side in ("xmin", "ymin", "xmax", "ymax")])
+_POINT = pa.struct([("x", pa.float32()), ("y", pa.float32())])
+OBJECT = pa.struct([("label", pa.string()), _SCORE, ("box", _BOX)])
+SEGMENT = pa.struct([("label", pa.string()), _SCORE, ("mask", pa.binary())])
+MASK = pa.struct([_SCORE, ("mask", pa.binary())])
+MATCH = pa.struct([("keypoint_image_0", _POINT), ("keypoint_image_1", _POINT), _SCORE])
+ENTITY = pa.struct(
+    [
+        *(("label", pa.string()), _SCORE, ("word", pa.string())),
+        *(("start", pa.int32()), ("end", pa.int32())),
+    ]
+)
+FILLING = pa.struct(
+    [
+        *(("mask", pa.int32()), _SCORE, ("token", pa.int64())),
+        *(("token_str", pa.string()), ("sequence", pa.string())),
+    ]
+)
+DEPTH = pa.list_(pa.list_(pa.float32()))
+SPEECH = pa.struct([("audio", pa.list_(pa.float32())), ("sampling_rate", pa.int32())])
+TABLE_ANSWER = pa.struct(
+    [
+        *(("answer", pa.string()), ("coordinates", pa.list_(pa.list_(pa.int32())))),
+        *(("cells", pa.list_(pa.string())), ("aggregator", pa.string())),
+    ]
+)
+DOCUMENT_ANSWER = pa.struct(
+    [("answer", pa.string()), _SCORE, ("start", pa.int32()), ("end", pa.int32())]
+)
+_CHUNK = pa.struct([("text", pa.string()), ("start", pa.float32()), ("end", pa.float32())])
+TRANSCRIPT = pa.struct([("text", pa.string()), ("chunks", pa.list_(_CHUNK))])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The inputs of a batch by name, with the model and the pipeline that runs it."""
+
+    inputs: dict[str, np.ndarray]
+    model: TransformersModel
+    pipeline: Any
+
+
+def text(batch: Batch) -> list[Any]:
+    return texts(batch.inputs["text"])
+
+
+def request(batch: Batch) -> list[Any]:
+    questions = batch.model.options["questions"]
+    return [{"state": state, "questions": questions} for state in texts(batch.inputs["state"])]
+
+
+def picture(batch: Batch) -> list[Any]:
+    return list(pictures(batch.inputs["image"]))
+
+
+def picture_with_labels(batch: Batch) -> list[Any]:
+    labels = batch.model.candidate_labels
+    return [{"image": image, "candidate_labels": labels} for image in picture(batch)]
+
+
+def picture_pair(batch: Batch) -> list[Any]:
+    others = pictures(batch.inputs["other_image"])
+    return [list(pair) for pair in zip(picture(batch), others, strict=True)]
+
+
+def sound(batch: Batch) -> list[Any]:
+    rate = batch.pipeline.feature_extractor.sampling_rate
+    return list(sounds(batch.inputs["audio"], batch.inputs.get("sampling_rate"), rate))
+
+
+def document(batch: Batch) -> list[Any]:
+    """Return the image and the question of each row. If known, add the words and their boxes (x0,
+    y0, x1, y1 from 0 to 1000). Otherwise the library reads the words with Tesseract."""
+    inputs = batch.inputs
+    columns: dict[str, Any] = {"image": picture(batch), "question": texts(inputs["question"])}
+    if "words" in inputs:
+        pairs = zip(inputs["words"], inputs["boxes"], strict=True)
+        columns["word_boxes"] = [_word_boxes(words, boxes) for words, boxes in pairs]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def table(batch: Batch) -> list[Any]:
+    """Return the table and the query of each row. The input tables are lists of structs, or structs
+    of lists. The library requires all cells as text."""
+    pairs = zip(batch.inputs["table"], texts(batch.inputs["query"]), strict=True)
+    return [{"table": _table(value), "query": query} for value, query in pairs]
+
+
+def _word_boxes(words: Any, boxes: Any) -> list[Any]:
+    numbers = [[int(side) for side in box] for box in boxes]
+    return [list(pair) for pair in zip(texts(words), numbers, strict=True)]
+
+
+def _table(value: Any) -> pd.DataFrame:
+    if isinstance(value, dict):
+        frame = pd.DataFrame({name: list(cells) for name, cells in value.items()})
+    elif isinstance(value, list | np.ndarray) and all(isinstance(row, dict) for row in value):
+        frame = pd.DataFrame(list(value))
+    else:
+        got = type(value).__name__
+        raise TypeError(f"expected a table: a list of structs or a struct of lists, got {got}")
+    return frame.astype(object).where(frame.notna(), "").astype(str)
+
+
+def listed(result: Any) -> Any:
+    """Return the library's result unchanged."""
+    return result
+
+
+def ranked_columns(result: Any) -> Any:
+    """Return labels with their scores, in the form that the other zero-shot tasks return."""
+    pairs = zip(result["labels"], result["scores"], strict=True)
+    return [{"label": label, "score": score} for label, score in pairs]
+
+
+def entities(result: Any) -> Any:
+    """Return tokens, or words if `aggregation_strategy` is set."""
+    return [{**found, "label": found.get("entity_group", found.get("entity"))} for found in result]
+
+
+def fillings(result: Any) -> Any:
+    """Return the tokens for each mask. Masks are counted from 0."""
+    masks = result if result and isinstance(result[0], list) else [result]
+    return [{**found, "mask": mask} for mask, some in enumerate(masks) for found in some]
+
+
+def depth(result: Any) -> Any:
+    """Return the predicted depth as height x width."""
+    return result["predicted_depth"].float().numpy().tolist()
+
+
+def segments(result: Any) -> Any:
+    """Return segments with masks as PNG of the image's size. Pixels of the segment are 255."""
+    return [{**found, "mask": _png(found["mask"])} for found in result]
+
+
+def masks(result: Any) -> Any:
+    pairs = zip(result["masks"], result["scores"], strict=True)
+    return [
+        {"mask": _png(Image.fromarray(np.asarray(mask, np.uint8) * 255)), "score": float(score)}
+        for mask, score in pairs
+    ]
+
+
+def speech(result: Any) -> Any:
+    return {**result, "audio": result["audio"].astype(np.float32).ravel()}
+
+
+def transcript(result: Any) -> Any:
+    return result["text"]
+
+
+def timed_transcript(result: Any) -> Any:
+    """Return the text and its parts, with the begin and end of each part in seconds."""
+    chunks = [
+        {"text": chunk["text"], "start": chunk["timestamp"][0], "end": chunk["timestamp"][1]}
+        for chunk in result["chunks"]
+    ]
+    return {"text": result["text"], "chunks": chunks}
+
+
+def answers_type(questions: Mapping[str, Any]) -> pa.DataType:
+    """Return a struct type with a field for each question."""
+    return pa.struct([(name, _answer_type(asked)) for name, asked in questions.items()])
+
+
+def _answer_type(question: dict[str, Any]) -> pa.DataType:
+    kind = question.get("type")
+    if kind == "noul":
+        return pa.struct([("noul", pa.float32())])
+    answer = ("choice", pa.string()) if kind == "choice" else ("score", pa.float32())
+    rest = [("confidence", pa.float32()), ("probabilities", pa.list_(LABELED))]
+    return pa.struct([answer, *rest])
+
+
+def answers(result: Any) -> Any:
+    return {name: _answer(found) for name, found in result.items()}
+
+
+def _answer(found: dict[str, Any]) -> dict[str, Any]:
+    chances = found.get("probabilities", {}).items()
+    return {**found, "probabilities": [{"label": key, "score": value} for key, value in chances]}
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()
+
 
 _PARTS = ("tokenizer", "feature_extractor", "image_processor", "video_processor", "processor")
 
@@ -128,7 +327,7 @@ class PipelineTask:
     computed together. Without `kind`, each row is computed alone, because the pipeline does not
     support batches."""
 
-    rows: Callable[[io.Batch], list[Any]]
+    rows: Callable[[Batch], list[Any]]
     result: Callable[[Any], Any]
     type: pa.DataType
     kind: Callable[[Any, Any], Hashable] | None = None
@@ -138,9 +337,9 @@ def task_of(model: TransformersModel) -> PipelineTask:
     """Return the task, adapted to the fields of the model."""
     if model.task == "automatic-speech-recognition" and model.options.get("return_timestamps"):
         task = TASKS[model.task]
-        return replace(task, result=io.timed_transcript, type=io.TRANSCRIPT)
+        return replace(task, result=timed_transcript, type=TRANSCRIPT)
     if model.task == "decision":
-        return replace(TASKS[model.task], type=io.answers_type(model.options["questions"]))
+        return replace(TASKS[model.task], type=answers_type(model.options["questions"]))
     if model.task in RANKED:
         return _cut(RANKED[model.task], model.top_k)
     return TASKS[model.task]
@@ -149,32 +348,30 @@ def task_of(model: TransformersModel) -> PipelineTask:
 def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
     """Return the task with a result of only the best label, or of the `top_k` best."""
     if top_k is None:
-        return replace(task, result=lambda found: task.result(found)[0], type=io.LABELED)
+        return replace(task, result=lambda found: task.result(found)[0], type=LABELED)
     return replace(task, result=lambda found: task.result(found)[:top_k])
 
 
-_FOUND = pa.list_(io.OBJECT)
-_LABELS = pa.list_(io.LABELED)
+_FOUND = pa.list_(OBJECT)
+_LABELS = pa.list_(LABELED)
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(io.sound, io.listed, _LABELS, _alike),
-    "zero-shot-classification": PipelineTask(io.text, io.ranked_columns, _LABELS, _alike),
-    "zero-shot-image-classification": PipelineTask(io.picture, io.listed, _LABELS, _size),
+    "zero-shot-audio-classification": PipelineTask(sound, listed, _LABELS, _alike),
+    "zero-shot-classification": PipelineTask(text, ranked_columns, _LABELS, _alike),
+    "zero-shot-image-classification": PipelineTask(picture, listed, _LABELS, _size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
-    "automatic-speech-recognition": PipelineTask(io.sound, io.transcript, pa.string(), _length),
-    "decision": PipelineTask(io.request, io.answers, pa.null()),
-    "depth-estimation": PipelineTask(io.picture, io.depth, io.DEPTH, _size),
-    "document-question-answering": PipelineTask(
-        io.document, io.listed, pa.list_(io.DOCUMENT_ANSWER)
-    ),
-    "fill-mask": PipelineTask(io.text, io.fillings, pa.list_(io.FILLING), _alike),
-    "image-segmentation": PipelineTask(io.picture, io.segments, pa.list_(io.SEGMENT), _size),
-    "keypoint-matching": PipelineTask(io.picture_pair, io.listed, pa.list_(io.MATCH)),
-    "mask-generation": PipelineTask(io.picture, io.masks, pa.list_(io.MASK)),
-    "object-detection": PipelineTask(io.picture, io.listed, _FOUND, _size),
-    "table-question-answering": PipelineTask(io.table, io.listed, io.TABLE_ANSWER),
-    "text-to-audio": PipelineTask(io.text, io.speech, io.SPEECH),
-    "token-classification": PipelineTask(io.text, io.entities, pa.list_(io.ENTITY), _alike),
-    "zero-shot-object-detection": PipelineTask(io.picture_with_labels, io.listed, _FOUND, _size),
+    "automatic-speech-recognition": PipelineTask(sound, transcript, pa.string(), _length),
+    "decision": PipelineTask(request, answers, pa.null()),
+    "depth-estimation": PipelineTask(picture, depth, DEPTH, _size),
+    "document-question-answering": PipelineTask(document, listed, pa.list_(DOCUMENT_ANSWER)),
+    "fill-mask": PipelineTask(text, fillings, pa.list_(FILLING), _alike),
+    "image-segmentation": PipelineTask(picture, segments, pa.list_(SEGMENT), _size),
+    "keypoint-matching": PipelineTask(picture_pair, listed, pa.list_(MATCH)),
+    "mask-generation": PipelineTask(picture, masks, pa.list_(MASK)),
+    "object-detection": PipelineTask(picture, listed, _FOUND, _size),
+    "table-question-answering": PipelineTask(table, listed, TABLE_ANSWER),
+    "text-to-audio": PipelineTask(text, speech, SPEECH),
+    "token-classification": PipelineTask(text, entities, pa.list_(ENTITY), _alike),
+    "zero-shot-object-detection": PipelineTask(picture_with_labels, listed, _FOUND, _size),
 }

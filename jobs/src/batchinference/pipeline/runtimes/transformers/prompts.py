@@ -20,14 +20,13 @@ from batchinference.pipeline.runtimes.prompts import (
     describes_images,
     parts_of,
 )
+from batchinference.pipeline.runtimes.transformers.inputs import Tokens, pictures
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
     of_processor,
     take_loading,
 )
-from batchinference.pipeline.runtimes.transformers.media import pictures
-from batchinference.pipeline.runtimes.transformers.tokens import Tokens
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.prompts import places
 

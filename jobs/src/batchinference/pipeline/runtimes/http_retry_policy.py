@@ -38,41 +38,6 @@ class RateLimited(TryAgain):
     """The endpoint asked for fewer requests (rate limit). Not caused by the row."""
 
 
-class FailureClassifier:
-    """The state of an endpoint, from all requests of one replica. Times are event loop times, in
-    seconds."""
-
-    def __init__(self) -> None:
-        self._answered = float("-inf")
-        self._failed_on = 0
-
-    def answered(self, now: float) -> None:
-        """Record that the endpoint answered a row, even if it rejected the row."""
-        self._answered = now
-        self._failed_on = 0
-
-    def answered_since(self, moment: float) -> bool:
-        """Return whether the endpoint answered any row since `moment`."""
-        return self._answered >= moment
-
-    def verdict(self, error: TryAgain, began: float) -> Exception:
-        """Return the exception for a row whose retries are exhausted. `began` is the time of its
-        first try.
-
-        RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
-        error records for valid rows, and a later attempt may find the endpoint healthy.
-        - NoResponse: RequestFailed if the endpoint answered other rows since `began`.
-        - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
-        - RateLimited: always EndpointDown.
-        """
-        self._failed_on += 1
-        if isinstance(error, BadAnswer):
-            blamed = self._failed_on < DOWN_AFTER
-        else:
-            blamed = not isinstance(error, RateLimited) and self.answered_since(began)
-        return RequestFailed(str(error)) if blamed else EndpointDown(str(error))
-
-
 class RateLimiter:
     """Spaces the starts of requests evenly, and can pause all requests."""
 
@@ -102,25 +67,27 @@ class RateLimiter:
 
 class Retries:
     """Retries the requests of one replica. Its rows share a rate limiter and the state of the
-    endpoint."""
+    endpoint. Times are event loop times, in seconds."""
 
     def __init__(self, retries: int, pace: RateLimiter) -> None:
         self._policy = replace(retry.HTTP, attempts=retries + 1)
         self._pace = pace
-        self._health = FailureClassifier()
+        self._answered = float("-inf")
+        """The time at which the endpoint last answered a row, even if it rejected the row."""
+        self._failed_rows = 0
+        """The number of rows that failed since then."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Return the result of the request. Retries while it raises TryAgain and tries are left.
 
-        Raises RequestFailed if the row cannot get a response, and ConnectionError if the endpoint
-        is down.
-        """
+        Raises RequestFailed if the row cannot get a response, and EndpointDown if the endpoint is
+        down."""
         began = _now()
         retrying = tenacity.AsyncRetrying(**self._policy.arguments())
         try:
             return await retrying(self._try, request)
         except TryAgain as error:
-            raise self._health.verdict(error, began) from None
+            raise self._final_error(error, began) from None
 
     async def _try(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make one try. A rate-limited request does not count as a try while other rows get
@@ -131,14 +98,31 @@ class Retries:
                 answer = await request()
             except RateLimited as asked:
                 self._pace.pause(asked.wait)
-                if not self._health.answered_since(began):
+                if self._answered < began:
                     raise
             except RequestFailed:
-                self._health.answered(_now())
+                self._answered, self._failed_rows = _now(), 0
                 raise
             else:
-                self._health.answered(_now())
+                self._answered, self._failed_rows = _now(), 0
                 return answer
+
+    def _final_error(self, error: TryAgain, began: float) -> Exception:
+        """Return the exception for a row whose retries are exhausted. `began` is the time of its
+        first try.
+
+        RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
+        error records for valid rows, and a later attempt may find the endpoint healthy.
+        - NoResponse: RequestFailed if the endpoint answered other rows since `began`.
+        - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
+        - RateLimited: always EndpointDown.
+        """
+        self._failed_rows += 1
+        if isinstance(error, BadAnswer):
+            only_this_row = self._failed_rows < DOWN_AFTER
+        else:
+            only_this_row = not isinstance(error, RateLimited) and self._answered >= began
+        return RequestFailed(str(error)) if only_this_row else EndpointDown(str(error))
 
 
 def _now() -> float:

@@ -18,8 +18,8 @@ import numpy as np
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http.api import ApiAdapter, form_of
-from batchinference.pipeline.runtimes.http.retry_policy import (
+from batchinference.pipeline.runtimes.http_api import ApiAdapter, form_of
+from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
     NoResponse,
     RateLimited,
@@ -95,7 +95,12 @@ class Endpoint:
         message = f"the endpoint answered {status}: {' '.join(said.split())[:SHOWN]}"
         wait = asked_wait(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
-            raise RateLimited(message, _bearable(wait))
+            if wait is not None and wait > LONGEST_PAUSE:
+                raise JobFailure(
+                    f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the "
+                    "job again when it is not"
+                )
+            raise RateLimited(message, retry.HTTP.first_wait if wait is None else wait)
         if is_transient_status(status):
             says_nothing = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoResponse if says_nothing else BadAnswer)(message, wait or 0.0)
@@ -129,22 +134,12 @@ async def _content(response: aiohttp.ClientResponse) -> bytearray:
     return content
 
 
-def _bearable(wait: float | None) -> float:
-    if wait is None:
-        return retry.HTTP.first_wait
-    if wait > LONGEST_PAUSE:
-        raise JobFailure(
-            f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the job again "
-            "when it is not"
-        )
-    return wait
-
-
 class Credentials:
     """The request headers of a model, including its credentials."""
 
     def __init__(self, model: HttpModel) -> None:
-        self._values = {name: _value(name) for name in _variables(model)}
+        named = {*model.headers_from.values(), *filter(None, [model.api_key_env])}
+        self._values = {variable: _value(variable) for variable in sorted(named)}
         self.headers = {
             header: self._values[variable] for header, variable in model.headers_from.items()
         }
@@ -156,11 +151,6 @@ class Credentials:
         for value in self._values.values():
             text = text.replace(value, "***")
         return text
-
-
-def _variables(model: HttpModel) -> list[str]:
-    named = list(model.headers_from.values())
-    return [*named, model.api_key_env] if model.api_key_env is not None else named
 
 
 def _value(variable: str) -> str:

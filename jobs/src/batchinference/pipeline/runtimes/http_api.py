@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from batchinference.pipeline.runtimes.http.retry_policy import BadAnswer, RequestFailed
+from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
     fill,

@@ -1,1 +1,0 @@
-"""Models behind an HTTP endpoint: request bodies, client with a rate limit, and retries."""

@@ -1,1 +1,0 @@
-"""Runs language models with vLLM, through Ray Data's LLM processor of several operators."""

@@ -14,6 +14,7 @@ import pytest
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
+from batchinference.pipeline.input import listing
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import RowCount
 from batchinference.pipeline.input.snapshot import (
@@ -150,6 +151,14 @@ class TestStored:
             BadOutput, match=r"input\.parquet' is missing, damaged or of another output"
         ):
             read_snapshot_with_digest(place, digest(content), FROM_ENVIRONMENT)
+
+    def test_more_files_than_any_input_has_are_refused(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """100 KiB may list 100 million equal files, which would take gigabytes."""
+        monkeypatch.setattr(listing, "MAX_FILES", len(LINES) - 1)
+        with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
+            read_snapshot_with_digest(place, digest(place.read()), FROM_ENVIRONMENT)
 
 
 def _other_list() -> bytes:

@@ -151,8 +151,11 @@ class InputSnapshot:
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
-        """Return a snapshot from its stored form. Raises ArrowInvalid if that is not readable."""
+        """Return a snapshot from its stored form. Raises ArrowInvalid if that is not readable, or
+        has more files than any input: rows that repeat take few bytes, but much memory here."""
         table = read_table(pa.BufferReader(content))
+        if table.num_rows > MAX_FILES:
+            raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
         places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
         return cls(places[0], table.set_column(0, "path", paths))

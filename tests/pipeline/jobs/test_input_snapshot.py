@@ -155,7 +155,7 @@ class TestStored:
     def test_more_files_than_any_input_has_are_refused(
         self, place: Location, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """100 KiB may list 100 million equal files, which would take gigabytes."""
+        """1 MiB may list 80 million equal files, which would take more than 20 GiB."""
         monkeypatch.setattr(listing, "MAX_FILES", len(LINES) - 1)
         with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
             read_snapshot_with_digest(place, digest(place.read()), FROM_ENVIRONMENT)

@@ -264,6 +264,25 @@ def test_local_manifest_reads_its_own_directory_only(tmp_path: Path) -> None:
     assert errors(own, "../outside", "link", allow=[str(tmp_path)]) == ["", ""]
 
 
+def test_file_that_is_replaced_by_a_link_after_the_check_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, read = tmp_path / "own", Location.read
+    own.mkdir()
+    (tmp_path / "secret").write_text("a")
+    (own / "x").write_text("b")
+
+    def replaced(place: Location, limit: int | None = None) -> bytes:
+        if place.path == str(own / "x"):
+            (own / "x").unlink()
+            (own / "x").symlink_to(tmp_path / "secret")
+        return read(place, limit)
+
+    monkeypatch.setattr(Location, "read", replaced)
+    (error,) = errors(own, "x")
+    assert "is read through a symbolic link" in error
+
+
 @pytest.mark.parametrize(
     ("uri", "prefixes", "ok"),
     [
@@ -286,10 +305,10 @@ def test_manifest_in_a_bucket_reads_its_own_bucket_only(
     manifest = Location("s3://own/lists/a.parquet")
     policy = pickle.loads(pickle.dumps(Allowed(prefixes)))
     if ok:
-        policy.check_stored(Location(uri), manifest)
+        policy.stored(Location(uri), manifest)
     else:
         with pytest.raises(Forbidden, match="outside of the manifest's own bucket or directory"):
-            policy.check_stored(Location(uri), manifest)
+            policy.stored(Location(uri), manifest)
 
 
 def test_fetcher_travels_without_its_connections() -> None:

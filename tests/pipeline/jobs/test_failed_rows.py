@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.commit.retry_errors import Failed
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, RowCounts
+from batchinference.pipeline.commit.retry_errors import Failed, without_failed
+from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.row_batch import pack_id
+from batchinference.pipeline.row_batch import ROW_BITS, pack_id
 from batchinference.pipeline.storage.location import Location
 
 
@@ -37,3 +39,14 @@ def test_row_without_a_number_is_damage(tmp_path: Path, id_: str | None) -> None
 def test_so_is_a_file_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
         Failed.read(stored(tmp_path, id=["1:1"]))
+
+
+def test_failed_rows_are_cut_out_of_ranges_of_any_length(tmp_path: Path) -> None:
+    """The ranges are those of a state file, which may be forged: they are not expanded."""
+    most = 1 << ROW_BITS
+    ids: list[str | None] = ["0:0", "0:5", "0:6", f"1:{most - 1}", "2:7"]
+    errors = DataFile.of(stored(tmp_path, id=ids, step=["own"] * 5).path.rpartition("/")[2], b"")
+    ranges = [(0, 0, 7), (0, 9, most), (1, 1, most), (2, 7, 8)]
+    entry = ManifestEntry(RowCounts(2 * most, 1, 5), ranges, [], [], [], errors)
+    left = without_failed(Snapshot("0" * 64, "0" * 64, [entry]), Location(str(tmp_path)))
+    assert left.entries[0].row_ranges == [(0, 1, 5), (0, 9, most), (1, 1, most - 1)]

@@ -14,7 +14,7 @@ import pytest
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
-from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input import RowCount, snapshot
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import (
     NoNewFiles,
@@ -150,6 +150,14 @@ class TestStored:
             BadOutput, match=r"input\.parquet' is missing, damaged or of another output"
         ):
             read_snapshot(place, FROM_ENVIRONMENT, digest(content))
+
+    def test_more_files_than_any_input_has_are_refused(
+        self, place: Location, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """1 MiB may list 80 million equal files, which would take more than 20 GiB."""
+        monkeypatch.setattr(snapshot, "MAX_FILES", len(LINES) - 1)
+        with pytest.raises(BadOutput, match=r"input\.parquet' is missing, damaged"):
+            read_snapshot(place, FROM_ENVIRONMENT, digest(place.read()))
 
 
 def _other_list() -> bytes:

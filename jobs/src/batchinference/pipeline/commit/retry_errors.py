@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts, ranges_of
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_batch import READ_STEP, ROW_BITS, pack_id
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -36,8 +36,8 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
 
 @dataclass(frozen=True)
 class Failed:
-    """The ids of the rows in an error file, without duplicates, and the ids of the rows that could
-    not be read."""
+    """The ids of the rows in an error file, sorted and without duplicates, and the ids of the rows
+    that could not be read."""
 
     ids: np.ndarray
     unread: np.ndarray
@@ -74,9 +74,12 @@ def _without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
 
 
 def _cut(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
-    """Return the ranges without the rows that have these ids."""
-    left = []
+    """Return the ranges without the rows that have these ids, which are sorted."""
+    left: list[Range] = []
     for file, first, after in row_ranges:
-        inside = np.arange(pack_id(file, first), pack_id(file, after), dtype=np.int64)
-        left += ranges_of(np.setdiff1d(inside, ids, assume_unique=True))
+        base = pack_id(file, 0)
+        begin, end = np.searchsorted(ids, [base + first, base + after])
+        rows = (ids[begin:end] - base).tolist()
+        parts = zip([first, *(row + 1 for row in rows)], [*rows, after], strict=True)
+        left += [(file, start, stop) for start, stop in parts if start < stop]
     return left

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import FileStats
-from batchinference.pipeline.row_batch import RowRange
+from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table, schema_of
 from batchinference.pipeline.storage.json import damaged_state
 from batchinference.pipeline.storage.location import Location
@@ -146,8 +146,11 @@ class InputSnapshot:
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
-        """Return a snapshot from its stored form. Raises ArrowInvalid if that is not readable."""
+        """Return a snapshot from its stored form. Raises ArrowInvalid if that is not readable, or
+        has more files than any input: rows that repeat take few bytes, but much memory here."""
         table = read_table(pa.BufferReader(content))
+        if table.num_rows > MAX_FILES:
+            raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
         places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
         return cls(places[0], table.set_column(0, "path", paths))

@@ -11,6 +11,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import unquote
 
 from urllib3.util import Url, parse_url
@@ -55,16 +56,18 @@ class Allowed:
             for prefix in map(parse_url, self._prefixes)
         )
 
-    def check_stored(self, address: Location, manifest: Location) -> None:
-        """Raise Forbidden if an address in storage is outside of the manifest's bucket or directory
-        and of all allowed prefixes."""
+    def stored(self, address: Location, manifest: Location) -> Location:
+        """Return an address in storage such that only files in the manifest's bucket or directory,
+        or with an allowed prefix, are read, even if others replace one by a link now.
+
+        Raises Forbidden if the address is outside of them."""
         real = _real(address)
-        if any(_is_below(real, folder) for folder in _own_folders(address, manifest)):
-            return
+        own = list(_own_folders(address, manifest))
         places = (Location(prefix, address.storage) for prefix in self._prefixes)
-        same = (place for place in places if place.scheme == address.scheme)
-        if not any(_is_below(real, _real(place)) for place in same):
+        allowed = [_real(place) for place in places if place.scheme == address.scheme]
+        if not any(_is_below(real, folder) for folder in (*own, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
+        return replace(address, places=(*own, *allowed)) if address.local else address
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:

@@ -187,8 +187,7 @@ class Fetcher:
         """Return the bytes at an address in storage, which retries by itself."""
         if scheme_of(uri) not in SCHEMES:
             raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
-        address = _address(uri, beside)
-        self._allowed.check_stored(address, beside)
+        address = self._allowed.stored(_address(uri, beside), beside)
         try:
             content = address.read(self._max_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
@@ -222,8 +221,7 @@ def _session(adapter: type[TimedAdapter]) -> requests.Session:
 def _address(uri: str, beside: Location) -> Location:
     if "://" in uri or uri.startswith("/"):
         return Location(uri, beside.storage)
-    folder = replace(beside, places=())  # the rules of `allow` apply
-    return folder.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
+    return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
 
 
 def shown(uri: str) -> str:

@@ -15,7 +15,7 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
-from batchinference.cli.files import with_absolute_paths
+from batchinference.api.files import with_absolute_paths
 from batchinference.cli.main import app
 from batchinference.spec import BatchInference, parse
 from support.documents.pages import ROOT, jobs

@@ -16,7 +16,7 @@ from PIL import Image
 from pyiceberg.catalog import load_catalog
 from skimage import data
 
-from batchinference.cli.files import with_absolute_paths
+from batchinference.api.files import with_absolute_paths
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.spec import parse
 from support.documents.pages import jobs

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchinference.cli.files import with_absolute_paths
+from batchinference.api.files import with_absolute_paths
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.documents.pages import jobs, name_of

@@ -74,8 +74,8 @@ def check_printed(printed: str, directory: Path) -> None:
     lines = printed.splitlines()
     states = [line for line in lines if line.startswith("demo: ")]
     assert states[:3] == [
-        "demo: starting Ray on this machine",
         "demo: preparing",
+        "demo: starting Ray on this machine",
         "demo: running, 0 rows, 0 %",
     ]
     assert states[-1].startswith("demo: finalizing, 45 rows, 100 %")

@@ -18,6 +18,7 @@ IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
 
 RUN = """
 import sys, yaml, ray
+from contextlib import nullcontext
 from batchinference.pipeline.job import JobRun
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.plan import plan_for_machine
@@ -26,7 +27,8 @@ from batchinference.spec import parse
 ray.init(num_cpus=3, object_store_memory=int(sys.argv[2]), include_dashboard=False,
          log_to_driver=False)
 job = parse(yaml.safe_load(open(sys.argv[1])))
-report = JobRun(job, plan_for_machine(job.spec, gpus=0), lambda report: None, StopSignal()).run()
+plan = nullcontext(plan_for_machine(job.spec, gpus=0))
+report = JobRun(job, lambda: plan, lambda report: None, StopSignal()).run()
 print(report.serialized().decode())
 """
 

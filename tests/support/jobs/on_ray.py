@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def run_job(
     published: list[Report] = []
     chosen = plan or plan_for_machine(parsed.spec, gpus=0)
     publish = _publisher(published, on_publish)
-    report = JobRun(parsed, chosen, publish, stop or StopSignal()).run()
+    report = JobRun(parsed, lambda: nullcontext(chosen), publish, stop or StopSignal()).run()
     return Run(report, published)
 
 

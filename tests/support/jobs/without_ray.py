@@ -193,7 +193,7 @@ def run_without_ray(
     parsed = given if isinstance(given, BatchInference) else parse(given)
     with in_this_process(rows_per_task):
         plan = plan_for_machine(parsed.spec, gpus=0)
-        return JobRun(parsed, plan, publish, stop or StopSignal()).run()
+        return JobRun(parsed, lambda: nullcontext(plan), publish, stop or StopSignal()).run()
 
 
 @contextmanager

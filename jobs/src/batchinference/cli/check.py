@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from batchinference import __version__
+from batchinference.api.files import (
+    directory_of,
+    parameter_values,
+    read_text,
+    with_absolute_paths,
+)
 from batchinference.cli import exits
-from batchinference.cli.files import parameter_values, read_text
 from batchinference.cli.printing import echo
 from batchinference.cli.yaml_output import as_yaml
 from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
 from batchinference.rendering.pods import head_size
+from batchinference.shadows import shadowing
 from batchinference.spec import (
     KIND,
     BatchInference,
@@ -35,18 +41,33 @@ from batchinference.spec.parameters import Values
 from batchinference.spec.profiles import GPU
 
 
+def pipeline_is_installed() -> bool:
+    """Return whether jobs can run here. If not, print what to install."""
+    import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
+
+    try:
+        import ray.data  # noqa: F401
+    except ImportError as error:
+        from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
+
+        echo(f"{missing_package('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
+        return False
+    return True
+
+
 def complain(file: str, error: SpecError) -> None:
     """Print the problems with a file, one per line."""
     for problem in error.problems:
         echo(f"{file}: {problem}", err=True)
 
 
-def validate_files(files: list[str], settings: Sequence[str] = ()) -> int:
-    valid = [_validate_file(file, settings) for file in files]
+def validate_files(files: list[str], settings: Sequence[str] = (), *, deep: bool = False) -> int:
+    """Check files, and with `deep` also what they name, and return the exit code."""
+    valid = [_validate_file(file, settings, deep=deep) for file in files]
     return exits.SUCCESS if all(valid) else exits.BAD_INPUT
 
 
-def _validate_file(file: str, settings: Sequence[str]) -> bool:
+def _validate_file(file: str, settings: Sequence[str], *, deep: bool) -> bool:
     try:
         values = parameter_values(settings)
         documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
@@ -56,26 +77,50 @@ def _validate_file(file: str, settings: Sequence[str]) -> bool:
     several = len(documents) > 1
     valid = [
         _validate_document(
-            f"{file} ({document['kind']} {number})" if several else file, document, values
+            f"{file} ({document['kind']} {number})" if several else file,
+            document,
+            values,
+            directory_of(file) if deep else None,
         )
         for number, document in enumerate(documents, start=1)
     ]
     return all(valid)
 
 
-def _validate_document(where: str, document: dict[str, Any], values: Values) -> bool:
+def _validate_document(
+    where: str, document: dict[str, Any], values: Values, directory: Path | None
+) -> bool:
+    """Print whether a document is valid. With the directory of its file, also check what it
+    names."""
     try:
         if document["kind"] == SCHEDULE_KIND:
             found = _validate_schedule(document, values)
         else:
             job = parse(document, values)
             plan_for_cluster(job.spec)
+            if directory is not None:
+                _check_deep(job, directory)
             found = f"{job.metadata.name} is valid"
     except SpecError as error:
         complain(where, error)
         return False
     echo(f"{where}: {found}")
     return True
+
+
+def _check_deep(job: BatchInference, directory: Path) -> None:
+    """Raise SpecError with all problems of what the job names: input, columns, code, output."""
+    if not pipeline_is_installed():
+        raise SpecError([])  # what to install is printed
+    from batchinference.pipeline.execution.cluster import importable
+    from batchinference.pipeline.preflight import preflight
+
+    problems = [Problem("", problem) for problem in shadowing([str(directory)])]
+    if not problems:
+        importable(str(directory))
+        problems = preflight(with_absolute_paths(job, directory).spec)
+    if problems:
+        raise SpecError(problems)
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:

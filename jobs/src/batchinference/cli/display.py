@@ -94,9 +94,11 @@ class Display:
             parts = [f"{report.name}: {report.state.value}", *_progress(report)]
             self.say(", ".join(part for part in parts if part))
 
-    def summarize(self, report: Report, *, resumes: bool = True) -> None:
-        """Print a summary table. `resumes` is whether the next run keeps the rows of this run."""
+    def summarize(self, report: Report, *, resumes: bool = True, log: str | None = None) -> None:
+        """Print a summary table. `resumes` is whether the next run keeps the rows of this run, and
+        `log` is the address of the stored log."""
         lines = _summary(report, resumes=resumes)
+        lines += [("log", log)] if log else []
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
             self.say(name.ljust(width) + value.replace("\n", "\n" + " " * width))

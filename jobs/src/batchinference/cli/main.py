@@ -112,15 +112,19 @@ def retry_errors(
 @app.command()
 def validate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Also check the input, its columns, models, code, output."),
+    ] = False,
     settings: Settings = None,
 ) -> None:
-    """Check files without running anything; say all that is wrong with them.
+    """Check job files and print all problems. Nothing is run or written.
 
     Exit codes: 0 all are valid, 2 at least one is not.
     """
     from batchinference.cli.check import validate_files
 
-    raise typer.Exit(validate_files(files, settings or ()))
+    raise typer.Exit(validate_files(files, settings or (), deep=deep))
 
 
 @app.command()

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batchinference.cli import exits
-from batchinference.cli.check import complain
-from batchinference.cli.files import (
+from batchinference.api.changed_jobs import preview_of, restarted, retried
+from batchinference.api.files import (
     directory_of,
     parameter_values,
     read_text,
     with_absolute_paths,
 )
-from batchinference.cli.preview import preview_of
+from batchinference.api.runner import Runner
+from batchinference.cli import exits
+from batchinference.cli.check import complain, pipeline_is_installed
 from batchinference.cli.printing import echo
 from batchinference.plan import (
     Plan,
     parse_plan,
     plan_for_cluster,
     plan_for_machine,
-    ray_cpus,
 )
 from batchinference.rendering.objects import (
     DIGEST_VARIABLES,
@@ -34,7 +34,6 @@ from batchinference.rendering.objects import (
 )
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
-from batchinference.spec.profiles import GPU
 from batchinference.spec.report import REPORT_FILE, JobState, Report, last_word
 
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
@@ -121,103 +120,28 @@ def _as_requested(job: BatchInference, options: RunOptions, temporary: str) -> B
     if options.preview:
         return preview_of(job, options.preview, temporary)
     if options.restart:
-        return _restarted(job)
-    return _with_retry(job) if options.retry_errors else job
-
-
-def _with_retry(job: BatchInference) -> BatchInference:
-    """Return the job with retries of its failed rows enabled.
-
-    Raises BadInput if the job cannot retry rows, or has no output yet.
-    """
-    from batchinference.pipeline.commit.layout import Layout
-    from batchinference.pipeline.commit.lease import read_lease
-    from batchinference.pipeline.errors import BadInput
-
-    if why := job.spec.why_not_retried:
-        raise BadInput(f"retry-errors: {why}")
-    layout = Layout.of(job.spec)
-    lease = read_lease(layout)
-    if lease is None or lease.key != layout.key:
-        raise BadInput(f"'{layout.output.uri}' holds no output of this job: run it first")
-    errors = job.spec.errors.model_copy(update={"retry": True})
-    update = {"errors": errors, "resume": True}
-    return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
-
-
-def _restarted(job: BatchInference) -> BatchInference:
-    """Return the job with fields that start it over, whatever it has written.
-
-    Raises BadInput if the job adds to the rows of other runs."""
-    from batchinference.pipeline.errors import BadInput
-
-    write = job.spec.write
-    if write.mode == "append":
-        raise BadInput(
-            "--restart: write.mode append keeps the rows of earlier runs (append). Set write.mode "
-            "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
-        )
-    errors = job.spec.errors.model_copy(update={"retry": False})
-    write = write.model_copy(update={"mode": "overwrite"})
-    update = {"resume": False, "write": write, "errors": errors}
-    return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
-
-
-def pipeline_is_installed() -> bool:
-    """Return whether jobs can run here. If not, print what to install."""
-    import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
-
-    try:
-        import ray.data  # noqa: F401
-    except ImportError as error:
-        from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
-
-        echo(f"{missing_package('running a job', 'ray', PIPELINE_EXTRA)} ({error})", err=True)
-        return False
-    return True
+        return restarted(job)
+    return retried(job) if options.retry_errors else job
 
 
 def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
     from batchinference.cli.display import Display
-    from batchinference.pipeline.execution.cluster import (
-        connected,
-        embedded,
-        machine_cpus,
-        ray_files,
-    )
-    from batchinference.pipeline.execution.resources import check_nodes
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
-    from batchinference.pipeline.job import JobRun
 
     with (
         Display(verbose=options.verbose) as display,
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         publish = _publisher(display.show, options.report_directory)
-        if options.address is not None:
-            display.say(f"{job.metadata.name}: connecting to Ray at {options.address}")
-            code = str(directory) if _uses_code(job) else None
-            quiet = not options.verbose and options.report_directory is None
-            with connected(options.address, code, quiet=quiet) as nodes:
-                check_nodes(plan, nodes)
-                report = JobRun(job, plan, publish, stop).run()
-        else:
-            display.say(f"{job.metadata.name}: starting Ray on this machine")
-            with ray_files() as files:
-                cpus, quiet = ray_cpus(plan, machine_cpus()), not options.verbose
-                with embedded(cpus, str(directory), files, quiet=quiet) as found:
-                    gpus, memory = int(found.get(GPU, 0)), found["memory"]
-                    plan = plan_for_machine(job.spec, gpus, found, memory)
-                    for note in plan.notes:
-                        display.say(note)
-                    report = JobRun(job, plan, publish, stop).run()
-                ended = exits.SUCCESS if report.reason is None else exit_code(report.reason)
-                files.kept = ended == exits.JOB_FAILED
-            if files.kept:
-                display.say(f"Ray's logs of this run: {files.logs}")
+        on_cluster = options.address is not None and options.report_directory is not None
+        quiet = not options.verbose and not on_cluster
+        runner = Runner(job, directory, display.say, publish, stop, quiet=quiet)
+        address = options.address
+        report = runner.run_here() if address is None else runner.run_on(address, plan)
     if options.preview:
         report = report.model_copy(update={"output": "none (--preview)"})
-    display.summarize(report, resumes=not job.spec.why_not_retried)
+    log = None if options.preview else runner.log.uri
+    display.summarize(report, resumes=not job.spec.why_not_retried, log=log)
     if report.state == JobState.SUCCEEDED and (rows := options.preview or options.sample):
         display.show_sample(job, rows)
     return report
@@ -240,9 +164,3 @@ def _publisher(show: Publish, directory: Path | None) -> Publish:
 def exit_code(reason: str | None) -> int:
     """Return the exit code for the reason of a failure."""
     return _EXITS.get(reason or "", exits.JOB_FAILED)
-
-
-def _uses_code(job: BatchInference) -> bool:
-    """Return whether a step uses code that may be in the directory of the job."""
-    steps = job.spec.steps
-    return any(step.python or (step.model and step.model.factory_or_none) for step in steps)

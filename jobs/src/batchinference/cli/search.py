@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from batchinference.cli import exits
-from batchinference.cli.files import (
+from batchinference.api.files import (
     directory_of,
     parameter_values,
     read_text,
     with_absolute_paths,
 )
+from batchinference.cli import exits
+from batchinference.cli.check import pipeline_is_installed
 from batchinference.cli.printing import echo
-from batchinference.cli.run import exit_code, pipeline_is_installed
+from batchinference.cli.run import exit_code
 from batchinference.spec import SpecError, parse_one
 from batchinference.spec.expression import columns_of, parse_expression
 from batchinference.spec.nearest import MAX_FOUND

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
+from batchinference.cli.check import pipeline_is_installed
 from batchinference.cli.printing import echo
-from batchinference.cli.run import exit_code, pipeline_is_installed
+from batchinference.cli.run import exit_code
 from batchinference.spec.uris import Uri
 
 if TYPE_CHECKING:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sysconfig
+import traceback
 
 from batchinference.credentials import without_credentials
 from batchinference.text import without_controls
@@ -39,8 +42,33 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as text for people, of bounded length and without secrets."""
-    return shown(f"{type(error).__name__}: {error}")
+    """Return an error as text for people, of bounded length and without secrets. It ends with the
+    line of the user's code that raised it, if there is one."""
+    line = user_line(error)
+    return shown(f"{type(error).__name__}: {error}" + (f" ({line})" if line else ""))
+
+
+def user_line(error: BaseException) -> str:
+    """Return the innermost line of the user's code in the traceback of an error, such as
+    `own.py:12 in length`; empty if none of its frames is in the user's code."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_user_file(frame.filename):
+            return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"
+    return ""
+
+
+def is_user_file(path: str) -> bool:
+    """Return whether a Python file belongs to the user: it is neither installed nor part of Python
+    or of this program."""
+    real = os.path.realpath(path)
+    installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
+    return os.path.isfile(real) and not installed and not real.startswith(_NOT_OF_USERS)
+
+
+_NOT_OF_USERS = tuple(
+    os.path.realpath(path) + os.sep
+    for path in (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(__file__)))
+)
 
 
 class JobFailure(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,13 +14,21 @@ from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, TooManyErrors
+from batchinference.pipeline.errors import (
+    BadOutput,
+    Incomplete,
+    JobFailure,
+    OutOfMemory,
+    TooManyErrors,
+    WorkerCrashed,
+)
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
+from batchinference.pipeline.ray_compat import note_of_this_job
 from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
 from batchinference.plan import Plan
 from batchinference.spec.error_policy import ErrorPolicy
@@ -34,14 +42,19 @@ ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
 """How far an estimated row count is trusted. The input may have ESTIMATE_MARGIN times as many rows.
 An estimate can end a job only after ESTIMATE_FROM rows have been read."""
 Publish = Callable[[Report], None]
+RayContext = Callable[[], AbstractContextManager[Plan]]
+"""Starts Ray or connects to it, and yields the plan that fits it."""
 
 
 @dataclass
 class JobRun:
-    """A run of a job on a started Ray. `publish` is called with a report of every change."""
+    """A run of a job. `publish` is called with a report of every change.
+
+    `ray` is entered before the first attempt: the job is checked before Ray starts, and a job with
+    nothing to do needs no Ray."""
 
     job: BatchInference
-    plan: Plan
+    ray: RayContext
     publish: Publish
     stop: StopSignal
     _reports: ReportBuilder = field(init=False)
@@ -49,16 +62,22 @@ class JobRun:
     """The reports of the outputs that this run has completed."""
     _attempt: AttemptRun | None = field(default=None, init=False)
     """The attempt in progress, to whose output the report of a failure is written."""
+    _entered: ExitStack = field(default_factory=ExitStack, init=False)
+    _plan: Plan | None = field(default=None, init=False)
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
+        with self._entered:
+            return self._run()
+
+    def _run(self) -> Report:
         self._reports = ReportBuilder(self.job.metadata.name, Layout.of(self.job.spec))
         try:
             self.publish(self._reports.build())
             reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
-            return self._fail(root_cause(error))
+            return self._fail(_with_place(root_cause(error)))
 
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output and return its final report, which is not published yet."""
@@ -70,17 +89,22 @@ class JobRun:
             if run.complete is None:
                 return self._reports.of_ignored_output()
             return self._reports.of_complete_output(run.complete, run.remark)
+        self._attempt = run
+        self._reports.begin_attempt(run.attempt.number)
+        if self._plan is None:
+            with keep_heartbeat(run.attempt.heartbeat):
+                self._plan = self._entered.enter_context(self.ray())
         self._reports.begin_rows(Meter(run.count, run.start.counts.read))
-        self._finished.append(self._run_attempts(run))
+        self._finished.append(self._run_attempts(run, self._plan))
         return self._finished[-1]
 
-    def _run_attempts(self, run: AttemptRun) -> Report:
+    def _run_attempts(self, run: AttemptRun, plan: Plan) -> Report:
         """Run attempts until no rows are missing, finalize the output, and return its report.
 
         One attempt is enough unless a node is lost: Ray recomputes its blocks and may cut them
         differently. Raises Incomplete if rows are missing after the last attempt."""
         for attempts_left in reversed(range(MAX_ATTEMPTS if run.is_repeatable else 1)):
-            executor = Executor(self.job.spec, self.plan, run)
+            executor = Executor(self.job.spec, plan, run)
             with keep_heartbeat(run.attempt.heartbeat):
                 end = self._run_attempt(run, executor)
                 if not end.missing:
@@ -170,6 +194,13 @@ class JobRun:
         with suppress(OSError):
             self.publish(merged)
         return merged
+
+
+def _with_place(failure: JobFailure) -> JobFailure:
+    """Return a failure because of a dead process with the step and the rows that it computed."""
+    if not isinstance(failure, OutOfMemory | WorkerCrashed) or not (place := note_of_this_job()):
+        return failure
+    return type(failure)(f"{failure.message}. The process died in {place}")
 
 
 def check_errors(

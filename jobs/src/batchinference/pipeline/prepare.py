@@ -4,7 +4,6 @@ A job that cannot succeed is refused before a row is read and before anything is
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
 from batchinference.pipeline.commit.retry_errors import without_failed
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadInput, BadOutput, ModelLoad
+from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
 from batchinference.pipeline.input.files import open_input
@@ -57,6 +56,7 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
 from batchinference.spec.job import BatchInferenceSpec
@@ -262,7 +262,7 @@ def check_step(step: Step) -> None:
     if step.model is not None:
         _check_model(step.name, step.model)
     elif step.python is not None:
-        _check_module(step.name, step.python.callable)
+        check_callable(step.name, step.python.callable)
     elif step.decode is not None:
         decoder_of(step.name, step.decode)
     elif step.nearest is not None:
@@ -277,20 +277,7 @@ def _check_model(step: str, model: Model) -> None:
     if model.source_or_none is not None:
         check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)
     if model.factory_or_none is not None:
-        _check_module(step, model.factory_or_none)
-
-
-def _check_module(step: str, path: str) -> None:
-    module = path.partition(":")[0]
-    try:
-        found = importlib.util.find_spec(module) is not None
-    except ImportError:
-        found = False
-    if not found:
-        raise ModelLoad(
-            f"step '{step}': there is no module '{module}'. It must be in the directory of the "
-            "job's file, be installed, or be in the image"
-        )
+        check_callable(step, model.factory_or_none)
 
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:

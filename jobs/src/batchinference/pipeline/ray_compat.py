@@ -29,6 +29,7 @@ from ray.data._internal.execution.operators.base_physical_operator import (
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.experimental.internal_kv import (
     _internal_kv_exists,
+    _internal_kv_get,
     _internal_kv_initialized,
     _internal_kv_put,
 )
@@ -58,7 +59,10 @@ __all__ = [
     "get_state_from_address",
     "has_flag",
     "maybe_enable_token_auth_if_token_available",
+    "note_of_this_job",
     "number_of_this_task",
+    "put_note_of_this_job",
+    "replaces_dead_process",
     "retries_of_this_task",
     "set_flag",
     "unify_schemas",
@@ -119,3 +123,29 @@ def set_flag(name: str) -> None:
 def has_flag(name: str) -> bool:
     """Return whether a flag is set."""
     return bool(_internal_kv_initialized() and _internal_kv_exists(name))
+
+
+def replaces_dead_process() -> bool:
+    """Return whether this task or actor runs again because its process died."""
+    if not global_worker.connected:
+        return False
+    if global_worker.actor_id.is_nil():
+        return retries_of_this_task() > 0
+    return bool(get_runtime_context().was_current_actor_reconstructed)
+
+
+def put_note_of_this_job(text: str) -> None:
+    """Store a text that outlives this process, for the driver."""
+    _internal_kv_put(_name_of_note(), text.encode(), overwrite=True)
+
+
+def note_of_this_job() -> str | None:
+    """Return the text that a process of this job stored last; None if there is none."""
+    if not _internal_kv_initialized():
+        return None
+    content = _internal_kv_get(_name_of_note())
+    return None if content is None else content.decode()
+
+
+def _name_of_note() -> str:
+    return f"batchinference-note-{get_runtime_context().get_job_id()}"

@@ -240,7 +240,8 @@ def importable(directory: str) -> None:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *(p for p in others if p)])
+    others = [path for path in others if path not in ("", directory)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([directory, *others])
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
+from batchinference.pipeline.ray_compat import put_note_of_this_job, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
@@ -49,6 +50,13 @@ class ErrorHandling:
     tolerant: bool
     input: Location
     values: bool = False
+
+    def note_start(self, step: str, ids: np.ndarray) -> None:
+        """Store the step and the rows that this process computes next. If it dies, the driver names
+        them."""
+        (file, _), (first, last) = unpack_ids(ids[[0, -1]])
+        path = paths_of(self.input)[int(file)].as_py()
+        put_note_of_this_job(f"step '{step}' on rows {first} to {last} of {path}")
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the row that the step got. Raises JobFailure if no failed
@@ -101,6 +109,7 @@ class StepRunner:
         self._batch = BatchSize.of(step)
         self._time = StepTime()
         self._waits = list(WAITS)
+        self._may_crash = replaces_dead_process()
 
     def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
         """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
@@ -110,6 +119,8 @@ class StepRunner:
             if not len(rest.ids):
                 yield rest
                 return
+            if self._may_crash:
+                self._errors.note_start(self.name, rest.ids)
             results = self._results(rest)
             batch, rest = rest, None
             if results.rows < len(batch.ids):

@@ -16,6 +16,7 @@ from batchinference.pipeline.errors import (
     RUNTIMES_EXTRA,
     VISION_EXTRA,
     ModelLoad,
+    describe,
     require_package,
 )
 from batchinference.pipeline.runtimes.device import Device
@@ -130,7 +131,7 @@ def load_callable(path: str) -> Any:
         return reduce(getattr, name.split("."), module)
     except Exception as error:  # importing a module can raise any error
         raise ModelLoad(
-            f"cannot load '{path}': {type(error).__name__}: {error}. The module must be in "
+            f"cannot load '{path}': {describe(error)}. The module must be in "
             "the directory of the job's file, be installed, or be in the image"
         ) from error
 

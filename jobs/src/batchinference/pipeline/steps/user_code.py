@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch
 from batchinference.pipeline.error_attribution import is_about_the_row
-from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
@@ -229,8 +229,7 @@ def _construct(name: str, step: PythonStep, device: str) -> Any:
         return target(**arguments, **objects)
     except Exception as error:
         raise ModelLoad(
-            f"step '{name}': '{step.callable}' cannot be constructed: "
-            f"{type(error).__name__}: {error}"
+            f"step '{name}': '{step.callable}' cannot be constructed: {describe(error)}"
         ) from error
 
 

@@ -1,0 +1,69 @@
+"""Changes a job for one run: over its first rows only, from the start, or over its failed rows."""
+
+from __future__ import annotations
+
+from batchinference.spec import BatchInference
+from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.write import WriteColumns, WriteParquet
+
+
+def preview_of(job: BatchInference, rows: int, directory: str) -> BatchInference:
+    """Return the job over its first rows, with a Parquet output in a directory. The first bad row
+    fails it.
+
+    Raises BadInput if the number of rows cannot be limited."""
+    from batchinference.pipeline.errors import BadInput
+
+    read, write = job.spec.read, job.spec.write
+    if "limit" not in type(read.options).model_fields:
+        raise BadInput(f"--preview: read.format {read.format} has no limit. Limit its query")
+    limit = min(rows, getattr(read.options, "limit", None) or rows)
+    options = read.options.model_copy(update={"limit": limit})
+    columns = write.columns if isinstance(write, WriteColumns) else None
+    return _with(
+        job,
+        read=read.model_copy(update={"options": options}),
+        write=WriteParquet(format="parquet", path=directory, columns=columns),
+        errors=ErrorPolicy(),
+    )
+
+
+def retried(job: BatchInference) -> BatchInference:
+    """Return the job with retries of its failed rows enabled.
+
+    Raises BadInput if the job cannot retry rows, or has no output yet.
+    """
+    from batchinference.pipeline.commit.layout import Layout
+    from batchinference.pipeline.commit.lease import read_lease
+    from batchinference.pipeline.errors import BadInput
+
+    if why := job.spec.why_not_retried:
+        raise BadInput(f"retry-errors: {why}")
+    layout = Layout.of(job.spec)
+    lease = read_lease(layout)
+    if lease is None or lease.key != layout.key:
+        raise BadInput(f"'{layout.output.uri}' holds no output of this job: run it first")
+    errors = job.spec.errors.model_copy(update={"retry": True})
+    return _with(job, errors=errors, resume=True)
+
+
+def restarted(job: BatchInference) -> BatchInference:
+    """Return the job with fields that start it over, whatever it has written.
+
+    Raises BadInput if the job adds to the rows of other runs."""
+    from batchinference.pipeline.errors import BadInput
+
+    write = job.spec.write
+    if write.mode == "append":
+        raise BadInput(
+            "--restart: write.mode append keeps the rows of earlier runs (append). Set write.mode "
+            "to overwrite to replace all of them, or resume to false to repeat an unfinished run"
+        )
+    errors = job.spec.errors.model_copy(update={"retry": False})
+    return _with(
+        job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
+    )
+
+
+def _with(job: BatchInference, **fields: object) -> BatchInference:
+    return job.model_copy(update={"spec": job.spec.model_copy(update=fields)})

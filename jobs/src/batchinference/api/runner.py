@@ -1,0 +1,118 @@
+"""Runs a job on this machine, or on an existing Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchinference.api.run_log import RunLog
+from batchinference.plan import Plan, plan_for_machine, ray_cpus
+from batchinference.spec import BatchInference
+from batchinference.spec.profiles import GPU
+from batchinference.spec.report import Report
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.execution.cluster import RayFiles
+    from batchinference.pipeline.execution.stop_signals import StopSignal
+    from batchinference.pipeline.execution.worker_output import WorkerOutput
+
+USER_FAULTS = ("BadInput", "Interrupted")
+"""Reasons of failures that Ray's logs say nothing about."""
+SHOWN_LINES = 20
+"""Lines of output of the steps that are shown while the job runs. The log has all of them."""
+
+
+@dataclass
+class Runner:
+    """One run of a job. `directory` has the user's modules. `say` is called with each line for the
+    user, and `publish` with each report. `quiet` hides the output of Ray."""
+
+    job: BatchInference
+    directory: Path
+    say: Callable[[str], None]
+    publish: Callable[[Report], None]
+    stop: StopSignal
+    quiet: bool = True
+    log: RunLog = field(default_factory=RunLog, init=False)
+    _output: WorkerOutput | None = field(default=None, init=False)
+    _shown: int = field(default=0, init=False)
+
+    def run_here(self) -> Report:
+        """Check the job, run it on a Ray of its own, and return its final report."""
+        from batchinference.pipeline.execution.cluster import importable, ray_files
+        from batchinference.pipeline.execution.worker_output import WorkerOutput
+        from batchinference.pipeline.job import JobRun
+
+        importable(str(self.directory))
+        with ray_files() as files:
+            self._output = WorkerOutput(files.logs)
+            report = JobRun(self.job, partial(self._ray, files), self._publish, self.stop).run()
+            self._show_output()
+            files.kept = report.reason not in (None, *USER_FAULTS) and Path(files.of_ray).exists()
+        if files.kept:
+            self._say(f"Ray's logs of this run: {files.logs}")
+        self.log.store(self.job, report)
+        return report
+
+    def _say(self, text: str) -> None:
+        self.log.add(text)
+        self.say(text)
+
+    def _publish(self, report: Report) -> None:
+        self.log.add_state(report)
+        self._show_output()
+        self.publish(report)
+
+    def _show_output(self) -> None:
+        """Show and log what the steps have printed. The first lines only are shown."""
+        for line in self._output.new_lines() if self._output else ():
+            self.log.add(line)
+            self._shown += 1
+            if self._shown <= SHOWN_LINES:
+                self.say(line)
+            elif self._shown == SHOWN_LINES + 1:
+                self.say("[worker] more output of the steps is in the log")
+
+    @contextmanager
+    def _ray(self, files: RayFiles) -> Iterator[Plan]:
+        """Start Ray and yield the plan for what it has found on this machine."""
+        from batchinference.pipeline.execution.cluster import embedded, machine_cpus
+
+        self._tell("starting Ray on this machine")
+        cpus = ray_cpus(plan_for_machine(self.job.spec), machine_cpus())
+        with embedded(cpus, str(self.directory), files, quiet=self.quiet) as found:
+            gpus, memory = int(found.get(GPU, 0)), found["memory"]
+            plan = plan_for_machine(self.job.spec, gpus, found, memory)
+            for note in plan.notes:
+                self._say(note)
+            yield plan
+
+    def run_on(self, address: str, plan: Plan) -> Report:
+        """Run the job on the Ray cluster at an address and return its final report.
+
+        Raises JobFailure if there is no such cluster, or if the plan does not fit it."""
+        from batchinference.pipeline.execution.cluster import connected
+        from batchinference.pipeline.execution.resources import check_nodes
+        from batchinference.pipeline.job import JobRun
+
+        self._tell(f"connecting to Ray at {address}")
+        code = str(self.directory) if _uses_code(self.job) else None
+        with connected(address, code, quiet=self.quiet) as nodes:
+            check_nodes(plan, nodes)
+            report = JobRun(self.job, lambda: nullcontext(plan), self._publish, self.stop).run()
+        self.log.add_own_output()
+        self.log.store(self.job, report)
+        return report
+
+    def _tell(self, text: str) -> None:
+        self._say(f"{self.job.metadata.name}: {text}")
+
+
+def _uses_code(job: BatchInference) -> bool:
+    """Return whether a step uses code that may be in the directory of the job."""
+    steps = job.spec.steps
+    return any(step.python or (step.model and step.model.factory_or_none) for step in steps)

@@ -1,0 +1,50 @@
+"""Reads what steps print on this machine: the files of Ray with the output of its workers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from batchinference.pipeline.errors import without_secrets
+
+_OF_RAY = re.compile(
+    r":(job_id|task_name|actor_name):|\[\d{4}-\d\d-\d\d .*\] |\*\*\* |PC: @|\s+@ |\[failure_signal"
+)
+"""The beginning of lines that Ray writes itself."""
+_PROGRESS_BAR = re.compile(r"\d+%\|")
+_WORKER = re.compile(r"worker-.*-(\d+)")
+MAX_READ = 1 << 20
+"""Maximum bytes of a file that are read at once."""
+
+
+class WorkerOutput:
+    """The lines that the workers of one Ray have printed. `directory` has Ray's logs."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+        self._read: dict[Path, int] = {}
+        """The number of bytes of each file that were read."""
+
+    def new_lines(self) -> list[str]:
+        """Return the lines since the last call, each with the process that printed it. Secrets
+        and control characters are removed."""
+        lines = []
+        for file in sorted(self._directory.glob("worker-*")):
+            process = _WORKER.match(file.stem)
+            for line in self._lines_of(file):
+                if not _OF_RAY.match(line) and not _PROGRESS_BAR.search(line) and line.strip():
+                    name = process[1] if process else "?"
+                    lines.append(f"[worker {name}] {without_secrets(line)}")
+        return lines
+
+    def _lines_of(self, file: Path) -> list[str]:
+        """Return the complete lines that were added to a file."""
+        start = self._read.get(file, 0)
+        with file.open("rb") as opened:
+            opened.seek(start)
+            content = opened.read(MAX_READ)
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and len(content) == MAX_READ:
+            whole = content
+        self._read[file] = start + len(whole)
+        return whole.decode(errors="replace").splitlines()

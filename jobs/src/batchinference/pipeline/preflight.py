@@ -1,0 +1,73 @@
+"""Checks what a job names before it runs: input, columns, models, code and output.
+
+Nothing is written, no code of the user runs, and no model is loaded."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from batchinference.pipeline.commit.append import plan_outputs
+from batchinference.pipeline.commit.decision import Refuse, Request, decide, load_state
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.errors import BadOutput, JobFailure
+from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.output.tables import table_of
+from batchinference.pipeline.prepare import check_errors_path, check_input, check_step
+from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import Problem
+
+
+def preflight(spec: BatchInferenceSpec) -> list[Problem]:
+    """Return all problems that would end the job before it reads rows. Starts no Ray."""
+    steps = [
+        problem
+        for index, step in enumerate(spec.steps)
+        for problem in _problems(f"spec.steps[{index}]", partial(check_step, step))
+    ]
+    return [
+        *steps,
+        *_problems("", lambda: check_input(spec, open_input(spec.read), Layout.of(spec))),
+        *_problems("", lambda: check_errors_path(Layout.of(spec))),
+        *_problems("", lambda: _check_output(spec, read_code=not steps)),
+    ]
+
+
+def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:
+    try:
+        check()
+    except JobFailure as failure:
+        yield Problem(path, failure.message)
+
+
+def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:
+    """Raise BadOutput if the job cannot write to its output, or must not. The hashes of its code
+    are compared only with `read_code`, because they need all modules."""
+    check_writable(Location(spec.write.path, spec.write.storage))
+    (target, *_) = plan_outputs(spec)
+    code = code_of(spec) if read_code else {}
+    request = Request(spec.write, spec.resume, spec.errors.retry, "", code)
+    action = decide(load_state(target.layout, request, table_of(spec.write)), request)
+    if isinstance(action, Refuse) and (read_code or "changed since" not in action.message):
+        raise BadOutput(action.message)
+
+
+def check_writable(place: Location) -> None:
+    """Raise BadOutput if files cannot be created in a local directory, or in the nearest parent
+    that exists."""
+    if not place.local:
+        return
+    parents = [Path(place.path), *Path(place.path).parents]
+    there = next(path for path in parents if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise BadOutput(
+            f"write.path '{place.uri}' cannot be used: no file can be created in '{there}' "
+            f"({error.strerror}). Choose another path, or change its permissions"
+        ) from None

@@ -1,0 +1,102 @@
+"""Checks that a module of the user defines the callable that a step names, without running it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from batchinference.pipeline.errors import ModelLoad, is_user_file
+from batchinference.spec.problems import did_you_mean
+
+SHOWN_NAMES = 12
+
+
+def check_callable(step: str, path: str) -> None:
+    """Raise ModelLoad if `module:name` does not exist, if its file is not valid Python, or if it
+    imports a package that is not installed. The module is not imported: that may take long."""
+    module, _, name = path.partition(":")
+    found = _spec_of(module)
+    if found is None:
+        raise ModelLoad(
+            f"step '{step}': there is no module '{module}'{_without_suffix(path)}. It must be in "
+            "the directory of the job's file, be installed, or be in the image"
+        )
+    if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
+        return
+    file = Path(found.origin)
+    tree = _parsed(step, file)
+    for line, package in _imports(tree):
+        if _spec_of(package) is None:
+            raise ModelLoad(
+                f"step '{step}': {file.name}, line {line} imports '{package}', which is not "
+                "installed. Install it, put it into the directory of the job's file, or add it to "
+                "the image"
+            )
+    names = _names(tree)
+    top = name.split(".")[0]
+    if names is not None and top not in names:
+        there = [each for each in names if not each.startswith("_")]
+        only = ", ".join(there[:SHOWN_NAMES]) or "other code"
+        raise ModelLoad(
+            f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
+            f"{did_you_mean(top, there)}"
+        )
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+
+
+def _without_suffix(path: str) -> str:
+    """Return a hint if the path is that of a file, such as `own.py:function`; else nothing."""
+    module, _, name = path.partition(":")
+    stem = module.removesuffix(".py")
+    return f"; did you mean '{stem}:{name}'?" if stem != module else ""
+
+
+def _parsed(step: str, file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        problem = error.msg if isinstance(error, SyntaxError) else error
+        raise ModelLoad(
+            f"step '{step}': {file.name}{line} is not valid Python: {problem}"
+        ) from None
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the package of each import that runs whenever the module is imported."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.lineno, node.module.partition(".")[0]
+
+
+def _names(tree: ast.Module) -> dict[str, None] | None:
+    """Return the names that a module defines, in order; None if they are unknown."""
+    names: dict[str, None] = {}
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
+                names[name] = None
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                return None
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                names |= dict.fromkeys(one.asname or one.name.split(".")[0] for one in aliases)
+            case ast.Name(id="globals"):
+                return None
+            case ast.Name(id=name, ctx=ast.Store()):
+                names[name] = None
+    return None if "__getattr__" in names else names

@@ -1,0 +1,169 @@
+"""`validate --deep` and the start of `run` report what a job names and what does not exist."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document
+from support.jobs.without_ray import invoke_without_ray
+
+CODE = """
+import math
+import {imported}
+
+def length(batch):
+    return batch
+
+class Model:
+    pass
+"""
+JobFile = Callable[..., str]
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
+    """Return a function that writes a job with a CSV input and a module MODULE next to it."""
+    module = f"own_{uuid.uuid4().hex[:6]}"  # no other test has imported it
+
+    def write(steps: list[Document], imported: str = "json", **spec: Any) -> str:
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in/a.csv").write_text("text,stars\nfine,5\n")
+        (tmp_path / f"{module}.py").write_text(CODE.format(imported=imported))
+        read = {"format": "csv", **spec.pop("read", {})}
+        job = job_document("pets", "in", "out", read=read, steps=steps, **spec)
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job).replace("MODULE", module))
+        return str(tmp_path / "job.yaml")
+
+    monkeypatch.chdir(tmp_path)
+    return write
+
+
+def python(path: str) -> Document:
+    return {"name": "own", "python": {"callable": path}}
+
+
+def model(**fields: Any) -> Document:
+    inputs = {"inputs": {"text": "text"}, "output": "found"}
+    return {"name": "ask", "model": {**inputs, **fields}}
+
+
+CHAT = {"runtime": "http", "url": "http://127.0.0.1:9/v1", "api": "chat", "name": "m"}
+PROBLEMS: dict[str, tuple[Document, str]] = {
+    "a path": ({"read": {"paths": ["nowhere"]}}, "read.paths[0] 'TMP/nowhere' does not exist"),
+    "a column": (
+        {"steps": [{"name": "good", "filter": "star > 3"}]},
+        "reads column 'star', but the columns here are text, stars; did you mean 'stars'?",
+    ),
+    "a column after another step": (
+        {
+            "steps": [
+                {"name": "slim", "dropColumns": ["stars"]},
+                {"name": "good", "filter": "stars > 3"},
+            ]
+        },
+        "spec.steps[1]: step 'good' reads column 'stars', but the columns here are text",
+    ),
+    "a module": (
+        {"steps": [python("nowhere:length")]},
+        "spec.steps[0]: step 'own': there is no module 'nowhere'",
+    ),
+    "a module's file": (
+        {"steps": [python("MODULE.py:length")]},
+        "; did you mean 'MODULE:length'?",
+    ),
+    "a function": (
+        {"steps": [python("MODULE:lenght")]},
+        "MODULE.py has no 'lenght', only math, json, length, Model; did you mean 'length'?",
+    ),
+    "an import": (
+        {"steps": [python("MODULE:length")], "imported": "nowhere"},
+        "MODULE.py, line 3 imports 'nowhere', which is not installed. Install it",
+    ),
+    "valid code": (
+        {"steps": [python("MODULE:length")], "imported": "3"},
+        "MODULE.py, line 3 is not valid Python: invalid syntax",
+    ),
+    "a model": (
+        {"steps": [model(runtime="onnx", source="./bert.onnx")]},
+        "spec.steps[0]: model 'TMP/bert.onnx' not found",
+    ),
+    "an environment variable": (
+        {"steps": [model(**CHAT, apiKeyEnv="NOT_SET_HERE")]},
+        "spec.steps[0]: the environment variable NOT_SET_HERE",
+    ),
+    "a package": (
+        {
+            "steps": [
+                model(runtime="vllm", source="org/model", prompt="{text}")
+                | {"resources": {"gpu": 1}}
+            ]
+        },
+        "the runtime 'vllm' needs the package vllm: pip install",
+    ),
+    "a directory for the output": (
+        {"write": {"path": "job.yaml/out"}},
+        "write.path 'TMP/job.yaml/out' cannot be used: no file can be created in 'TMP/job.yaml'",
+    ),
+    "an output that is free": (
+        {"write": {"path": "in"}},
+        "write.path 'TMP/in' holds files that are no output of a BatchInference",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), PROBLEMS.values(), ids=PROBLEMS)
+def test_what_is_missing_is_reported_before_ray_starts(
+    job_file: JobFile, tmp_path: Path, fields: Any, message: str
+) -> None:
+    file = job_file(**{"steps": [], **fields})
+    before = sorted(tmp_path.rglob("*"))
+    (module,) = (path.stem for path in tmp_path.glob("own_*.py"))
+    message = message.replace("TMP", str(tmp_path)).replace("MODULE", module)
+    checked = invoke_without_ray("validate", "--deep", file)
+    assert (checked.exit_code, checked.stdout) == (2, "")
+    assert message in checked.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    if "cannot be used" not in message:
+        run = invoke_without_ray("run", file)
+        assert run.exit_code != 0
+        assert message.removeprefix("spec.steps[0]: ") in run.stderr
+        assert "starting Ray" not in run.stderr
+
+
+def test_all_problems_are_reported_at_once(job_file: JobFile) -> None:
+    steps = [python("nowhere:f"), model(runtime="onnx", source="./a.onnx")]
+    done = invoke_without_ray("validate", "--deep", job_file(steps, write={"path": "job.yaml/out"}))
+    assert done.exit_code == 2
+    assert len(done.stderr.splitlines()) == 3
+
+
+def test_a_job_without_problems_is_valid(job_file: JobFile) -> None:
+    steps = [python("MODULE:length"), {"name": "good", "filter": "stars > 3"}]
+    done = invoke_without_ray("validate", "--deep", job_file(steps))
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("job.yaml: pets is valid\n")
+
+
+def test_a_complete_output_needs_no_ray(job_file: JobFile) -> None:
+    file = job_file([])
+    assert "starting Ray" in invoke_without_ray("run", file).stderr
+    again = invoke_without_ray("run", file)
+    assert again.exit_code == 0
+    assert "the output was complete already" in again.stderr
+    assert "starting Ray" not in again.stderr
+
+
+def test_an_error_names_the_line_of_the_users_code(job_file: JobFile, tmp_path: Path) -> None:
+    file = job_file([python("MODULE:fails")])
+    (module,) = tmp_path.glob("own_*.py")
+    module.write_text("def fails(batch):\n    return batch['no']\n")
+    done = invoke_without_ray("run", file)
+    line = f"in.csv: KeyError: 'no' ({module.name}:2 in fails)".replace("in.csv", "in/a.csv")
+    assert f"step 'own' failed on row 0 of {tmp_path}/{line}" in done.stderr

@@ -1,0 +1,73 @@
+"""The log of a run: what it holds, its size, and where it is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchinference.api import run_log
+from batchinference.api.run_log import RunLog, log_directory, stored_logs
+from batchinference.pipeline.execution.worker_output import WorkerOutput
+from batchinference.spec import parse
+from support.jobs.on_ray import job_document, write_lines
+from support.jobs.without_ray import invoke_without_ray
+
+SECRET = "AWS_SECRET_ACCESS_KEY=abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+
+
+def test_output_of_workers_is_read_without_lines_of_ray(tmp_path: Path) -> None:
+    out = tmp_path / "worker-ab12-01000000-77.out"
+    output = WorkerOutput(str(tmp_path))
+    assert output.new_lines() == []
+    out.write_text(":job_id:01000000\n:task_name:read, up, write\nhello\nhalf a li")
+    assert output.new_lines() == ["[worker 77] hello"]
+    with out.open("a") as file:
+        file.write(f"ne\n\x1b[31m{SECRET}\nLoading weights:  50%|####\n")
+    half, secret = output.new_lines()
+    assert half == "[worker 77] half a line"
+    assert "abcdef" not in secret
+    assert "\x1b" not in secret
+    assert output.new_lines() == []
+
+
+def test_a_log_keeps_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_log, "MAX_BEGINNING", 100)
+    monkeypatch.setattr(run_log, "MAX_END", 100)
+    log = RunLog()
+    for number in range(1000):
+        log.add(f"line {number}")
+    text = log.text()
+    assert len(text) < 300
+    assert "line 0\n" in text
+    assert " lines ...\n" in text
+    assert text.endswith("line 999\n")
+
+
+def test_logs_of_the_last_runs_are_stored_next_to_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_log, "KEPT_LOGS", 1)
+    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
+    job = job_document("demo", source, tmp_path / "out", write={"mode": "overwrite"})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    for _ in range(2):
+        done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    (log,) = stored_logs(log_directory(parse(job)))
+    assert f"log     {log.uri}" in done.stderr
+    text = log.read().decode()
+    assert "demo: starting Ray on this machine" in text
+    assert text.endswith("demo: succeeded\n")
+
+
+def test_a_log_that_cannot_be_stored_does_not_fail_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
+    (tmp_path / "out/_batchinference").mkdir(parents=True)
+    job = job_document("demo", source, tmp_path / "out")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    monkeypatch.setattr(run_log, "LOG_DIRECTORY", "job.json")  # a file
+    done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    assert (done.exit_code, "log     " in done.stderr) == (0, False)

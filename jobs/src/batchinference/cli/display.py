@@ -97,7 +97,7 @@ class Display:
     def summarize(self, report: Report, *, resumes: bool = True, log: str | None = None) -> None:
         """Print a summary table. `resumes` is whether the next run keeps the rows of this run, and
         `log` is the address of the stored log."""
-        lines = _summary(report, resumes=resumes)
+        lines = summary_of(report, resumes=resumes)
         lines += [("log", log)] if log else []
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
@@ -121,7 +121,8 @@ def _progress(report: Report) -> list[str]:
     return [f"{progress.rows} rows", percent, _speed(report)]
 
 
-def _summary(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
+def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
+    """Return the lines of the summary of a run: a name and a value each."""
     lines = [("job", report.name), ("result", _result(report, resumes=resumes))]
     if report.message:
         reason = f"{report.reason}: " if report.reason else ""

@@ -1,4 +1,4 @@
-"""`batchinference`: run, validate, plan and render a BatchInference file, search and verify output.
+"""`batchinference`: the commands for job files, and those of the other modules.
 
 Each command imports its own dependencies, so that commands such as `validate` start quickly.
 """
@@ -11,12 +11,12 @@ from typing import Annotated
 import typer
 
 from batchinference import __version__
-from batchinference.cli import exits
+from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich would take longer than all the rest
     help="Offline model inference over large data sets, from one YAML file.",
 )
 File = Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")]
@@ -205,6 +205,10 @@ def verify(
     from batchinference.cli.verify import verify_output
 
     raise typer.Exit(verify_output(output, quick=quick, trusted=trust_output, as_json=as_json))
+
+
+for group in (output_commands, cluster_commands, setup_commands):
+    app.registered_commands.extend(group.app.registered_commands)
 
 
 def main() -> None:

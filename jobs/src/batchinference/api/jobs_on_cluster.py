@@ -1,0 +1,114 @@
+"""Submits jobs to a cluster, and observes and controls them there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchinference.api.kubernetes import Kubernetes
+from batchinference.plan import plan_for_cluster
+from batchinference.rendering.paths import check_paths
+from batchinference.spec import SpecError, parse
+from batchinference.spec.parameters import Values, substitute
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """The state of a job on a cluster. `raw` is the status as the operator writes it."""
+
+    name: str
+    namespace: str
+    phase: str
+    message: str
+    rows: int
+    total: int | None
+    percent: int | None
+    rate: float | None
+    eta: str
+    failed: int
+    attempt: int | None
+    output: str
+    raw: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, job: dict[str, Any]) -> JobStatus:
+        """Return the state of a BatchInference resource."""
+        status = job.get("status") or {}
+        progress, counts = status.get("progress") or {}, status.get("counts") or {}
+        ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
+        metadata = job["metadata"]
+        return cls(
+            metadata["name"],
+            metadata.get("namespace", "default"),
+            status.get("phase", "Pending"),
+            ready[0]["message"] if ready else "the operator has not seen the job yet",
+            progress.get("rows", 0),
+            progress.get("total"),
+            progress.get("percent"),
+            progress.get("rowsPerSecond"),
+            progress.get("eta", "unknown"),
+            counts.get("failed", 0),
+            status.get("attempt"),
+            status.get("output") or job["spec"]["write"]["path"],
+            status,
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in _ENDED
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """A job on a cluster."""
+
+    name: str
+    cluster: Kubernetes = field(repr=False)
+
+    def status(self) -> JobStatus:
+        """Return the state of the job. Raises ClusterError."""
+        return JobStatus.of(self.cluster.get(self.name))
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        interval: float = 2.0,
+        sleep: Callable[[float], Any] = time.sleep,
+    ) -> JobStatus:
+        """Return the state of the job after it has ended, or raise TimeoutError after `timeout`
+        seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not (status := self.status()).ended:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"job '{self.name}' is {status.phase} after {timeout:g} s")
+            sleep(interval)
+        return status
+
+    def suspend(self) -> None:
+        """Stop the job until `resume`. Its written rows are kept."""
+        self.cluster.patch(self.name, {"suspend": True})
+
+    def resume(self) -> None:
+        """Continue a suspended job."""
+        self.cluster.patch(self.name, {"suspend": False})
+
+    def cancel(self) -> None:
+        """Stop the job and delete it. Its output keeps the rows that were written: if the job is
+        submitted again, it resumes."""
+        self.cluster.delete(self.name)
+
+
+def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, Any]:
+    """Return a BatchInference document with the values of its parameters, ready for a cluster.
+
+    Raises SpecError if it is invalid, or if a cluster would refuse it."""
+    document = substitute(document, values)
+    job = parse(document)
+    plan_for_cluster(job.spec)
+    if problems := check_paths(job.spec):
+        raise SpecError(problems)
+    return document

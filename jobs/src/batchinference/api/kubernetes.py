@@ -1,0 +1,127 @@
+"""Jobs on a Kubernetes cluster, with the kubeconfig of the user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
+from batchinference.spec.schedule import SCHEDULE_PLURAL
+
+FIELD_MANAGER = "batchinference"
+APPLY, MERGE_PATCH, JSON = (
+    "application/apply-patch+yaml",
+    "application/merge-patch+json",
+    "application/json",
+)
+TIMEOUT_SECONDS = 30
+PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
+CLUSTER_EXTRA = "./jobs[cluster]"
+Object = dict[str, Any]
+
+
+class ClusterError(Exception):
+    """The cluster cannot be reached, or refuses a request. The message is for people."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Kubernetes:
+    """The jobs of one namespace. Without a namespace, that of the kubeconfig's context."""
+
+    def __init__(self, namespace: str | None = None, context: str | None = None) -> None:
+        """Raises ClusterError if the client is not installed, or if there is no kubeconfig."""
+        try:
+            from kubernetes import config
+        except ImportError:
+            raise ClusterError(
+                f"commands for a cluster need the package kubernetes: pip install "
+                f"'{CLUSTER_EXTRA}' in a checkout of the repository of BatchInference"
+            ) from None
+        try:
+            self._client = config.new_client_from_config(context=context)
+            _, active = config.list_kube_config_contexts()
+        except (config.ConfigException, OSError) as error:
+            raise ClusterError(
+                f"no cluster: {error}. Set KUBECONFIG to the kubeconfig file of the cluster"
+            ) from None
+        found = active if context is None else _context(config, context)
+        self.namespace = namespace or found.get("context", {}).get("namespace") or "default"
+        self.host = self._client.configuration.host
+
+    def apply(self, document: Object, *, force: bool = False) -> Object:
+        """Create or change an object by server-side apply, and return it."""
+        namespace = document["metadata"].get("namespace") or self.namespace
+        path = self._path(document["kind"], namespace, document["metadata"]["name"])
+        options = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        options |= {"force": "true"} if force else {}
+        return self.request("PATCH", f"{path}?{urlencode(options)}", document, APPLY)
+
+    def get(self, name: str) -> Object:
+        """Return a job."""
+        return self.request("GET", self._path(KIND, self.namespace, name))
+
+    def jobs(self) -> list[Object]:
+        """Return the jobs of the namespace."""
+        items = self.request("GET", self._path(KIND, self.namespace))["items"]
+        return list(items)
+
+    def patch(self, name: str, spec: Object) -> Object:
+        """Change fields of the spec of a job, and return the job."""
+        path = f"{self._path(KIND, self.namespace, name)}?fieldManager={FIELD_MANAGER}"
+        return self.request("PATCH", path, {"spec": spec}, MERGE_PATCH)
+
+    def delete(self, name: str) -> None:
+        """Delete a job. The operator stops it. Its output is kept."""
+        self.request("DELETE", self._path(KIND, self.namespace, name))
+
+    def _path(self, kind: str, namespace: str, name: str = "") -> str:
+        path = f"/apis/{API_VERSION}/namespaces/{quote(namespace)}/{PLURALS[kind]}"
+        return f"{path}/{quote(name)}" if name else path
+
+    def request(
+        self, method: str, path: str, body: Object | None = None, content_type: str = JSON
+    ) -> Object:
+        """Return the answer to a request. Raises ClusterError."""
+        from urllib3.exceptions import HTTPError
+
+        headers = {"Accept": JSON, "Content-Type": content_type}
+        method, url, headers, *_ = self._client.param_serialize(
+            method, path, header_params=headers, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self._client.call_api(
+                method, url, headers, body, _request_timeout=TIMEOUT_SECONDS
+            )
+            content = response.read()
+        except HTTPError as error:
+            raise ClusterError(f"{self.host} does not answer: {error}") from None
+        if response.status >= 400:
+            raise ClusterError(_refusal(response.status, content), response.status)
+        answer: Object = json.loads(content)
+        return answer
+
+
+def _context(config: Any, name: str) -> Object:
+    contexts, _ = config.list_kube_config_contexts()
+    return next((each for each in contexts if each["name"] == name), {})
+
+
+def _refusal(status: int, content: bytes) -> str:
+    """Return why the API server refused a request."""
+    try:
+        message = str(json.loads(content)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = content.decode(errors="replace").strip()
+    if status == 404 and "the server could not find the requested resource" in message:
+        return f"the cluster has no {KIND} resources. Install the chart: docs/cluster.md"
+    return f"{message} ({status})"
+
+
+def names_of(documents: Sequence[Object]) -> list[str]:
+    """Return each object as kubectl shows it, such as `batchinference/reviews`."""
+    return [f"{each['kind'].lower()}/{each['metadata']['name']}" for each in documents]

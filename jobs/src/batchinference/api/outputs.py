@@ -1,0 +1,207 @@
+"""Reads the state of an output: progress, report, logs, and failed rows by cause."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from batchinference.spec.report import Report
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from batchinference.pipeline.storage.location import Location
+    from batchinference.pipeline.verify.jobs import Work
+
+_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.:])-?\d+(\.\d+)?")
+"""Parts of an error message that differ from row to row. Line numbers follow a colon."""
+HEARTBEAT_SECONDS = 30.0
+"""A run whose last heartbeat is older than this has probably died."""
+
+
+@dataclass(frozen=True)
+class ErrorGroup:
+    """Failed rows with the same step and cause, and one of them as an example."""
+
+    step: str
+    cause: str
+    rows: int
+    example: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OutputStatus:
+    """The state of an output. `rows` are the input rows that are finished."""
+
+    output: str
+    state: str
+    """complete, running or unfinished."""
+    rows: int
+    total: int | None
+    written: int
+    failed: int
+    filtered: int
+    attempt: int
+    job: str
+    """The job that wrote last, and where it ran."""
+    heartbeat_age: float | None = None
+    """Seconds since the last heartbeat of a run that is not complete."""
+    last_error: str | None = None
+    logs: list[str] = field(default_factory=list)
+
+    @property
+    def percent(self) -> int | None:
+        return min(100, 100 * self.rows // self.total) if self.total else None
+
+
+def works_at(output: str) -> list[Work]:
+    """Return the jobs that have written to an output. Raises JobFailure if there is no output."""
+    from batchinference.pipeline.errors import BadInput
+    from batchinference.pipeline.storage.location import Location
+    from batchinference.pipeline.verify.jobs import places_at, work_at
+
+    found = [work for place in places_at(Location(output)) if (work := work_at(place))]
+    if not found:
+        raise BadInput(f"'{output}': the job has not begun to write yet")
+    return found
+
+
+def status_of(output: str) -> list[OutputStatus]:
+    """Return the state of each job that has written to an output. Raises JobFailure."""
+    return [_status(output, work) for work in works_at(output)]
+
+
+def _status(output: str, work: Work) -> OutputStatus:
+    counts, report = _counts(work), _report_of(work)
+    age = None if work.finished else _heartbeat_age(work)
+    running = age is not None and age < HEARTBEAT_SECONDS and not _is_over(work, report)
+    ended = "complete" if work.finished else "unfinished"
+    failed = report if report and report.reason and not running else None
+    return OutputStatus(
+        output,
+        "running" if running else ended,
+        counts.read,
+        counts.read if work.finished else _total(work, report),
+        counts.written,
+        counts.failed,
+        counts.skipped,
+        work.lease.attempt,
+        work.lease.job,
+        age,
+        f"{failed.reason}: {failed.message}" if failed else None,
+        [log.uri for log in logs_of(work)],
+    )
+
+
+def _is_over(work: Work, report: Report | None) -> bool:
+    """Return whether the last run has reported its end, or its process has died."""
+    from batchinference.pipeline.commit.lease import is_dead
+
+    ended = report is not None and report.attempt == work.lease.attempt and report.state.ended
+    return ended or is_dead(work.lease.process)
+
+
+def _counts(work: Work) -> Any:
+    """Return the counts of the committed rows, without reading every manifest."""
+    from batchinference.pipeline.commit.attempt import Attempt, start_of
+    from batchinference.pipeline.commit.snapshot import Snapshot
+
+    if work.finished or work.layout.is_table:
+        return work.committed().counts
+    start = Snapshot.read(start_of(work.layout, work.lease), work.layout.key)
+    return start.counts + Attempt(work.layout, work.lease).counts()
+
+
+def _total(work: Work, report: Report | None) -> int | None:
+    """Return the number of input rows, if a report or the statistics of the files have it."""
+    from batchinference.pipeline.errors import JobFailure
+    from batchinference.pipeline.input.snapshot import read_snapshot
+
+    if report is not None and report.progress is not None and report.progress.total:
+        return report.progress.total
+    try:
+        frozen = read_snapshot(work.layout.input, work.storage_of_input)
+    except (JobFailure, OSError, ValueError):
+        return None
+    stats = frozen.stats
+    every = len(stats) == len(frozen)
+    return sum(each.rows for each in stats.values()) if every and stats else frozen.rows
+
+
+def _report_of(work: Work) -> Report | None:
+    try:
+        return Report.parse(work.layout.report.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _heartbeat_age(work: Work) -> float | None:
+    from batchinference.pipeline.commit.lease import heartbeat_file
+
+    written = heartbeat_file(work.layout, work.lease).info().mtime
+    return None if written is None else max(0.0, time.time() - written.timestamp())
+
+
+def report_of(output: str) -> Report:
+    """Return the report of the job that has written to an output last.
+
+    Raises JobFailure if there is no output or no report."""
+    from batchinference.pipeline.errors import BadInput
+
+    reports = [report for work in works_at(output) if (report := _report_of(work))]
+    if not reports:
+        raise BadInput(f"'{output}' has no report yet: the job has not ended")
+    return max(reports, key=lambda report: report.updated_at)
+
+
+def logs_of(work: Work) -> list[Location]:
+    """Return the stored logs of an output, oldest first."""
+    from batchinference.api.run_log import LOG_DIRECTORY, stored_logs
+
+    return stored_logs(work.layout.whole.state / LOG_DIRECTORY)
+
+
+def last_log(output: str) -> Location:
+    """Return the log of the last run. Raises JobFailure if there is none."""
+    from batchinference.pipeline.errors import BadInput
+
+    logs = logs_of(works_at(output)[0])
+    if not logs:
+        raise BadInput(f"'{output}' has no log: the run has not ended, or it was a run of 0.1.0")
+    return logs[-1]
+
+
+def error_tables(output: str) -> Iterator[pa.Table]:
+    """Yield the error records of the failed rows of an output. Raises JobFailure."""
+    from batchinference.pipeline.storage.arrow_files import read_tables
+
+    for work in works_at(output):
+        for entry in work.committed().entries:
+            if entry.errors is not None:
+                with (work.layout.errors / entry.errors.name).open_input_file() as source:
+                    yield from read_tables(source)
+
+
+def error_groups(output: str) -> list[ErrorGroup]:
+    """Return the failed rows of an output by step and cause, the most frequent first."""
+    counts: dict[tuple[str, str], int] = {}
+    examples: dict[tuple[str, str], dict[str, Any]] = {}
+    for table in error_tables(output):
+        for row in table.to_pylist():
+            step = row["step"] or "read"
+            key = (step, cause_of(row["error"]))
+            counts[key] = counts.get(key, 0) + 1
+            examples.setdefault(key, {name: row.get(name) for name in _SHOWN})
+    found = [ErrorGroup(*key, count, examples[key]) for key, count in counts.items()]
+    return sorted(found, key=lambda group: (-group.rows, group.step, group.cause))
+
+
+_SHOWN = ("path", "row", "error", "values")
+
+
+def cause_of(error: str) -> str:
+    """Return an error message with its quoted texts and numbers replaced by `...`."""
+    return _VARIABLE.sub("...", error)

@@ -1,0 +1,56 @@
+"""The commands `submit`, `suspend`, `resume` and `cancel`, for jobs on a cluster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from batchinference.cli.output_commands import Context, Namespace
+
+app = typer.Typer()
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a job.")]
+
+
+@app.command()
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until each job has ended.")] = False,
+) -> None:
+    """Create or change the jobs and schedules of a file on a cluster, by server-side apply.
+
+    Exit codes: 0 applied, 1 with --wait: a job failed, 2 the file is wrong or the cluster refused.
+    """
+    from batchinference.cli.cluster import submit_file
+
+    raise typer.Exit(submit_file(file, namespace, context, settings or (), wait=wait))
+
+
+@app.command()
+def suspend(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Stop a job on a cluster until `resume`. Its written rows are kept."""
+    from batchinference.cli.cluster import control
+
+    control("suspend", name, namespace, context)
+
+
+@app.command()
+def resume(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Continue a suspended job on a cluster."""
+    from batchinference.cli.cluster import control
+
+    control("resume", name, namespace, context)
+
+
+@app.command()
+def cancel(name: Name, namespace: Namespace = None, context: Context = None) -> None:
+    """Stop a job on a cluster and delete it. Its output keeps the rows that were written."""
+    from batchinference.cli.cluster import control
+
+    control("cancel", name, namespace, context)

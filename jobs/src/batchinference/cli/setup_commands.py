@@ -1,0 +1,56 @@
+"""The commands `init` and `doctor`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from batchinference.cli.output_commands import Context, Namespace, Output
+from batchinference.cli.printing import Format
+
+app = typer.Typer()
+
+
+class Kind(StrEnum):
+    """The kinds of jobs that `init` writes."""
+
+    IMAGES = "images"
+    TEXT = "text"
+    AUDIO = "audio"
+    LLM = "llm"
+    PYTHON = "python"
+
+
+@app.command()
+def init(
+    kind: Annotated[Kind | None, typer.Argument(help="What to process. Asked if absent.")] = None,
+    file: Annotated[Path, typer.Option(help="The file to write.")] = Path("job.yaml"),
+    name: Annotated[str, typer.Option(help="The name of the job.")] = "my-job",
+    read: Annotated[str | None, typer.Option(help="The input: a directory, file or glob.")] = None,
+    write: Annotated[str, typer.Option(help="The directory of the output.")] = "./out",
+    model: Annotated[str | None, typer.Option(help="The model, a name or a directory.")] = None,
+) -> None:
+    """Write a commented job file.
+
+    Exit codes: 0 written, 2 an option is missing or wrong, or the file exists.
+    """
+    from batchinference.cli.init import Answers, write_job
+
+    answers = Answers(name=name, read=read, write=write, model=model)
+    raise typer.Exit(write_job(kind.value if kind else None, file, answers))
+
+
+@app.command()
+def doctor(
+    namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT
+) -> None:
+    """Check what jobs need on this machine and on the cluster, and print what to do.
+
+    Exit codes: 0 jobs can run on this machine, 1 something that they need is missing.
+    """
+    from batchinference.cli.doctor import examine
+
+    raise typer.Exit(examine(namespace, context, output))

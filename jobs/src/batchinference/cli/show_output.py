@@ -1,0 +1,64 @@
+"""Prints the failed rows, the logs and the report of an output."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+
+from batchinference.api.outputs import (
+    ErrorGroup,
+    error_groups,
+    last_log,
+    logs_of,
+    report_of,
+    works_at,
+)
+from batchinference.cli.printing import Format, echo, print_data, print_table
+from batchinference.cli.targets import Target, read_output
+from batchinference.spec.report import Report
+from batchinference.text import in_one_line
+
+
+def show_errors(target: Target, form: Format) -> None:
+    groups: list[ErrorGroup] = read_output("errors", target, error_groups)
+    if form is not Format.TEXT:
+        print_data([asdict(group) for group in groups], form)
+        return
+    if not groups:
+        echo("no failed rows")
+        return
+    rows = sum(group.rows for group in groups)
+    echo(f"{rows} failed row(s), {len(groups)} cause(s)\n")
+    for group in groups:
+        _show_group(group)
+    echo("`retry-errors FILE` runs only these rows again.")
+
+
+def _show_group(group: ErrorGroup) -> None:
+    example = group.example
+    echo(f"{group.rows} row(s), step '{group.step}': {in_one_line(group.cause)}")
+    echo(f"  for example row {example['row']} of {in_one_line(str(example['path']))}:")
+    echo(f"  {in_one_line(str(example['error']))}")
+    if example["values"]:
+        echo(f"  values: {in_one_line(example['values'])}")
+    echo("")
+
+
+def show_logs(target: Target, *, every: bool) -> None:
+    if every:
+        found = read_output("logs", target, lambda output: logs_of(works_at(output)[0]))
+        for log in found:
+            echo(log.uri)
+        return
+    content: bytes = read_output("logs", target, lambda output: last_log(output).read())
+    echo(content.decode(errors="replace").rstrip())
+
+
+def show_report(target: Target, form: Format) -> None:
+    report: Report = read_output("report", target, partial(report_of))
+    if form is not Format.TEXT:
+        print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), form)
+        return
+    from batchinference.cli.display import summary_of
+
+    print_table(summary_of(report, resumes=True))

@@ -1,0 +1,149 @@
+"""Prints the state of an output or of a job on a cluster, once or until it ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.outputs import OutputStatus, status_of
+from batchinference.cli import exits
+from batchinference.cli.printing import Format, echo, print_data, print_table
+from batchinference.cli.targets import Target, failures_are_printed, read_output
+
+
+@dataclass(frozen=True)
+class Look:
+    """The progress of a job at one moment. `failed` says how an ended job has ended."""
+
+    state: str
+    rows: int
+    total: int | None
+    errors: int
+    ended: bool
+    failed: bool = False
+    rate: float | None = None
+    message: str = ""
+
+
+def show_status(target: Target, form: Format) -> None:
+    if target.is_job:
+        with failures_are_printed("status"):
+            job = JobStatus.of(target.cluster().get(target.text))
+        _show_job(job, form)
+        return
+    found: list[OutputStatus] = read_output("status", target, status_of)
+    if form is not Format.TEXT:
+        print_data([asdict(each) | {"percent": each.percent} for each in found], form)
+        return
+    for each in found:
+        print_table(_lines_of_output(each))
+
+
+def _show_job(job: JobStatus, form: Format) -> None:
+    if form is not Format.TEXT:
+        print_data(job.raw, form)
+        return
+    lines = [("job", f"{job.namespace}/{job.name}"), ("phase", job.phase)]
+    lines += [("", job.message)] if job.message else []
+    lines += [("rows", _rows(job.rows, job.total, job.percent))]
+    lines += [("failed rows", str(job.failed))] if job.failed else []
+    lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")] if job.rate else []
+    lines += [("attempt", str(job.attempt))] if job.attempt else []
+    lines += [("output", job.output)]
+    print_table(lines)
+
+
+def _lines_of_output(status: OutputStatus) -> list[tuple[str, str]]:
+    lines = [
+        ("output", status.output),
+        ("state", status.state),
+        ("rows", _rows(status.rows, status.total, status.percent)),
+        ("", f"{status.written} written, {status.failed} failed, {status.filtered} filtered"),
+        ("attempt", str(status.attempt)),
+        ("job", status.job),
+    ]
+    if status.heartbeat_age is not None:
+        lines.append(("heartbeat", f"{status.heartbeat_age:.0f} s ago"))
+    if status.last_error:
+        lines.append(("last error", status.last_error))
+    if status.logs:
+        lines.append(("log", status.logs[-1]))
+    return lines
+
+
+def _rows(rows: int, total: int | None, percent: int | None) -> str:
+    of = f" of {total}" if total is not None else ""
+    return f"{rows}{of}" + (f" ({percent} %)" if percent is not None else "")
+
+
+def watch_status(
+    target: Target, interval: float, sleep: Callable[[float], Any] = time.sleep
+) -> int:
+    """Show the progress until the job has ended, and return the exit code."""
+    began: Look | None = None
+    since = time.monotonic()
+    shown = ""
+    while True:
+        look = _look(target)
+        began = began or look
+        rate = look.rate
+        if rate is None:
+            rate = (look.rows - began.rows) / max(time.monotonic() - since, 1e-9)
+        line = _line(look, rate)
+        if line != shown:
+            _show(line, ended=look.ended)
+            shown = line
+        if look.ended:
+            return exits.JOB_FAILED if look.failed else exits.SUCCESS
+        sleep(interval)
+
+
+def _look(target: Target) -> Look:
+    if target.is_job:
+        with failures_are_printed("watch"):
+            job = JobStatus.of(target.cluster().get(target.text))
+        return Look(
+            job.phase, job.rows, job.total, job.failed, job.ended, job.phase == "Failed", job.rate,
+            job.message,
+        )  # fmt: skip
+    found: list[OutputStatus] = read_output("watch", target, status_of)
+    states = {each.state for each in found}
+    totals = [each.total for each in found]
+    running = "running" in states
+    return Look(
+        "running" if running else "unfinished" if "unfinished" in states else "complete",
+        sum(each.rows for each in found),
+        None if None in totals else sum(total or 0 for total in totals),
+        sum(each.failed for each in found),
+        ended=not running,
+        failed="unfinished" in states,
+        message=next((each.last_error for each in found if each.last_error), ""),
+    )
+
+
+def _line(look: Look, rate: float) -> str:
+    parts = [look.state, f"{look.rows} rows"]
+    if look.total:
+        parts.append(f"{min(100, 100 * look.rows // look.total)} %")
+    if rate > 0 and not look.ended:
+        parts.append(f"{rate:.1f} rows/s")
+        if look.total:
+            parts.append(f"ETA {max(0, look.total - look.rows) / rate:.0f} s")
+    if look.errors:
+        parts.append(f"{look.errors} failed")
+    return ", ".join([*parts, look.message] if look.message else parts)
+
+
+def _show(line: str, *, ended: bool) -> None:
+    """Print a line. On a terminal, it replaces the previous one."""
+    if not sys.stdout.isatty():
+        echo(line)
+        return
+    from batchinference.text import in_one_line
+
+    sys.stdout.write(f"\r\x1b[2K{in_one_line(line)}" + ("\n" if ended else ""))
+    sys.stdout.flush()

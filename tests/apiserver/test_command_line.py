@@ -1,0 +1,151 @@
+"""The commands for jobs on a cluster, with a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import Result
+from typer.testing import CliRunner
+
+from batchinference.api.jobs_on_cluster import JobHandle
+from batchinference.api.kubernetes import Kubernetes
+from batchinference.cli.main import app
+from support.documents.minimal import document, schedule_document
+from support.servers.api_server import ApiServer, Namespace, Refused
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(
+    server: ApiServer, namespace: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Invoke:
+    """Return a function that runs a command in the namespace of the test."""
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str, **options: Any) -> Result:
+        return CliRunner().invoke(app, [*arguments, "-n", namespace.name], **options)
+
+    return run
+
+
+def submit(invoke: Invoke, *documents: Any, options: tuple[str, ...] = ()) -> Result:
+    Path("job.yaml").write_text(yaml.safe_dump_all(documents))
+    return invoke("submit", "job.yaml", *options)
+
+
+def set_status(namespace: Namespace, name: str, phase: str, **fields: Any) -> None:
+    """Write a status as the operator does."""
+    ready = {"type": "Ready", "status": "False", "reason": phase, "message": f"it is {phase}"}
+    ready |= {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
+    status = {"phase": phase, "observedGeneration": 1, "conditions": [ready], **fields}
+    path = namespace.path("batchinferences", name)
+    namespace.server.patch(f"{path}/status", {"status": status})
+
+
+def test_submit_creates_the_jobs_and_schedules_of_a_file(
+    invoke: Invoke, namespace: Namespace
+) -> None:
+    write = {"format": "parquet", "path": "s3://out/{{ params.day }}"}
+    job = document("daily", parameters=[{"name": "day"}], write=write)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}}
+    done = submit(invoke, secret, job, schedule_document(), options=("--set", "day=monday"))
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"batchinference/daily created in namespace {namespace.name} of https")
+    assert second.startswith("batchinferenceschedule/nightly created")
+    stored = namespace.server.get(namespace.path("batchinferences", "daily"))
+    assert stored["spec"]["write"]["path"] == "s3://out/monday"
+    assert stored["metadata"]["managedFields"][0]["manager"] == "batchinference"
+    set_status(namespace, "daily", "Running")
+    again = submit(invoke, document("daily", write=stored["spec"]["write"], priority=3))
+    assert again.stdout.startswith("batchinference/daily applied")
+
+
+def test_submit_refuses_what_a_cluster_cannot_run(invoke: Invoke, namespace: Namespace) -> None:
+    local = document(write={"format": "parquet", "path": "./out"})
+    for refused, message in (
+        (local, "spec.write.path: './out'"),
+        (document(steps=[{"name": "a"}]), "spec.steps[0]"),
+    ):
+        done = submit(invoke, refused)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert f"job.yaml: {message}" in done.stderr
+    assert namespace.server.get(namespace.path("batchinferences"))["items"] == []
+
+
+def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    assert "the operator has not seen the job yet" in invoke("status", "daily").stdout
+    progress = {"rows": 30, "total": 60, "percent": 50, "rowsPerSecond": 2.5, "eta": "12s"}
+    counts = {"read": 30, "written": 28, "failed": 2, "skipped": 0}
+    set_status(namespace, "daily", "Running", progress=progress, counts=counts, attempt=2)
+    shown = invoke("status", "daily").stdout
+    for line in ("rows         30 of 60 (50 %)", "failed rows  2", "attempt      2",
+                 "speed        2.5 rows/s, ETA 12s", "phase        Running"):  # fmt: skip
+        assert line in shown.splitlines()
+    assert json.loads(invoke("status", "daily", "-o", "json").stdout)["phase"] == "Running"
+    set_status(namespace, "daily", "Failed", progress=progress)
+    watched = invoke("watch", "daily")
+    assert watched.exit_code == 1
+    assert watched.stdout == "Failed, 30 rows, 50 %, 2 failed, it is Failed\n"
+    set_status(namespace, "daily", "Succeeded")
+    assert invoke("watch", "daily").exit_code == 0
+
+
+def test_jobs_are_suspended_resumed_and_cancelled(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    path = namespace.path("batchinferences", "daily")
+    for command, done, suspended in (("suspend", "suspended", True), ("resume", "resumed", False)):
+        shown = invoke(command, "daily")
+        assert shown.stdout == f"batchinference/daily {done} in namespace {namespace.name}\n"
+        assert namespace.server.get(path)["spec"]["suspend"] is suspended
+    assert invoke("cancel", "daily").exit_code == 0
+    with pytest.raises(Refused):
+        namespace.server.get(path)
+
+
+def test_a_missing_job_is_named(invoke: Invoke) -> None:
+    for command in ("status", "watch", "suspend", "resume", "cancel", "errors"):
+        done = invoke(command, "nowhere")
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"{command}: ")
+        assert '"nowhere" not found (404)' in done.stderr
+
+
+def test_a_handle_waits_for_the_end(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    handle = JobHandle("daily", Kubernetes(namespace.name))
+    with pytest.raises(TimeoutError, match="job 'daily' is Pending after 0 s"):
+        handle.wait(timeout=0)
+    ended = handle.wait(sleep=lambda _: set_status(namespace, "daily", "Succeeded"))
+    assert (ended.phase, ended.ended) == ("Succeeded", True)
+
+
+def test_doctor_finds_the_resources_of_the_cluster(invoke: Invoke) -> None:
+    found = json.loads(invoke("doctor", "-o", "json").stdout)
+    results = {each["check"]: each for each in found}
+    assert results["BatchInference resources"]["result"] == "ok"
+    assert results["operator"]["advice"] == "Install the chart: docs/cluster.md"
+    assert results["GPUs of nodes"]["found"] == "none on 0 node(s)"
+    assert results["Python"]["result"] == "ok"
+
+
+def test_an_unreachable_cluster_is_named(
+    tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = server.kubeconfig(tmp_path / "kubeconfig")
+    file.write_text(file.read_text().replace(server.url, "https://127.0.0.1:9"))
+    monkeypatch.setenv("KUBECONFIG", str(file))
+    done = CliRunner().invoke(app, ["status", "daily"])
+    assert done.exit_code == 2
+    assert "status: https://127.0.0.1:9 does not answer" in done.stderr
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    done = CliRunner().invoke(app, ["status", "daily"])
+    assert (done.exit_code, "Set KUBECONFIG" in done.stderr) == (2, True)

@@ -1,0 +1,107 @@
+"""`status`, `watch`, `errors`, `logs` and `report` of an output on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from batchinference.api.outputs import cause_of
+from support.jobs.on_ray import job_document, write_lines
+from support.jobs.without_ray import invoke_without_ray
+from support.outputs.made import begin_job
+
+LINES = ["fine", "bad 1", "bad 22", "fine too"]
+
+
+@pytest.fixture
+def output(tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the output of a finished job with two failed rows."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "in", {"a.txt": LINES})
+    steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
+    job = job_document("demo", "in", "out", steps=steps, errors={"maxRows": 2, "values": True})
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    assert invoke_without_ray("run", "job.yaml").exit_code == 0
+    return "./out"
+
+
+def test_errors_are_grouped_by_step_and_cause(output: str, tmp_path: Path) -> None:
+    shown = invoke_without_ray("errors", output)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    first, _, group, *example = shown.stdout.splitlines()
+    assert first == "2 failed row(s), 1 cause(s)"
+    assert group.startswith("2 row(s), step 'own': ValueError: cannot do bad ... (own_code.py:")
+    assert example[0] == f"  for example row 1 of {tmp_path}/in/a.txt:"
+    assert example[1].startswith("  ValueError: cannot do bad 1 (own_code.py:")
+    assert example[2] == '  values: {"text": "bad 1"}'
+    (data,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
+    assert (data["step"], data["rows"], data["example"]["row"]) == ("own", 2, 1)
+    assert yaml.safe_load(invoke_without_ray("errors", output, "-o", "yaml").stdout) == [data]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("KeyError: 'a b' (own.py:7 in f)", "KeyError: ... (own.py:7 in f)"),
+        ("ValueError: 12 of 4.5 rows", "ValueError: ... of ... rows"),
+        ("OSError: utf8 in a1b2", "OSError: utf8 in a1b2"),
+    ],
+)
+def test_a_cause_has_no_values_of_the_row(error: str, cause: str) -> None:
+    assert cause_of(error) == cause
+
+
+def test_status_of_a_complete_output(output: str) -> None:
+    shown = invoke_without_ray("status", output)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    lines = {line[:7].strip(): line[7:].strip() for line in shown.stdout.splitlines()}
+    assert lines["state"] == "complete"
+    assert lines["rows"] == "4 of 4 (100 %)"
+    assert "2 written, 2 failed, 0 filtered" in shown.stdout
+    assert "_batchinference/logs/" in shown.stdout
+    (data,) = json.loads(invoke_without_ray("status", output, "-o", "json").stdout)
+    assert (data["state"], data["rows"], data["percent"]) == ("complete", 4, 100)
+    watched = invoke_without_ray("watch", output)
+    assert (watched.exit_code, watched.stdout) == (0, "complete, 4 rows, 100 %, 2 failed\n")
+
+
+def test_status_of_a_failed_job_has_its_error(output: str, tmp_path: Path) -> None:
+    job = yaml.safe_load((tmp_path / "job.yaml").read_text())
+    job["spec"] |= {"errors": {"maxRows": 1}, "write": {**job["spec"]["write"], "path": "new"}}
+    (tmp_path / "failed.yaml").write_text(yaml.safe_dump(job))
+    assert invoke_without_ray("run", "failed.yaml").exit_code == 1
+    shown = invoke_without_ray("status", "./new")
+    assert "last error" in shown.stdout
+    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in shown.stdout
+    watched = invoke_without_ray("watch", "./new")
+    assert (watched.exit_code, "unfinished" in watched.stdout) == (1, True)
+
+
+def test_status_of_a_running_job_shows_its_heartbeat(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in", {"a.txt": LINES})
+    run = begin_job(job_document("demo", tmp_path / "in", tmp_path / "out"))
+    run.attempt.heartbeat.write(b"1")
+    shown = invoke_without_ray("status", str(tmp_path / "out"))
+    assert "state      running" in shown.stdout
+    assert "heartbeat" in shown.stdout
+
+
+def test_report_and_log_of_the_last_run(output: str) -> None:
+    shown = invoke_without_ray("report", output)
+    assert "rows    4 read, 2 written, 2 failed" in shown.stdout
+    data = json.loads(invoke_without_ray("report", output, "-o", "json").stdout)
+    assert data["counts"] == {"read": 4, "written": 2, "failed": 2, "skipped": 0}
+    assert "demo: succeeded" in invoke_without_ray("logs", output).stdout
+    (log,) = invoke_without_ray("logs", output, "--list").stdout.split()
+    assert Path(log).is_file()
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "errors", "logs", "report"])
+def test_a_path_without_an_output_is_refused(tmp_path: Path, command: str) -> None:
+    done = invoke_without_ray(command, str(tmp_path))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "is no output of a BatchInference" in done.stderr
+    assert done.stderr.startswith(f"{command}: ")

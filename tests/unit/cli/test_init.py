@@ -1,0 +1,64 @@
+"""`batchinference init`: every template is a valid job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from batchinference.cli.init import DEFAULTS, Answers, job_text
+from batchinference.spec import parse_one
+
+Invoke = Callable[..., Result]
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_templates_are_valid_jobs(invoke: Invoke, directory: Path, kind: str) -> None:
+    written = invoke("init", kind)
+    assert (written.exit_code, written.stderr) == (0, "")
+    assert "batchinference validate --deep job.yaml" in written.stdout
+    assert (directory / "steps.py").exists() == (kind == "python")
+    assert invoke("validate", "job.yaml").exit_code == 0
+    assert all(line for line in (directory / "job.yaml").read_text().splitlines())
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_options_are_values_of_the_job(kind: str) -> None:
+    answers = Answers(name="pets", read="s3://a/b: {c}/*.x", write="./new out", model="../m #1")
+    job = parse_one(job_text(kind, answers))
+    assert job.metadata.name == "pets"
+    assert job.spec.read.model_dump()["paths"] == ["s3://a/b: {c}/*.x"]
+    assert job.spec.write.path == "./new out"
+    model = job.spec.steps[0].model
+    assert model is None or "../m #1" in model.model_dump().values()
+
+
+def test_files_are_not_replaced(invoke: Invoke, directory: Path) -> None:
+    (directory / "steps.py").write_text("mine")
+    done = invoke("init", "python")
+    assert done.exit_code == 2
+    assert done.stderr == "init: steps.py exists. Name another one with --file\n"
+    assert [path.name for path in directory.iterdir()] == ["steps.py"]
+
+
+def test_wrong_answers_are_refused(invoke: Invoke, directory: Path) -> None:
+    done = invoke("init", "text", "--name", "My Job")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("init: metadata.name: ")
+    done = invoke("init")
+    assert done.exit_code == 2
+    assert done.stderr == "init: name what to process: images, text, audio, llm, python\n"
+    assert list(directory.iterdir()) == []
+
+
+def test_questions_are_asked_on_a_terminal(
+    invoke: Invoke, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchinference.cli.init._is_terminal", lambda: True)
+    done = invoke("init", stdin="cats\nimages\n./photos\n\n")
+    assert done.exit_code == 0
+    job = parse_one((directory / "job.yaml").read_text())
+    assert job.spec.read.model_dump()["paths"] == ["./photos"]
+    assert job.spec.steps[0].name == "classify"

@@ -1,3 +1,42 @@
-"""BatchInference: offline model inference over large data sets, configured by one YAML file."""
+"""BatchInference: offline model inference over large data sets, configured by one YAML file.
+
+`Job`, `run` and `submit` are the Python API. They are imported when they are used first."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchinference.api.job import Job
+    from batchinference.api.jobs_on_cluster import JobHandle, JobStatus
+    from batchinference.api.run import JobFailed, Result, run
+    from batchinference.api.submit import submit
 
 __version__ = "0.1.0"
+__all__ = [
+    "Job",
+    "JobFailed",
+    "JobHandle",
+    "JobStatus",
+    "Result",
+    "run",
+    "submit",
+]
+_MODULES = {
+    "Job": "job",
+    "JobFailed": "run",
+    "JobHandle": "jobs_on_cluster",
+    "JobStatus": "jobs_on_cluster",
+    "Result": "run",
+    "run": "run",
+    "submit": "submit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.api.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -219,14 +219,17 @@ class Invoked:
     stderr: str
 
 
+@contextmanager
+def without_starting_ray() -> Iterator[None]:
+    """Start no Ray for a run, but simulate a machine with two CPUs."""
+    found = {"CPU": 2.0, "memory": float(1 << 30)}
+    with patch.object(cluster, "embedded", lambda *_, **__: nullcontext(found)):
+        yield
+
+
 def invoke_without_ray(*arguments: str, stdin: str = "") -> Invoked:
     """Run the command in this process, on a simulated machine with two CPUs."""
-    found = {"CPU": 2.0, "memory": float(1 << 30)}
-    with (
-        in_this_process(),
-        patch.object(cluster, "embedded", lambda *_, **__: nullcontext(found)),
-        _captured_stderr() as printed,
-    ):
+    with in_this_process(), without_starting_ray(), _captured_stderr() as printed:
         done = CliRunner().invoke(app, arguments, input=stdin)
         printed.seek(0)
         return Invoked(done.exit_code, done.stdout, done.stderr + printed.read().decode())

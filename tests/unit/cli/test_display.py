@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from batchinference.cli.display import Display, short
+from batchinference.api.display import Display, short
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Counts, Progress

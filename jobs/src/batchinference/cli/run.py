@@ -125,7 +125,7 @@ def _as_requested(job: BatchInference, options: RunOptions, temporary: str) -> B
 
 
 def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
-    from batchinference.cli.display import Display
+    from batchinference.api.display import Display
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (

@@ -182,7 +182,7 @@ def _print_table(hits: list[Hit]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from batchinference.cli.display import short
+    from batchinference.api.display import short
 
     names = list(hits[0].columns) if hits else []
     table = Table(

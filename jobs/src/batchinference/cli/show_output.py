@@ -59,6 +59,6 @@ def show_report(target: Target, form: Format) -> None:
     if form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), form)
         return
-    from batchinference.cli.display import summary_of
+    from batchinference.api.display import summary_of
 
     print_table(summary_of(report, resumes=True))

@@ -1,0 +1,106 @@
+"""A job as an object, made of the same models as the YAML file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchinference.api.files import directory_of, read_text, with_absolute_paths
+from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
+from batchinference.spec.base import SpecModel
+from batchinference.spec.parameters import Values
+from batchinference.spec.read import Read
+from batchinference.spec.steps import Step
+from batchinference.spec.write import Write
+
+Fields = Mapping[str, Any]
+"""A part of a job as in the YAML file."""
+
+
+@dataclass(frozen=True, init=False)
+class Job:
+    """A job: its specification, and the directory of its relative paths and its modules."""
+
+    resource: BatchInference
+    directory: Path
+
+    def __init__(
+        self,
+        read: Read | Fields,
+        write: Write | Fields,
+        steps: Iterable[Step | Fields] = (),
+        *,
+        name: str = "job",
+        directory: str | Path | None = None,
+        **spec: Any,
+    ) -> None:
+        """Create a job from models or from mappings with the fields of the YAML file. `spec` has
+        further fields of the spec, such as `errors`. `directory` is the working directory if it is
+        None. Raises SpecError, which names every problem."""
+        fields = {"read": read, "write": write, "steps": list(steps), **spec}
+        document = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": name},
+            "spec": _plain(fields),
+        }
+        self._set(parse(document), Path(directory) if directory else Path.cwd())
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, **parameters: str) -> Job:
+        """Return the job in a YAML file. `parameters` are values of its `spec.parameters`.
+
+        Raises SpecError, which names every problem."""
+        job = cls.__new__(cls)
+        values = Values(parameters, os.environ)
+        job._set(parse_one(read_text(str(path)), values), directory_of(str(path)))
+        return job
+
+    def _set(self, resource: BatchInference, directory: Path) -> None:
+        object.__setattr__(self, "resource", resource)
+        object.__setattr__(self, "directory", directory.resolve())
+
+    @property
+    def name(self) -> str:
+        return self.resource.metadata.name
+
+    @property
+    def absolute(self) -> BatchInference:
+        """The specification with absolute paths."""
+        return with_absolute_paths(self.resource, self.directory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as in the YAML file. Default values are left out."""
+        document: dict[str, Any] = self.resource.model_dump(
+            mode="json", by_alias=True, exclude_unset=True
+        )
+        return document
+
+    def to_yaml(self) -> str:
+        """Return the YAML file of the job."""
+        import yaml
+
+        text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)
+        return text
+
+    def check(self) -> list[Problem]:
+        """Return the problems that `batchinference validate --deep` finds."""
+        from batchinference.pipeline.execution.cluster import importable
+        from batchinference.pipeline.preflight import preflight
+
+        importable(str(self.directory))
+        return preflight(self.absolute.spec)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with its models as mappings with the names of the YAML file."""
+    if isinstance(value, SpecModel):
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value

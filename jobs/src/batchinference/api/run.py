@@ -1,0 +1,146 @@
+"""Runs a job on this machine, and gives access to its result."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from batchinference.api.changed_jobs import restarted, retried
+from batchinference.api.job import Job
+from batchinference.spec import BatchInference
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.write import WriteParquet
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    import ray.data
+
+    from batchinference.pipeline.execution.stop_signals import StopSignal
+
+
+class JobFailed(Exception):
+    """A job has failed. `report` says why, and what it has written."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(f"{report.name}: {report.reason}: {report.message}")
+        self.report = report
+
+
+@dataclass(frozen=True)
+class Result:
+    """A job that has succeeded."""
+
+    job: BatchInference
+    report: Report
+
+    @property
+    def output(self) -> str:
+        """The address of the output."""
+        return self.report.output
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows of the output as an Arrow table."""
+        import pyarrow as pa
+
+        write = self.job.spec.write
+        if isinstance(write, WriteParquet):
+            return _parquet(write)
+        from batchinference.pipeline.output.preview import first_rows
+
+        return pa.Table.from_pylist(first_rows(write, sys.maxsize))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return all rows of the output as a pandas DataFrame."""
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return all rows of the output as a Polars DataFrame. Polars must be installed."""
+        import polars as pl
+
+        frame = pl.from_arrow(self.to_arrow())
+        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - of a table, not of an array
+        return frame
+
+    def to_ray(self) -> ray.data.Dataset:
+        """Return the output as a Ray data set, and start Ray if it is not running."""
+        import ray
+        import ray.data
+
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False, log_to_driver=False)
+        return ray.data.from_arrow(self.to_arrow())
+
+    def errors(self) -> pa.Table:
+        """Return the error records of the failed rows, with their path, row, step and error."""
+        import pyarrow as pa
+
+        from batchinference.api.outputs import error_tables
+        from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
+
+        tables = list(error_tables(self.output))
+        return pa.concat_tables(tables) if tables else ERRORS_SCHEMA.empty_table()
+
+
+def _parquet(write: WriteParquet) -> pa.Table:
+    """Return the rows of Parquet files, with the columns of partitions."""
+    import pyarrow.dataset as ds
+
+    from batchinference.pipeline.storage.location import Location
+
+    output = Location(write.path, write.storage)
+    paths = sorted(info.path for info in output.visible_files())
+    return ds.dataset(
+        paths,
+        format="parquet",
+        filesystem=output.filesystem,
+        partitioning="hive",
+        partition_base_dir=output.path,
+    ).to_table()
+
+
+def run(
+    job: Job, *, restart: bool = False, retry_errors: bool = False, verbose: bool = False
+) -> Result:
+    """Run a job on this machine with a Ray of its own, and return its result.
+
+    `restart` starts over, `retry_errors` runs only the failed rows again, and `verbose` shows the
+    messages of Ray. Raises JobFailed, and JobFailure if the job cannot be changed that way."""
+    from batchinference.api.display import Display
+    from batchinference.api.runner import Runner
+
+    resource = job.absolute
+    resource = restarted(resource) if restart else resource
+    resource = retried(resource) if retry_errors else resource
+    with Display(_console(), verbose=verbose) as display, _stop_signal(display.say) as stop:
+        runner = Runner(resource, job.directory, display.say, display.show, stop, quiet=not verbose)
+        report = runner.run_here()
+    if report.state != JobState.SUCCEEDED:
+        raise JobFailed(report)
+    return Result(resource, report)
+
+
+def _console() -> Any:
+    """Return a console that shows its output in a notebook; None outside of one."""
+    if "ipykernel" not in sys.modules:
+        return None
+    from rich.console import Console
+
+    return Console(file=sys.stderr)
+
+
+@contextmanager
+def _stop_signal(say: Any) -> Iterator[StopSignal]:
+    """Yield a StopSignal, which Ctrl-C sets if this is the main thread."""
+    from batchinference.pipeline.execution.stop_signals import StopSignal, stop_on_signals
+
+    if threading.current_thread() is not threading.main_thread():
+        yield StopSignal(say)
+        return
+    with stop_on_signals(say) as stop:
+        yield stop

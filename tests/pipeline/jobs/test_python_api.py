@@ -1,0 +1,89 @@
+"""`batchinference.run`: results, errors and failures. The page's example runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference import Job, JobFailed, run
+from batchinference.pipeline.errors import BadInput
+from support.documents.pages import blocks
+from support.jobs.on_ray import write_lines
+from support.jobs.without_ray import in_this_process, without_starting_ray
+
+READ = {"format": "text", "paths": ["in"]}
+
+
+@pytest.fixture(autouse=True)
+def inputs(tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "in", {"a.txt": ["fine", "bad 1", "fine too"]})
+
+
+def run_here(job: Job, **options: Any) -> Any:
+    with in_this_process(), without_starting_ray():
+        return run(job, **options)
+
+
+def job_of(write: dict[str, Any], most: int = 1) -> Job:
+    steps = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
+    return Job(READ, write, steps, errors={"maxRows": most})
+
+
+WRITES = {
+    "parquet": {"format": "parquet"},
+    "partitions": {"format": "parquet", "partitionBy": ["kind"]},
+    "csv": {"format": "csv"},
+    "json": {"format": "json", "compression": "gzip"},
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_result_has_the_rows_and_the_errors(write: dict[str, Any]) -> None:
+    job = job_of({**write, "path": "out"})
+    if "partitionBy" in write:
+        steps = [
+            *job.to_dict()["spec"]["steps"],
+            {"name": "kind", "addColumns": {"kind": "len(text) > 5"}},
+        ]
+        job = Job(READ, {**write, "path": "out"}, steps, errors={"maxRows": 1})
+    result = run_here(job)
+    assert (result.report.counts.written, result.report.counts.failed) == (2, 1)
+    assert sorted(result.to_arrow().column("text").to_pylist()) == ["fine", "fine too"]
+    assert len(result.to_pandas()) == 2
+    (error,) = result.errors().to_pylist()
+    assert (error["row"], error["step"]) == (1, "own")
+    assert result.output == str(Path("out").absolute())
+
+
+def test_a_failed_job_raises_its_report() -> None:
+    with pytest.raises(JobFailed, match="step 'own' failed on row 1 of ") as raised:
+        run_here(job_of({"format": "json", "path": "out"}, most=0))
+    assert raised.value.report.reason == "Application"
+
+
+def test_a_run_resumes_restarts_and_retries() -> None:
+    job = job_of({"format": "json", "path": "out"})
+    with pytest.raises(BadInput, match="holds no output of this job"):
+        run_here(job, retry_errors=True)
+    run_here(job)
+    assert run_here(job).report.message == "the output was complete already"
+    assert run_here(job, restart=True).report.message is None
+    assert run_here(job, retry_errors=True).report.counts.failed == 1
+
+
+def test_check_returns_the_problems() -> None:
+    job = Job({**READ, "paths": ["nowhere"]}, {"format": "json", "path": "out"})
+    (problem,) = job.check()
+    assert "read.paths[0]" in problem.message
+
+
+def test_the_example_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "reviews.csv").write_text("text,stars,user\nfine,5,a\nbad,1,b\n")
+    first, second, _ = blocks("docs/python.md", "python")
+    with in_this_process(), without_starting_ray():
+        exec(first, {})
+    assert "fine      5" in capsys.readouterr().out
+    exec(second, {})

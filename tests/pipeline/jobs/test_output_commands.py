@@ -99,6 +99,14 @@ def test_report_and_log_of_the_last_run(output: str) -> None:
     assert Path(log).is_file()
 
 
+def test_run_prints_its_report_as_data(output: str) -> None:
+    done = invoke_without_ray("run", "job.yaml", "--restart", "--quiet", "-o", "json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["counts"]["failed"] == 2
+    failed = invoke_without_ray("run", "nowhere.yaml", "--quiet")
+    assert (failed.exit_code, failed.stdout) == (2, "")
+
+
 @pytest.mark.parametrize("command", ["status", "watch", "errors", "logs", "report"])
 def test_a_path_without_an_output_is_refused(tmp_path: Path, command: str) -> None:
     done = invoke_without_ray(command, str(tmp_path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,25 @@ def test_logs_of_the_last_runs_are_stored_next_to_the_output(
     text = log.read().decode()
     assert "demo: starting Ray on this machine" in text
     assert text.endswith("demo: succeeded\n")
+
+
+def test_the_log_of_a_driver_is_the_file_that_it_prints_to(tmp_path: Path) -> None:
+    """On a cluster, Ray redirects the driver to a file, and adds the output of workers to it."""
+    code = f"""
+from batchinference.api.run_log import RunLog
+print("of the driver")
+print("(worker pid=7) {SECRET}", flush=True)
+log = RunLog()
+log.add_own_output()
+open("log", "w").write(log.text())
+"""
+    with (tmp_path / "driver.log").open("w") as out:
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=tmp_path, stdout=out, check=True, timeout=60)
+    first, second = (tmp_path / "log").read_text().splitlines()
+    assert first == "of the driver"
+    assert second.startswith("(worker pid=7) AWS_SECRET_ACCESS_KEY")
+    assert "abcdef" not in second
 
 
 def test_a_log_that_cannot_be_stored_does_not_fail_the_job(

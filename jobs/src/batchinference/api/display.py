@@ -27,8 +27,12 @@ SHOWN_WIDTH = 60
 class Display:
     """Shows reports as they arrive. Use it as a context manager."""
 
-    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
-        """If `verbose`, the output of Ray and of this process is shown above the bar."""
+    def __init__(
+        self, console: Console | None = None, *, verbose: bool = False, silent: bool = False
+    ) -> None:
+        """If `verbose`, the output of Ray and of this process is shown above the bar. If `silent`,
+        only the summary and the sample are shown."""
+        self._silent = silent
         # a duplicate of stderr, because stderr may be redirected to a file for Ray's messages
         self._console = console or Console(file=os.fdopen(os.dup(2), "w"))
         self._bar = Progress(
@@ -47,7 +51,7 @@ class Display:
         self._last_line: tuple[JobState, int] | None = None
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._silent:
             self._bar.start()
         return self
 
@@ -65,10 +69,15 @@ class Display:
 
         Control characters from data and messages are removed.
         """
+        if not self._silent:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
         shown = without_controls(text)
         self._console.print(shown, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def show(self, report: Report) -> None:
+        """Show the progress, as a bar on a terminal and otherwise as lines."""
         if self._console.is_terminal:
             self._move_bar(report)
         elif not report.state.ended:
@@ -101,16 +110,16 @@ class Display:
         lines += [("log", log)] if log else []
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
-            self.say(name.ljust(width) + value.replace("\n", "\n" + " " * width))
+            self._print(name.ljust(width) + value.replace("\n", "\n" + " " * width))
 
     def show_sample(self, job: BatchInference, rows: int) -> None:
         """Print the first rows of the output."""
         from batchinference.pipeline.output.preview import first_rows
 
         for number, row in enumerate(first_rows(job.spec.write, rows)):
-            self.say(f"row {number}:")
+            self._print(f"row {number}:")
             for name, value in row.items():
-                self.say(f"  {in_one_line(name)}: {short(value)}")
+                self._print(f"  {in_one_line(name)}: {short(value)}")
 
 
 def _progress(report: Report) -> list[str]:

@@ -12,6 +12,7 @@ import typer
 
 from batchinference import __version__
 from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
+from batchinference.cli.printing import Format
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -69,6 +70,12 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         bool, typer.Option("--restart", help="Start over, and replace the output of earlier runs.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show only the summary of a job that failed.")
+    ] = False,
+    output: Annotated[
+        Format, typer.Option("--output", "-o", help="Also print the report to stdout.")
+    ] = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Run a job on this machine, with a Ray of its own.
@@ -85,6 +92,8 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         verbose,
         restart=restart,
         preview=preview,
+        quiet=quiet,
+        form=output,
         settings=settings or (),
     )
     raise typer.Exit(run_file(file, options))
@@ -99,7 +108,7 @@ def retry_errors(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
     settings: Settings = None,
 ) -> None:
-    """Try the rows of a job again that have failed, and no others.
+    """Run only the failed rows of a job again.
 
     Exit codes: as those of run, 2 also where the job has no output yet.
     """
@@ -195,7 +204,7 @@ def verify(
     trust_output: TrustOutput = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Prove that each row of the input is in the output or among the errors, and is there once.
+    """Verify that each input row is in the output or among the errors, exactly once.
 
     Input and output are read again and compared with what the job has committed.
 

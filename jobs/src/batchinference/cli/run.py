@@ -18,7 +18,7 @@ from batchinference.api.files import (
 from batchinference.api.runner import Runner
 from batchinference.cli import exits
 from batchinference.cli.check import complain, pipeline_is_installed
-from batchinference.cli.printing import echo
+from batchinference.cli.printing import Format, echo, print_data
 from batchinference.plan import (
     Plan,
     parse_plan,
@@ -49,6 +49,9 @@ class RunOptions:
     retry_errors: bool = False
     restart: bool = False
     preview: int = 0
+    quiet: bool = False
+    form: Format = Format.TEXT
+    """The form in which the report is printed to stdout; `text` for no report."""
     settings: Sequence[str] = ()
     """Values of parameters, as NAME=VALUE."""
 
@@ -129,7 +132,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (
-        Display(verbose=options.verbose) as display,
+        Display(verbose=options.verbose, silent=options.quiet) as display,
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         publish = _publisher(display.show, options.report_directory)
@@ -141,6 +144,10 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
     if options.preview:
         report = report.model_copy(update={"output": "none (--preview)"})
     log = None if options.preview else runner.log.uri
+    if options.form is not Format.TEXT:
+        print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
+    if options.quiet and report.state == JobState.SUCCEEDED:
+        return report
     display.summarize(report, resumes=not job.spec.why_not_retried, log=log)
     if report.state == JobState.SUCCEEDED and (rows := options.preview or options.sample):
         display.show_sample(job, rows)

@@ -6,6 +6,7 @@
       job.json                     the lease: which run holds the output
       spec.json                    the spec of the job, without secrets
       report.json                  the report of the job
+      logs/TIME-attempt-N.log      the logs of the last runs
       errors/part-KEY-*.parquet    error records, unless errors.path is set
       input.parquet                the input snapshot: the list of input files
       code.json                    hashes of the code and of the models with which it was begun

@@ -58,7 +58,7 @@ def test_submit_creates_the_jobs_and_schedules_of_a_file(
     done = submit(invoke, secret, job, schedule_document(), options=("--set", "day=monday"))
     assert (done.exit_code, done.stderr) == (0, "")
     first, second = done.stdout.splitlines()
-    assert first.startswith(f"batchinference/daily created in namespace {namespace.name} of https")
+    assert first.startswith(f"batchinference/daily created in namespace {namespace.name} of http")
     assert second.startswith("batchinferenceschedule/nightly created")
     stored = namespace.server.get(namespace.path("batchinferences", "daily"))
     assert stored["spec"]["write"]["path"] == "s3://out/monday"

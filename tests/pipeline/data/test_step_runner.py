@@ -45,6 +45,8 @@ from support.outputs.batches import (
 from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
+LINE = "(user_code.py:30 in picky)"
+"""The line of the step's code that raises."""
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
 
@@ -77,7 +79,7 @@ def test_exception_fails_its_row_with_a_traceback() -> None:
     assert result.table.to_pylist() == [{"text": "a", "upper": "A"}, {"text": "c", "upper": "C"}]
     assert outcomes(result) == {0: "good", 1: "failed", 2: "good"}
     (row,) = result.errors.to_pylist()
-    assert (row["step"], row["error"]) == ("picky", "ValueError: cannot take bad one")
+    assert (row["step"], row["error"]) == ("picky", f"ValueError: cannot take bad one {LINE}")
     assert row["traceback"].startswith("Traceback (most recent call last)")
     assert row["traceback"].endswith("ValueError: cannot take bad one\n")
     assert "user_code.py" in row["traceback"]
@@ -142,7 +144,7 @@ def test_first_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     with pytest.raises(JobFailure) as failure:
         run(good(3, 10, pa.table({"text": ["good", "bad one", "bad two"]})))
     place = f"step 'picky' failed on row 11 of {tmp_path}/d.txt"
-    assert failure.value.message == f"{place}: ValueError: cannot take bad one"
+    assert failure.value.message == f"{place}: ValueError: cannot take bad one {LINE}"
     assert isinstance(failure.value.__cause__, ValueError)
 
 
@@ -189,7 +191,7 @@ def test_provenance_passes_through() -> None:
     before = merged([failed(0, 7), filtered(0, 8), end(0, 9), RowBatch(notes=(("own", "{}"),))])
     result = runner(PICKY)(merged([batch("a", "bad"), before]))
     assert outcomes(result) == {0: "good", 1: "failed", 7: "failed", 8: "filtered"}
-    assert errors_of(result) == {7: "ValueError: no", 1: "ValueError: cannot take bad"}
+    assert errors_of(result) == {7: "ValueError: no", 1: f"ValueError: cannot take bad {LINE}"}
     assert (result.ends, result.notes[:1]) == (before.ends, before.notes)
     assert runner(PICKY, {"name": "all", "filter": "text == 'a'"})(before) is before
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -43,32 +44,28 @@ class Kubernetes:
                 f"'{CLUSTER_EXTRA}' in a checkout of the repository of BatchInference"
             ) from None
         try:
-            self._client = config.new_client_from_config(context=context)
-            _, active = config.list_kube_config_contexts()
+            file = os.environ.get("KUBECONFIG")  # the client reads it only once
+            self._client = config.new_client_from_config(file, context=context)
+            contexts, active = config.list_kube_config_contexts(file)
         except (config.ConfigException, OSError) as error:
             raise ClusterError(
                 f"no cluster: {error}. Set KUBECONFIG to the kubeconfig file of the cluster"
             ) from None
-        found = active if context is None else _context(config, context)
+        named = (each for each in contexts if each["name"] == context)
+        found: Object = active if context is None else next(named)
         self.namespace = namespace or found.get("context", {}).get("namespace") or "default"
         self.host = self._client.configuration.host
 
-    def apply(self, document: Object, *, force: bool = False) -> Object:
+    def apply(self, document: Object) -> Object:
         """Create or change an object by server-side apply, and return it."""
         namespace = document["metadata"].get("namespace") or self.namespace
         path = self._path(document["kind"], namespace, document["metadata"]["name"])
         options = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
-        options |= {"force": "true"} if force else {}
         return self.request("PATCH", f"{path}?{urlencode(options)}", document, APPLY)
 
     def get(self, name: str) -> Object:
         """Return a job."""
         return self.request("GET", self._path(KIND, self.namespace, name))
-
-    def jobs(self) -> list[Object]:
-        """Return the jobs of the namespace."""
-        items = self.request("GET", self._path(KIND, self.namespace))["items"]
-        return list(items)
 
     def patch(self, name: str, spec: Object) -> Object:
         """Change fields of the spec of a job, and return the job."""
@@ -100,15 +97,10 @@ class Kubernetes:
             content = response.read()
         except HTTPError as error:
             raise ClusterError(f"{self.host} does not answer: {error}") from None
-        if response.status >= 400:
+        if response.status >= HTTPStatus.BAD_REQUEST:
             raise ClusterError(_refusal(response.status, content), response.status)
         answer: Object = json.loads(content)
         return answer
-
-
-def _context(config: Any, name: str) -> Object:
-    contexts, _ = config.list_kube_config_contexts()
-    return next((each for each in contexts if each["name"] == name), {})
 
 
 def _refusal(status: int, content: bytes) -> str:
@@ -117,11 +109,6 @@ def _refusal(status: int, content: bytes) -> str:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):
         message = content.decode(errors="replace").strip()
-    if status == 404 and "the server could not find the requested resource" in message:
+    if status == HTTPStatus.NOT_FOUND and "could not find the requested resource" in message:
         return f"the cluster has no {KIND} resources. Install the chart: docs/cluster.md"
     return f"{message} ({status})"
-
-
-def names_of(documents: Sequence[Object]) -> list[str]:
-    """Return each object as kubectl shows it, such as `batchinference/reviews`."""
-    return [f"{each['kind'].lower()}/{each['metadata']['name']}" for each in documents]

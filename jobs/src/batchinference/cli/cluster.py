@@ -35,10 +35,10 @@ def submit_file(
         return exits.BAD_INPUT
     with failures_are_printed("submit"):
         cluster = Kubernetes(namespace, context)
-        for document in checked:
-            _apply(cluster, document)
-        names = [each["metadata"]["name"] for each in checked if each["kind"] == KIND]
-        return _wait(cluster, names) if wait else exits.SUCCESS
+        applied = [_apply(cluster, document) for document in checked]
+        jobs = [each["metadata"] for each in applied if each["kind"] == KIND]
+        handles = [JobHandle(job["name"], Kubernetes(job["namespace"], context)) for job in jobs]
+        return _wait(handles) if wait else exits.SUCCESS
 
 
 def _checked(document: dict[str, Any]) -> dict[str, Any]:
@@ -46,17 +46,19 @@ def _checked(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _apply(cluster: Kubernetes, document: dict[str, Any]) -> None:
-    """Apply a document, and print what has happened to the object."""
+def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
+    """Apply a document, print what has happened to the object, and return it."""
     applied = cluster.apply(document)
     metadata = applied["metadata"]
     done = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
     kind = document["kind"].lower()
     echo(f"{kind}/{metadata['name']} {done} in namespace {metadata['namespace']} of {cluster.host}")
+    return applied
 
 
-def _wait(cluster: Kubernetes, names: Sequence[str]) -> int:
-    ended = [JobHandle(name, cluster).wait() for name in names]
+def _wait(handles: Sequence[JobHandle]) -> int:
+    """Wait until all jobs have ended, print how, and return the exit code."""
+    ended = [handle.wait() for handle in handles]
     for job in ended:
         echo(f"{job.name}: {job.phase}: {job.message}")
     failed = any(job.phase == "Failed" for job in ended)

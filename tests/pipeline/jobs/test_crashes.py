@@ -61,5 +61,8 @@ def test_code_that_always_kills_its_process_fails_the_job(
     job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxPercent": 100.0})
     run = run_job(job)
     assert run.report.state == JobState.FAILED
-    assert words in (run.report.message or "")
+    message = run.report.message or ""
+    assert words in message
+    place = f"The process died in step 'own' on rows 0 to 0 of {source}/a.txt"
+    assert (place in message) == (name != "DieWhenMade")
     assert not (tmp_path / "out" / "_SUCCESS").exists()

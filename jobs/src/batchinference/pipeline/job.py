@@ -24,11 +24,12 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
+from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
-from batchinference.pipeline.ray_compat import note_of_this_job
+from batchinference.pipeline.ray_compat import read_note
 from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
 from batchinference.plan import Plan
 from batchinference.spec.error_policy import ErrorPolicy
@@ -77,7 +78,7 @@ class JobRun:
             reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
-            return self._fail(_with_place(root_cause(error)))
+            return self._fail(self._with_place(root_cause(error)))
 
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output and return its final report, which is not published yet."""
@@ -186,6 +187,16 @@ class JobRun:
                 run.attempt.put_report(report)
         return published
 
+    def _with_place(self, failure: JobFailure) -> JobFailure:
+        """Return the failure. If a process died, it names the step and the rows that a process
+        computed."""
+        if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
+            return failure
+        place = read_note(note_name(self._attempt.attempt.layout.input))
+        if not place:
+            return failure
+        return type(failure)(f"{failure.message}. The process died in {place}")
+
     def _publish(self, report: Report) -> Report:
         """Publish a report, merged with the reports of earlier outputs of this run, and return it.
 
@@ -194,13 +205,6 @@ class JobRun:
         with suppress(OSError):
             self.publish(merged)
         return merged
-
-
-def _with_place(failure: JobFailure) -> JobFailure:
-    """Return a failure because of a dead process with the step and the rows that it computed."""
-    if not isinstance(failure, OutOfMemory | WorkerCrashed) or not (place := note_of_this_job()):
-        return failure
-    return type(failure)(f"{failure.message}. The process died in {place}")
 
 
 def check_errors(

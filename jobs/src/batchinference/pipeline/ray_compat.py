@@ -59,9 +59,9 @@ __all__ = [
     "get_state_from_address",
     "has_flag",
     "maybe_enable_token_auth_if_token_available",
-    "note_of_this_job",
     "number_of_this_task",
-    "put_note_of_this_job",
+    "put_note",
+    "read_note",
     "replaces_dead_process",
     "retries_of_this_task",
     "set_flag",
@@ -134,18 +134,12 @@ def replaces_dead_process() -> bool:
     return bool(get_runtime_context().was_current_actor_reconstructed)
 
 
-def put_note_of_this_job(text: str) -> None:
-    """Store a text that outlives this process, for the driver."""
-    _internal_kv_put(_name_of_note(), text.encode(), overwrite=True)
+def put_note(name: str, text: str) -> None:
+    """Store a text that all processes of the Ray cluster can read, until the cluster ends."""
+    _internal_kv_put(name, text.encode(), overwrite=True)
 
 
-def note_of_this_job() -> str | None:
-    """Return the text that a process of this job stored last; None if there is none."""
-    if not _internal_kv_initialized():
-        return None
-    content = _internal_kv_get(_name_of_note())
+def read_note(name: str) -> str | None:
+    """Return a stored text; None if there is none."""
+    content = _internal_kv_get(name) if _internal_kv_initialized() else None
     return None if content is None else content.decode()
-
-
-def _name_of_note() -> str:
-    return f"batchinference-note-{get_runtime_context().get_job_id()}"

@@ -24,7 +24,7 @@ from batchinference.pipeline.execution.batch_size import BatchSize
 from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
-from batchinference.pipeline.ray_compat import put_note_of_this_job, replaces_dead_process
+from batchinference.pipeline.ray_compat import put_note, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
@@ -37,6 +37,11 @@ RESULT_BYTES = 64 << 20
 """Results of a step that are large enough to be passed on before the rest of the batch."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
+
+
+def note_name(frozen: Location) -> str:
+    """Return the name of the note that says what a process computes, for an input snapshot."""
+    return f"batchinference-computes-{frozen.uri}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class ErrorHandling:
         them."""
         (file, _), (first, last) = unpack_ids(ids[[0, -1]])
         path = paths_of(self.input)[int(file)].as_py()
-        put_note_of_this_job(f"step '{step}' on rows {first} to {last} of {path}")
+        put_note(note_name(self.input), f"step '{step}' on rows {first} to {last} of {path}")
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the row that the step got. Raises JobFailure if no failed
@@ -109,7 +114,6 @@ class StepRunner:
         self._batch = BatchSize.of(step)
         self._time = StepTime()
         self._waits = list(WAITS)
-        self._may_crash = replaces_dead_process()
 
     def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
         """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
@@ -119,7 +123,7 @@ class StepRunner:
             if not len(rest.ids):
                 yield rest
                 return
-            if self._may_crash:
+            if replaces_dead_process():
                 self._errors.note_start(self.name, rest.ids)
             results = self._results(rest)
             batch, rest = rest, None

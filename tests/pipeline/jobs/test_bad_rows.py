@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline import job as job_module
+from batchinference.pipeline.errors import WorkerCrashed
 from batchinference.pipeline.execution import step_runner
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.spec.report import JobState
@@ -184,3 +185,23 @@ def test_storage_error_is_not_blamed_on_a_row(
     assert "step 'own' cannot continue: OSError: [Errno 5] the disk is gone" in (
         run.report.message or ""
     )
+
+
+def test_a_process_that_dies_is_reported_with_its_step_and_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: dict[str, str] = {}
+
+    def die(*_: Any) -> None:
+        if notes:
+            raise WorkerCrashed("a process died")
+
+    # a process that replaces a dead one notes what it computes
+    monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)
+    monkeypatch.setattr(step_runner, "put_note", notes.__setitem__)
+    monkeypatch.setattr(job_module, "read_note", notes.get)
+    monkeypatch.setattr(job_module, "check_errors", die)
+    run = run_in_process(job(tmp_path, {"maxRows": 3}))
+    place = rf"step 'own' on rows \d+ to \d+ of {tmp_path}/in/a.txt"
+    assert run.report.reason == "WorkerCrashed"
+    assert re.fullmatch(f"a process died. The process died in {place}", run.report.message or "")

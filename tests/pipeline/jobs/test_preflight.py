@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from batchinference.pipeline.runtimes import RUNTIMES
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
 from support.jobs.without_ray import invoke_without_ray
@@ -98,15 +100,6 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
         {"steps": [model(**CHAT, apiKeyEnv="NOT_SET_HERE")]},
         "spec.steps[0]: the environment variable NOT_SET_HERE",
     ),
-    "a package": (
-        {
-            "steps": [
-                model(runtime="vllm", source="org/model", prompt="{text}")
-                | {"resources": {"gpu": 1}}
-            ]
-        },
-        "the runtime 'vllm' needs the package vllm: pip install",
-    ),
     "a directory for the output": (
         {"write": {"path": "job.yaml/out"}},
         "write.path 'TMP/job.yaml/out' cannot be used: no file can be created in 'TMP/job.yaml'",
@@ -135,6 +128,15 @@ def test_what_is_missing_is_reported_before_ray_starts(
         assert run.exit_code != 0
         assert message.removeprefix("spec.steps[0]: ") in run.stderr
         assert "starting Ray" not in run.stderr
+
+
+def test_a_missing_package_is_reported(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RUNTIMES, "onnx", replace(RUNTIMES["onnx"], library="not_there"))
+    done = invoke_without_ray(
+        "validate", "--deep", job_file([model(runtime="onnx", source="a.onnx")])
+    )
+    assert done.exit_code == 2
+    assert "the runtime 'onnx' needs the package not-there: pip install" in done.stderr
 
 
 def test_all_problems_are_reported_at_once(job_file: JobFile) -> None:

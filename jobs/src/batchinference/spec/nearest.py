@@ -21,7 +21,7 @@ class Nearest(SpecModel):
     embeddings."""
 
     path: Uri
-    """The output: the `write.path` of a job that has ended well, in parquet or json."""
+    """The output: the `write.path` of a job that has ended well, in the format parquet."""
     storage: Storage = FROM_ENVIRONMENT
     """How the object store that holds the output is reached."""
     index_column: ColumnName | None = None

@@ -90,7 +90,7 @@ def test_rows_without_embedding_are_skipped(tmp_path: Path) -> None:
     found = search(index, np.ones((1, 2)), 4)
     assert found.of(0)[1].tolist() == [3]
     assert found.passed_over == 3
-    with pytest.raises(BadInput, match=r"^row 0 of '.*out' has no embedding, or one of zeros"):
+    with pytest.raises(BadInput, match=r"^row 0 of '.*out' has no embedding, or a zero vector"):
         of_row(index, "0")
 
 
@@ -138,7 +138,7 @@ def test_ambiguous_or_unknown_column_is_rejected(tmp_path: Path) -> None:
 def test_missing_or_unfinished_output_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"nowhere' does not exist"):
         index_of(tmp_path / "nowhere")
-    with pytest.raises(BadInput, match="is no output of a BatchInference"):
+    with pytest.raises(BadInput, match="is not the output of a BatchInference"):
         index_of(tmp_path)
     out = Path(finished_output(tmp_path / "out", FILES[0]))
     (out / "_SUCCESS").unlink()

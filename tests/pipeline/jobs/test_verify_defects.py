@@ -323,7 +323,7 @@ def test_damaged_state_is_found(layout: Layout, name: str, content: bytes | None
     done = invoke(layout.output.path)
     if name == "job" and content is None:
         assert done.exit_code == 2
-        assert "is no output of a BatchInference" in done.stderr
+        assert "is not the output of a BatchInference" in done.stderr
         return
     assert done.exit_code == 1
     assert place.uri in done.stdout
@@ -346,7 +346,7 @@ def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
     [
         ("ftp://a/b", "verify: 'ftp://a/b': the scheme 'ftp://' is not supported"),
         ("nowhere", "verify: 'nowhere' does not exist"),
-        (".", "verify: '.' is no output of a BatchInference"),
+        (".", "verify: '.' is not the output of a BatchInference"),
     ],
 )
 def test_missing_output_ends_with_2(

@@ -150,7 +150,7 @@ def _spec_of(output: Location) -> BatchInferenceSpec:
     whole = Layout("", output, output / STATE_DIRECTORY, output)  # other fields are unused
     layouts = [layout for layout in (whole, *whole.appended()) if layout.spec.exists()]
     if not layouts:
-        raise BadInput(f"'{output.uri}' is no output of a BatchInference: it holds no "
+        raise BadInput(f"'{output.uri}' is not the output of a BatchInference: it holds no "
                        f"'{STATE_DIRECTORY}/spec.json'")  # fmt: skip
     for layout in layouts:
         if not layout.success.exists():

@@ -75,8 +75,7 @@ def _matrix(index: Index, column: pa.ChunkedArray, rows: np.ndarray, width: int)
     if len(wrong):
         raise BadInput(
             f"row {rows[wrong[0]]} of '{index.output.uri}' has {lengths[wrong[0]]} numbers in "
-            f"column '{index.column}' where the query has {width}: they do not come of the same "
-            "model"
+            f"column '{index.column}' where the query has {width}: they are not from the same model"
         )
     return matrix_of(column, width)
 
@@ -97,7 +96,7 @@ def one_embedding(column: pa.ChunkedArray, what: str) -> np.ndarray:
         matrix = matrix_of(column, len(column[0]))
         if is_usable(lengths_of(matrix)).all():
             return matrix
-    raise BadInput(f"{what} has no embedding, or one of zeros: nothing is like it")
+    raise BadInput(f"{what} has no embedding, or a zero vector, which is similar to nothing")
 
 
 NOBODY = -1

@@ -308,7 +308,7 @@ class JobCheck:
         if not table.commits(lease.mark):
             yield Kind.NO_COMMIT, Spot(place), 1
         elif (made := table.commits(lease.series_mark)) > 1:
-            detail = f"attempts that were held up have put them there, {made} in all"
+            detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
 
@@ -329,6 +329,6 @@ class JobCheck:
         elif isinstance(write, WriteTable):
             yield "the rows in the table, of which only the commit was looked for"
         elif isinstance(write, WriteImages):
-            yield "which rows have no picture, and so no file"
+            yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

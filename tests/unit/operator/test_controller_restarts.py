@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -174,11 +173,13 @@ def calls_in_common(name: str, undisturbed_runs: dict[str, tuple[list[str], Any]
 
     The scenarios have done the same until then, so the cluster is in the same state.
     """
-    own, _ = undisturbed_runs[name]
-    names = itertools.takewhile(lambda other: other != name, SCENARIOS)
-    config = config_of(SCENARIOS[name])
-    others = (undisturbed_runs[one][0] for one in names if config_of(SCENARIOS[one]) is config)
-    return max((len(os.path.commonprefix([own, other])) for other in others), default=0)
+    own, most = undisturbed_runs[name][0], 0
+    for other in itertools.takewhile(lambda other: other != name, SCENARIOS):
+        if config_of(SCENARIOS[other]) is config_of(SCENARIOS[name]):
+            pairs = zip(own, undisturbed_runs[other][0], strict=False)
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+            most = max(most, len(list(same)))
+    return most
 
 
 @pytest.mark.scaled("model-check")

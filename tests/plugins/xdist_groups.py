@@ -13,6 +13,8 @@ import re
 
 import pytest
 
+from support.tiers import in_long_tier
+
 GROUPS = {
     **{"one_ray": "ray", "server": "apiserver", "one_bare_server": "apiserver", "s3": "s3"},
     **dict.fromkeys(("bert", "minilm", "resnet", "tiny", "vit"), "models"),
@@ -37,17 +39,17 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        on_cluster = item.location[0].startswith("tests/e2e/")  # its modules share nothing
-        if not (on_cluster or item.get_closest_marker("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if not item.get_closest_marker("xdist_group") and (group := _group(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
     items.sort(key=_place)
 
 
 def _group(item: pytest.Item) -> str:
     fixtures = getattr(item, "fixturenames", ())
     shared = (group for name, group in GROUPS.items() if name in fixtures)
-    module = re.sub(r"\W+", "-", item.location[0].removesuffix(".py"))
-    return next(shared, module)
+    # each test on a cluster and each test of the long tier takes minutes
+    alone = in_long_tier() or item.location[0].startswith("tests/e2e/")
+    return next(shared, "" if alone else re.sub(r"\W+", "-", item.location[0].removesuffix(".py")))
 
 
 def _place(item: pytest.Item) -> int:

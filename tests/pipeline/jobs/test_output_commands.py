@@ -111,5 +111,5 @@ def test_run_prints_its_report_as_data(output: str) -> None:
 def test_a_path_without_an_output_is_refused(tmp_path: Path, command: str) -> None:
     done = invoke_without_ray(command, str(tmp_path))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "is no output of a BatchInference" in done.stderr
+    assert "output of a BatchInference" in done.stderr
     assert done.stderr.startswith(f"{command}: ")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.patches import Patch
-from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
 CONTAINER = {"name": "ray", "volumeMounts": [{"mountPath": "/x", "name": "x"}]}
 ANNOTATIONS = {"metadata": {"annotations": {"example.com/a": "1"}}}

@@ -1,31 +1,60 @@
-"""The policy of the platform forbids or limits the patches of jobs."""
+"""The policy of the platform: which settings of their pods jobs may choose."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from batchinference.rendering.policy import PlatformPolicy
-from batchinference.spec.patches import Patch
+from batchinference.rendering.policy import (
+    RESTRICTED_VOLUMES,
+    PlatformPolicy,
+    parse_policy,
+    refusal,
+)
+from batchinference.spec import SpecError
+from batchinference.spec.cluster import Cluster
+from support.documents.attempts import ATTEMPTS
 
 CONTAINER = {"name": "ray", "volumeMounts": [{"mountPath": "/x", "name": "x"}]}
 ANNOTATIONS = {"metadata": {"annotations": {"example.com/a": "1"}}}
 
 
-def refused(policy: Any, *pods: Any) -> list[str]:
-    patches = [Patch.model_validate({"groups": ["*"], "pod": pod}) for pod in pods]
-    return [str(one) for one in PlatformPolicy(patches=policy).check_patches(patches)]
+def refused(policy: PlatformPolicy, cluster: Any) -> list[str]:
+    return [str(one) for one in policy.check(Cluster.model_validate(cluster))]
 
 
-def test_patches_are_off_by_default_and_can_be_switched_on() -> None:
-    assert PlatformPolicy().patches is False
-    assert refused(False) == refused(True, {"spec": {"hostNetwork": True}}) == []
-    assert refused(False, {}) == [
-        "spec.cluster.patches: the platform's policy does not allow patches (patches: false). "
-        "Remove it, or ask who runs the operator"
-    ]
+def patching(*pods: Any) -> Any:
+    return {"patches": [{"groups": ["*"], "pod": pod} for pod in pods]}
+
+
+def test_default_allows_everything_but_patches_and_access_to_nodes() -> None:
+    policy = PlatformPolicy()
+    allowed = PlatformPolicy(volumes=True, host_access=True, patches=True)
+    for attempt in ATTEMPTS:
+        cluster = attempt.spec.get("cluster", {})
+        assert refused(allowed, cluster) == [], attempt
+        assert bool(refused(policy, cluster)) == bool(cluster.keys() & {"patches", "volumes"})
+    assert policy.volumes == list(RESTRICTED_VOLUMES)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "image", "allowed"),
+    [
+        ("registry.example/", "registry.example/app:1", True),
+        ("registry.example/team", "registry.example/team/app", True),
+        ("registry.example/app", "registry.example/app", True),
+        ("registry.example/app", "registry.example/app:1", True),
+        ("registry.example/app", "registry.example/app@sha256:0", True),
+        ("registry.example/app", "registry.example/application", False),
+        ("registry.example/", "registry.example.attacker/app", False),
+        ("registry.example/", "Registry.example/app", False),
+        ("docker.io/", "ubuntu", False),
+    ],
+)
+def test_image_begins_with_a_registry_or_repository(prefix: str, image: str, allowed: bool) -> None:
+    found = refused(PlatformPolicy(images=[prefix]), {"image": image})
+    assert (found == []) == allowed
 
 
 @pytest.mark.parametrize(
@@ -38,7 +67,6 @@ def test_patches_are_off_by_default_and_can_be_switched_on() -> None:
         ({"spec": {"containers": [{"name": "new"}]}}, "spec.containers"),
         ({"spec": {"containers": None}}, "spec.containers"),
         ({"spec": {"containers": "x"}}, "spec.containers"),
-        ({"spec": {"hostNetwork": True}}, "spec.hostNetwork"),
         ({"spec": {"affinityOther": {}}}, "spec.affinityOther"),
         ({"metadata": {"labels": {"a": "1"}}}, "metadata.labels.a"),
         ({"spec": {}}, None),
@@ -47,15 +75,19 @@ def test_patches_are_off_by_default_and_can_be_switched_on() -> None:
 )
 def test_only_listed_fields_may_be_patched(pod: Any, path: str | None) -> None:
     allowed = ["metadata.annotations", "spec.affinity", "spec.containers.volumeMounts"]
-    message = (
-        "the platform's policy does not allow this field in patches (patches: "
-        f"{', '.join(allowed)}). Remove it, or ask who runs the operator"
-    )
+    message = f"it {refusal('patches', ', '.join(allowed))}"
     expected = [] if path is None else [f"spec.cluster.patches[1].pod.{path}: {message}"]
-    assert refused(allowed, ANNOTATIONS, pod) == expected
+    assert refused(PlatformPolicy(patches=allowed), patching(ANNOTATIONS, pod)) == expected
 
 
-@pytest.mark.parametrize("policy", ["yes", ["status.x"], ["spec"], [1], {}])
-def test_invalid_policy_is_refused(policy: Any) -> None:
-    with pytest.raises(ValidationError):
-        PlatformPolicy(patches=policy)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *("patches: yes please", "patches: [status.x]", "patches: [spec]", "patches: {}"),
+        *("images: [registry.example]", "volumes: false", "serviceAccounts: a", "profiles: []"),
+        *("volume: []", "[", "a"),
+    ],
+)
+def test_invalid_policy_is_refused(policy: str) -> None:
+    with pytest.raises(SpecError):
+        parse_policy(policy)

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from batchinference.rendering.strategic_merge import MERGE_KEYS
 from batchinference.spec.cluster import Cluster
+from batchinference.spec.documents import parse_settings
 from batchinference.spec.patches import Patch
-from batchinference.spec.problems import Problem, SpecError, problems_of
+from batchinference.spec.problems import Problem
 
 Path = tuple[str, ...]
 PodPath = Annotated[str, Field(pattern=r"^(metadata|spec)(\.[A-Za-z]+)+$", max_length=128)]
@@ -206,12 +206,7 @@ RULES = (
 
 def parse_policy(text: str) -> PlatformPolicy:
     """Return the policy of a YAML text. Raises SpecError that names every problem."""
-    try:
-        return PlatformPolicy.model_validate(yaml.safe_load(text) or {})
-    except yaml.YAMLError as error:
-        raise SpecError([Problem("", f"invalid YAML: {error}")]) from None
-    except ValidationError as error:
-        raise SpecError(problems_of(error, PlatformPolicy)) from None
+    return parse_settings(text, PlatformPolicy)
 
 
 def _check_fields(allowed: Sequence[str], patches: Sequence[Patch]) -> list[Problem]:

@@ -40,6 +40,15 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "replicas": (5, "replicas: 5"),
     "leaderElection.namespace": ("m-leader", "namespace: m-leader"),
     "defaults": ({"image": "m-default"}, "image: m-default"),
+    **{
+        f"policy.{name}": ([f"m-{name}/"], f"m-{name}/")
+        for name in (
+            *("volumes", "images", "serviceAccounts", "priorityClasses", "queuePriorityClasses"),
+            *("runtimeClasses", "tolerations"),
+        )
+    },
+    "policy.profiles": (False, "profiles: false"),
+    "policy.hostAccess": (True, "hostAccess: true"),
     "policy.patches": (["metadata.marked"], "metadata.marked"),
     "clusterDomain": ("m-domain", "value: m-domain"),
     "prices.currency": ("MMM", '"currency":"MMM"'),
@@ -93,6 +102,7 @@ ALONE: dict[str, tuple[Any, str]] = {
 }
 REMOVED = {
     "crds.enabled": "kind: CustomResourceDefinition",
+    "admissionPolicy.enabled": "kind: ValidatingAdmissionPolicy",
     "rbac.create": "apiVersion: rbac.authorization.k8s.io/v1",
     "rbac.aggregate": "aggregate-to-view",
     "metrics.service.enabled": "kind: Service\n",
@@ -184,6 +194,10 @@ INVALID = [
     ({"networkPolicy": {"rayPods": {"namespaces": "a"}}}, "/networkPolicy/rayPods/namespaces"),
     ({"networkPolicy": {"rayPods": {"kuberayFrom": []}}}, "/networkPolicy/rayPods/kuberayFrom"),
     ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
+    ({"policy": {"images": ["registry.example"]}}, "/policy/images"),
+    ({"policy": {"volumes": False}}, "/policy/volumes"),
+    ({"policy": {"hostAccess": []}}, "/policy/hostAccess"),
+    ({"admissionPolicy": {"enabled": 1}}, "/admissionPolicy/enabled"),
     ({"prices": {"currency": "euro"}}, "/prices/currency"),
     ({"prices": {"gpuHour": -1}}, "/prices/gpuHour"),
     ({"crds": {"enabled": "yes"}}, "/crds/enabled"),

@@ -94,10 +94,27 @@ SETS: dict[str, Object] = {
     "roles not aggregated": {"rbac": {"aggregate": False}},
     "patches allowed": {"policy": {"patches": True}},
     "some patches allowed": {"policy": {"patches": ["metadata.annotations", "spec.affinity"]}},
+    "strict policy": {
+        "policy": {
+            "volumes": [],
+            "images": ["registry.example/"],
+            "serviceAccounts": [],
+            "priorityClasses": ["one", "two"],
+            "queuePriorityClasses": ["it's quoted"],
+            "runtimeClasses": ["one"],
+            "tolerations": ["example.com/gpu"],
+            "profiles": False,
+        },
+        "defaults": {"limits": {"priority": 0}},
+    },
+    "open policy": {"policy": {"volumes": True, "hostAccess": True, "patches": True}},
+    "no admission policy": {"admissionPolicy": {"enabled": False}},
     "default patches": {"defaults": {"patches": PATCHES}},
     # `helm upgrade --reuse-values` from a chart without these values
     "values of an older chart": {
-        **dict.fromkeys(("policy", "prices", "global", "envFrom", "extraObjects")),
+        **dict.fromkeys(
+            ("policy", "admissionPolicy", "prices", "global", "envFrom", "extraObjects")
+        ),
         "metrics": dict.fromkeys(
             ("serviceMonitor", "prometheusRule", "dashboard", "maxNamespaces")
         ),

@@ -65,6 +65,17 @@ class Attempt:
         return f"policy.{self.part}: {listed}"
 
     @property
+    def rule(self) -> str:
+        """What refuses it, as docs/security.md shows it."""
+        if self.part:
+            return f"`policy.{self.part}`"
+        field = self.shown.partition(":")[0]
+        return {
+            "spec.priority": "`defaults.limits.priority`",
+            "spec.cluster.limits.gpu": "`defaults.limits.gpu`",
+        }.get(field, "the namespace of the operator")
+
+    @property
     def message(self) -> str:
         if not self.part:
             return self.shown

@@ -33,7 +33,13 @@ def admission_rules() -> str:
     """Return the content of files/admission-rules.yaml of the chart.
 
     Each rule has an expression whose value is the text of its problems, empty if there are none.
+    The rule that is `listed` is that of patches if their policy is a list.
     """
+    fields = {
+        "policy": "patches",
+        "refused": refusal("patches", ALLOWED),
+        "expression": _given(_FIELDS),
+    }
     start = _At("variables.cluster", "variables.place + '.cluster'")
     found: list[dict[str, Any]] = [
         {
@@ -43,7 +49,25 @@ def admission_rules() -> str:
         }
         for rule in RULES
     ]
-    return _HEADER + yaml.safe_dump(found, sort_keys=False, width=100)
+    return _HEADER + yaml.safe_dump(
+        [*found, {**fields, "listed": True}], sort_keys=False, width=100
+    )
+
+
+_FIELDS = """
+variables.indexes.filter(i, i < size(variables.cluster.patches)).map(i,
+['metadata', 'spec'].filter(part, part in variables.cluster.patches[i].pod).map(part,
+variables.cluster.patches[i].pod[part].map(field, part + '.' + field)
+.filter(field, !(field in variables.allowed_patches)).map(field, variables.place +
+'.cluster.patches[' + string(i) + '].pod.' + field + ': it ' + variables.refused_patches)
+.join('; ')).filter(text, text != '').join('; ')).filter(text, text != '').join('; ')
+"""
+"""The problems of `policy.patches` as a list, down to fields such as spec.affinity: CEL has no
+recursion. The operator checks the fields below."""
+
+
+def _given(expression: str) -> str:
+    return f"has(variables.cluster.patches) ? {' '.join(expression.split())} : ''"
 
 
 def _joined(texts: str) -> str:

@@ -26,7 +26,7 @@ FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnno
 FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
 FREE |= {"metrics.podMonitor.labels", "metrics.serviceMonitor.labels", "deploymentAnnotations"}
 FREE |= {"metrics.prometheusRule.labels", "metrics.dashboard.labels"}
-FREE |= {"metrics.dashboard.annotations"}
+FREE |= {"metrics.dashboard.annotations", "crds.annotations", "extraPodSpec"}
 """Values that are objects of Kubernetes or of the user, with arbitrary fields."""
 
 SHOWN: dict[str, tuple[Any, str]] = {
@@ -82,6 +82,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "securityContext": ({"privileged": False}, "privileged: false"),
     "livenessProbe": ({"periodSeconds": 79}, "periodSeconds: 79"),
     "readinessProbe": ({"periodSeconds": 80}, "periodSeconds: 80"),
+    "revisionHistoryLimit": (84, "revisionHistoryLimit: 84"),
+    "extraPodSpec": ({"dnsPolicy": "Default"}, "dnsPolicy: Default"),
+    "crds.annotations": ({"m-sync": "yes"}, "m-sync: 'yes'"),
     "extraEnv": ([{"name": "M_ENV", "value": "yes"}], "name: M_ENV"),
     "envFrom": ([{"configMapRef": {"name": "m-proxy"}}], "name: m-proxy"),
     "extraVolumes": ([{"name": "m-volume", "emptyDir": {}}], "name: m-volume"),
@@ -228,6 +231,9 @@ INVALID = [
     ({"metrics": {"prometheusRule": {"runbookUrl": ""}}}, "/metrics/prometheusRule/runbookUrl"),
     ({"metrics": {"dashboard": {"labels": {"a": 1}}}}, "/metrics/dashboard/labels/a"),
     ({"metrics": {"maxNamespaces": 0}}, "/metrics/maxNamespaces"),
+    ({"crds": {"annotations": {"a": 1}}}, "/crds/annotations/a"),
+    ({"revisionHistoryLimit": -1}, "/revisionHistoryLimit"),
+    ({"extraPodSpec": []}, "/extraPodSpec"),
     ({"topologySpreadConstraints": [1]}, "/topologySpreadConstraints/0"),
     ({"envFrom": {}}, "/envFrom"),
     ({"extraVolumes": ["ca"]}, "/extraVolumes/0"),

@@ -156,5 +156,14 @@ SETS: dict[str, Object] = {
         "priorityClassName": "system-cluster-critical",
     },
     "restart on changes": {"deploymentAnnotations": {"reloader.stakater.com/auto": "true"}},
+    "pods with other fields": {
+        "extraPodSpec": {
+            "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["proxy"]}],
+            "dnsPolicy": "Default",
+            "terminationGracePeriodSeconds": 5,
+        },
+        "revisionHistoryLimit": 0,
+    },
+    "Argo CD": {"crds": {"annotations": {"argocd.argoproj.io/sync-wave": "-1"}}},
     "other user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000}},
 }

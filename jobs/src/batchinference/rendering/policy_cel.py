@@ -35,23 +35,14 @@ def admission_rules() -> str:
     Each rule has an expression whose value is the text of its problems, empty if there are none.
     The rule that is `listed` is that of patches if their policy is a list.
     """
-    fields = {
-        "policy": "patches",
-        "refused": refusal("patches", ALLOWED),
-        "expression": _given(_FIELDS),
-    }
     start = _At("variables.cluster", "variables.place + '.cluster'")
-    found: list[dict[str, Any]] = [
-        {
-            "policy": rule.policy,
-            "refused": refusal(rule.policy, ALLOWED),
-            "expression": _below(rule, rule.tree, start),
-        }
-        for rule in RULES
-    ]
-    return _HEADER + yaml.safe_dump(
-        [*found, {**fields, "listed": True}], sort_keys=False, width=100
-    )
+    found = [_described(rule.policy, _below(rule, rule.tree, start)) for rule in RULES]
+    found.append({**_described("patches", _given(_FIELDS)), "listed": True})
+    return _HEADER + yaml.safe_dump(found, sort_keys=False, width=100)
+
+
+def _described(policy: str, expression: str) -> dict[str, Any]:
+    return {"policy": policy, "refused": refusal(policy, ALLOWED), "expression": expression}
 
 
 _FIELDS = """

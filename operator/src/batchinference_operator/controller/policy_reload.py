@@ -20,17 +20,16 @@ async def reload_policy(controller: Controller, read: Callable[[], PlatformPolic
 
     It applies to attempts that have not started. While it cannot be read, the last one applies.
     """
-    failed = ""
+    failure = ""
     while True:
-        await asyncio.sleep(RELOAD_SECONDS)
         try:
-            policy = read()
+            policy, failure = read(), ""
         except (OSError, ValueError) as error:
-            if str(error) != failed:
-                logger.error("the policy is not reloaded: %s", error)
-            failed = str(error)
-            continue
-        failed = ""
-        if policy != controller.config.policy:
-            controller.config = replace(controller.config, policy=policy)
-            logger.info("the policy has changed")
+            if str(error) != failure:
+                failure = str(error)
+                logger.error("the policy is not reloaded: %s", failure)
+        else:
+            if policy != controller.config.policy:
+                controller.config = replace(controller.config, policy=policy)
+                logger.info("the policy has changed")
+        await asyncio.sleep(RELOAD_SECONDS)

@@ -12,8 +12,10 @@ from batchinference.rendering.policy import (
     parse_policy,
     refusal,
 )
+from batchinference.rendering.policy_cel import admission_rules
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
+from support.cluster.deployment import CHART
 from support.documents.attempts import ATTEMPTS
 
 CONTAINER = {"name": "ray", "volumeMounts": [{"mountPath": "/x", "name": "x"}]}
@@ -91,3 +93,8 @@ def test_only_listed_fields_may_be_patched(pod: Any, path: str | None) -> None:
 def test_invalid_policy_is_refused(policy: str) -> None:
     with pytest.raises(SpecError):
         parse_policy(policy)
+
+
+def test_rules_of_the_chart_are_generated() -> None:
+    file = CHART / "files" / "admission-rules.yaml"
+    assert file.read_text() == admission_rules(), "run `make generate`"

@@ -63,21 +63,8 @@ def damaged_state(place: Location) -> BadOutput:
 def check_depth(content: bytes) -> None:
     """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
     is correct up to the first error, which is as far as a parser gets."""
-    if not _has_simple_lines(content) and _depth(content) > MAX_DEPTH:
+    if _depth(content) > MAX_DEPTH:
         raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
-
-
-def _has_simple_lines(content: bytes) -> bool:
-    """Return whether each line starts and ends like an object, so that no bracket stays open across
-    lines, and has at most MAX_DEPTH opening brackets, including those in strings. Most files have
-    such lines, and this check is fast."""
-    inner_ends = content.count(b"\n") - content.endswith(b"\n")
-    if inner_ends != content.count(b"}\n{"):
-        return False
-    marks = np.frombuffer(content, np.uint8)
-    opened = np.flatnonzero(marks | 0x20 == ord("{"))  # '[' | 0x20 is '{'
-    lines = np.searchsorted(np.flatnonzero(marks == ord("\n")), opened)
-    return not bool((lines[MAX_DEPTH:] == lines[:-MAX_DEPTH]).any())
 
 
 def _depth(content: bytes) -> int:

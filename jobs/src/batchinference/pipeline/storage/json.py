@@ -41,11 +41,6 @@ def dump_checksummed(state: dict[str, Any]) -> bytes:
     return content[:-1] + _SEPARATOR + b"%d}" % zlib.crc32(content)
 
 
-def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the state without its checksum."""
-    return {name: value for name, value in stored.items() if name != SEAL}
-
-
 def verify_checksum(content: bytes) -> None:
     """Raise ValueError if the stored bytes of a state do not match its checksum."""
     state, _, checksum = content.rpartition(_SEPARATOR)

@@ -104,6 +104,7 @@ lint: $(VENV)/.test ## Check style, types and layers
 .PHONY: generate
 generate: $(VENV)/.test ## Write the CRD, the field reference, the JSON schema and the README of the chart
 	$(BIN)/python -m batchinference.spec.generate .
+	$(BIN)/python -m batchinference.rendering.policy_cel > $(CHART)/files/admission-rules.yaml
 	$(BIN)/python tools/chart_readme.py $(CHART)
 
 .PHONY: lock

@@ -22,6 +22,7 @@ from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import Refused
@@ -148,6 +149,7 @@ async def _run(
         workers += [group.create_task(schedules.work()) for _ in range(SCHEDULE_WORKERS)]
         workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
         workers.append(group.create_task(controller.telemetry.work()))
+        workers.append(group.create_task(reload_policy(controller, settings.policy)))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
         # a task of its own, so that a lost Lease ends the workers before kopf has stopped
         watching = group.create_task(

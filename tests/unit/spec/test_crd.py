@@ -206,7 +206,12 @@ def test_model_field_rules_name_their_runtimes() -> None:
         if len(some) < len(arms)
         for runtime in some
     }
-    rules = RULES["spec.steps[].model"]
+    of_models = "!(self.runtime in ["  # rules next to the models
+    rules = {
+        message: rule
+        for message, rule in RULES["spec.steps[].model"].items()
+        if not rule.startswith(of_models)
+    }
     enum_rules = {message: rule for message, rule in rules.items() if " is one of " in message}
     assert rules == expected | enum_rules
     assert {message.split()[0] for message in enum_rules} == {"dtype", "task"}

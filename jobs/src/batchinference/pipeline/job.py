@@ -19,6 +19,7 @@ from batchinference.pipeline.errors import (
     Incomplete,
     JobFailure,
     OutOfMemory,
+    OutputInUse,
     TooManyErrors,
     WorkerCrashed,
 )
@@ -84,10 +85,13 @@ class JobRun:
         self.stop.check()
         self._attempt = None
         self._reports.begin_output(target.layout)
-        run = prepare(self.job.spec, target, identity_of(self.job))
+        try:
+            run = prepare(self.job.spec, target, identity_of(self.job))
+        except OutputInUse:
+            if self.job.spec.write.mode != "ignore":
+                raise
+            return self._reports.of_ignored_output()
         if isinstance(run, NothingToDo):
-            if run.complete is None:
-                return self._reports.of_ignored_output()
             return self._reports.of_complete_output(run.complete, run.remark)
         self._attempt = run
         self._reports.begin_attempt(run.attempt.number)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from batchinference.pipeline.commit.append import plan_outputs
-from batchinference.pipeline.commit.decision import Refuse, Request, decide, load_state
+from batchinference.pipeline.commit.decision import Request, decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.input.files import open_input
@@ -45,15 +45,14 @@ def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:
 
 
 def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:
-    """Raise BadOutput if the job cannot write to its output, or must not. The hashes of its code
-    are compared only with `read_code`, because they need all modules."""
+    """Raise BadOutput if the job cannot write to its output, or must not. What is there is checked
+    only with `read_code`, because the hashes of the code need all modules."""
     check_writable(Location(spec.write.path, spec.write.storage))
+    if not read_code or spec.write.mode == "ignore":
+        return
     (target, *_) = plan_outputs(spec)
-    code = code_of(spec) if read_code else {}
-    request = Request(spec.write, spec.resume, spec.errors.retry, "", code)
-    action = decide(load_state(target.layout, request, table_of(spec.write)), request)
-    if isinstance(action, Refuse) and (read_code or "changed since" not in action.message):
-        raise BadOutput(action.message)
+    request = Request(spec.write, spec.resume, spec.errors.retry, "", code_of(spec))
+    decide(load_state(target.layout, request, table_of(spec.write)), request)
 
 
 def check_writable(place: Location) -> None:

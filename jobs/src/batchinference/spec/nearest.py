@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, Columns, SpecModel
+from batchinference.spec.base import ColumnName, Columns, SpecModel, rules
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
 SIMILARITY = "similarity"
+_OWN_COLUMN = f"each match has '{SIMILARITY}' anyway: leave it out of 'columns'"
 MAX_FOUND = 1000
 """Maximum number of rows that one search finds."""
 
@@ -19,6 +20,12 @@ MAX_FOUND = 1000
 class Nearest(SpecModel):
     """The rows of a finished output that are most similar to each row, by the cosine of their
     embeddings."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (f"!has(self.columns) || !('{SIMILARITY}' in self.columns)", _OWN_COLUMN)
+        )
+    )
 
     path: Uri
     """The output: the `write.path` of a job that has succeeded, with `format: parquet`."""
@@ -40,7 +47,6 @@ class Nearest(SpecModel):
     def _check(self) -> Nearest:
         if SIMILARITY in (self.columns or []):
             raise PydanticCustomError(
-                "nearest_columns", "'{name}' is what a match is told by itself: leave it out of "
-                "'columns'", {"name": SIMILARITY},
+                "nearest_columns", _OWN_COLUMN, {}
             )  # fmt: skip
         return self

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath, SpecModel
+from batchinference.spec.base import ColumnName, ModulePath, SpecModel, rules
 
+CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
+"""The end of the name of a class (PEP 8)."""
 DEVICE = "{device}"
 """The value of a constructor argument that stands for the device of the replica."""
 
@@ -25,6 +28,19 @@ class PredictBatch(SpecModel):
 
 class PythonStep(SpecModel):
     """Your own code: a function of a batch, or a class with callable objects."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!has(self.predictBatch) || !has(self.method) || self.method == 'mapBatches'",
+                "'predictBatch' takes batches: leave out 'method'",
+            ),
+            (
+                f"!has(self.predictBatch) || self.callable.matches('{CLASS}')",
+                "'predictBatch' is for a class, whose name is in CapWords",
+            ),
+        )
+    )
 
     callable: ModulePath
     """`module:name`. It takes a dict of column name to NumPy array and returns one with the same
@@ -49,8 +65,7 @@ class PythonStep(SpecModel):
     def is_class(self) -> bool:
         """Whether the callable is a class. Its name decides (PEP 8), because the module may not be
         importable where the plan is made."""
-        name = self.callable.rsplit(":", 1)[1].rsplit(".", 1)[-1]
-        return name.lstrip("_")[:1].isupper()
+        return re.search(CLASS, self.callable) is not None
 
     @model_validator(mode="after")
     def _check(self) -> PythonStep:

@@ -19,7 +19,7 @@ from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
-from batchinference.spec.python_step import PythonStep
+from batchinference.spec.python_step import CLASS, PythonStep
 from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]
@@ -93,9 +93,37 @@ class Replicas(SpecModel):
         return self
 
 
+_CLASSES_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
+_TASKS = (
+    "!has(self.replicas) && (!has(self.resources) || !(has(self.resources.memory) || "
+    "(has(self.resources.gpu) && self.resources.gpu > 0) || "
+    "(has(self.resources.custom) && size(self.resources.custom) > 0)))"
+)
+_GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
+_NEEDED = " * ".join(
+    f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
+    f"self.model.parallelism.{name} : 1)"
+    for name in ("tensor", "pipeline")
+)
+_RULES = (
+    (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
+    (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
+    (
+        f"!has(self.model) || self.model.runtime != 'vllm' || {_GPUS} == {_NEEDED}",
+        "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
+    ),
+    (
+        f"!has(self.model) || self.model.runtime != 'http' || {_GPUS} == 0",
+        "the endpoint computes elsewhere: leave out resources.gpu",
+    ),
+)
+
+
 class Step(SpecModel):
     """One step. It has exactly one of: model, python, filter, addColumns, decode, labelFromPath,
     selectColumns, dropColumns, renameColumns, explode, repartition, nearest."""
+
+    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
     KINDS: ClassVar[tuple[str, ...]] = (
         "model",

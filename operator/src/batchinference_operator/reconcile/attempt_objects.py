@@ -80,7 +80,7 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
         )
         raise SpecError([Problem("metadata.namespace", message)])
     parsed = parse(job.document)
-    if problems := config.policy.check_patches(parsed.spec.cluster.patches):
+    if problems := config.policy.check(parsed.spec.cluster):
         raise SpecError(problems)
     complete = effective(parsed, config.defaults)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)

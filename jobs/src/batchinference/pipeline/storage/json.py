@@ -41,11 +41,6 @@ def dump_checksummed(state: dict[str, Any]) -> bytes:
     return content[:-1] + _SEPARATOR + b"%d}" % zlib.crc32(content)
 
 
-def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the state without its checksum."""
-    return {name: value for name, value in stored.items() if name != SEAL}
-
-
 def verify_checksum(content: bytes) -> None:
     """Raise ValueError if the stored bytes of a state do not match its checksum."""
     state, _, checksum = content.rpartition(_SEPARATOR)
@@ -63,21 +58,8 @@ def damaged_state(place: Location) -> BadOutput:
 def check_depth(content: bytes) -> None:
     """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
     is correct up to the first error, which is as far as a parser gets."""
-    if not _has_simple_lines(content) and _depth(content) > MAX_DEPTH:
+    if _depth(content) > MAX_DEPTH:
         raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
-
-
-def _has_simple_lines(content: bytes) -> bool:
-    """Return whether each line starts and ends like an object, so that no bracket stays open across
-    lines, and has at most MAX_DEPTH opening brackets, including those in strings. Most files have
-    such lines, and this check is fast."""
-    inner_ends = content.count(b"\n") - content.endswith(b"\n")
-    if inner_ends != content.count(b"}\n{"):
-        return False
-    marks = np.frombuffer(content, np.uint8)
-    opened = np.flatnonzero(marks | 0x20 == ord("{"))  # '[' | 0x20 is '{'
-    lines = np.searchsorted(np.flatnonzero(marks == ord("\n")), opened)
-    return not bool((lines[MAX_DEPTH:] == lines[:-MAX_DEPTH]).any())
 
 
 def _depth(content: bytes) -> int:

@@ -6,14 +6,14 @@ import re
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName
-from batchinference.spec.models.base import Inputs, RuntimeModel
+from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, rules
+from batchinference.spec.models.base import Inputs, RuntimeModel, only_for
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -43,6 +43,8 @@ _FIELDS = {
     "result_type": ("json",),
 }
 """The APIs that have a field, for those that not all have."""
+_RULED = ("name", "prompt", "system", "messages", "images", "result_path")
+"""Those of them that CEL can tell from their defaults."""
 _KEYS = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
@@ -84,6 +86,21 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(
 
 class HttpModel(RuntimeModel):
     """A model behind an HTTP endpoint, with one request per row."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *only_for(
+                "api",
+                {field: _FIELDS[field] for field in _RULED},
+                lists=("messages", "images"),
+            ),
+            (
+                "self.api == 'json' || has(self.name)",
+                "name is required for api chat, completions, embeddings",
+            ),
+            ("self.api != 'json' || has(self.body)", "body is required for api json"),
+        )
+    )
 
     IN_PROCESS: ClassVar[bool] = False
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath
-from batchinference.spec.models.base import Inputs, OutputName, RuntimeModel, Source, check_factory
+from batchinference.spec.base import ColumnName, ModulePath, rules
+from batchinference.spec.models.base import (
+    SOURCE_RULE,
+    Inputs,
+    OutputName,
+    RuntimeModel,
+    Source,
+    check_factory,
+)
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class KerasModel(RuntimeModel):
     """A Keras 3 model: loaded from a file, or made by a function. The environment variable
     KERAS_BACKEND selects what Keras computes with: torch by default."""
+
+    model_config = ConfigDict(json_schema_extra=rules(SOURCE_RULE))
 
     runtime: Literal["keras"]
     """The library that runs the model."""

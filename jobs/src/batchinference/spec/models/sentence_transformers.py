@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import (
     Dtype,
     Inputs,
@@ -18,9 +18,29 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_ONE_INPUT = (
+    "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"
+)
+_ONE_PROMPT = "give 'prompt' or 'promptName', not both"
+_NO_PROMPT = "a prompt is for texts, not for images"
+
 
 class SentenceTransformersModel(RuntimeModel):
     """An embedding model of the sentence-transformers library."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "size(self.inputs) == 1 && self.inputs.all(name, name in ['text', 'image'])",
+                _ONE_INPUT,
+            ),
+            ("!has(self.prompt) || !has(self.promptName)", _ONE_PROMPT),
+            (
+                "!('image' in self.inputs) || !(has(self.prompt) || has(self.promptName))",
+                _NO_PROMPT,
+            ),
+        )
+    )
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("modules.json", "config.json")
 
@@ -56,15 +76,10 @@ class SentenceTransformersModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):
-            raise PydanticCustomError(
-                "model_inputs",
-                "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or "
-                "{image: COLUMN}",
-                {},
-            )
+            raise PydanticCustomError("model_inputs", "{message}", {"message": _ONE_INPUT})
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
-            raise PydanticCustomError("model_prompt", "give 'prompt' or 'promptName', not both", {})
+            raise PydanticCustomError("model_prompt", _ONE_PROMPT, {})
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
-            raise PydanticCustomError("model_prompt", "a prompt is for texts, not for images", {})
+            raise PydanticCustomError("model_prompt", _NO_PROMPT, {})
         return self

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath
+from batchinference.spec.base import ColumnName, ModulePath, rules
 from batchinference.spec.models.base import (
+    SOURCE_RULE,
     Dtype,
     Inputs,
     OutputName,
@@ -19,9 +20,26 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
+
 
 class TorchModel(RuntimeModel):
     """A PyTorch module: made by a function, or loaded from a file."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            SOURCE_RULE,
+            (
+                "!has(self.factory) || !has(self.trustSource) || !self.trustSource",
+                _TRUSTED_FACTORY,
+            ),
+            (
+                "has(self.factory) || (has(self.trustSource) && self.trustSource)",
+                "trustSource: a program can run code of its author when it is loaded. Set it to "
+                "true if you trust the file, or name a 'factory' whose weights it is",
+            ),
+        )
+    )
 
     runtime: Literal["torch"]
     """The library that runs the model."""
@@ -59,9 +77,7 @@ class TorchModel(RuntimeModel):
                 {"source": str(self.source)},
             )
         if self.factory is not None and self.trust_source:
-            raise PydanticCustomError(
-                "model_trust", "trustSource: a state dict runs no code. Leave it out", {}
-            )
+            raise PydanticCustomError("model_trust", _TRUSTED_FACTORY, {})
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
             raise PydanticCustomError(
                 "model_dtype", "an exported program keeps its own types: leave out 'dtype'", {}

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 Weights = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$", max_length=64)]
 
+_ONE_INPUT = "torchvision takes exactly one input: inputs: {image: COLUMN}"
+_FOR_CLASSES = "'{name}' is for classes, not for 'features'"
+_NO_SOURCE = "'labels' needs a 'source': the weights have their own"
+
 
 class TorchvisionModel(RuntimeModel):
     """A classification model of torchvision, with the transforms and labels of its weights."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("size(self.inputs) == 1 && 'image' in self.inputs", _ONE_INPUT),
+            *(
+                (
+                    f"!has(self.features) || !self.features || !has(self.{name}){empty}",
+                    _FOR_CLASSES.format(name=name),
+                )
+                for name, empty in (("topK", ""), ("labels", " || size(self.labels) == 0"))
+            ),
+            ("!has(self.labels) || size(self.labels) == 0 || has(self.source)", _NO_SOURCE),
+        )
+    )
 
     runtime: Literal["torchvision"]
     """The library that runs the model."""
@@ -52,16 +70,10 @@ class TorchvisionModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:
         if set(self.inputs) != {"image"}:
-            raise PydanticCustomError(
-                "model_inputs", "torchvision takes exactly one input: inputs: {image: COLUMN}", {}
-            )
+            raise PydanticCustomError("model_inputs", "{message}", {"message": _ONE_INPUT})
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
             if self.features and given:
-                raise PydanticCustomError(
-                    "model_features", "'{name}' is for classes, not for 'features'", {"name": alias}
-                )
+                raise PydanticCustomError("model_features", _FOR_CLASSES, {"name": alias})
         if self.labels and self.source is None:
-            raise PydanticCustomError(
-                "model_labels", "'labels' needs a 'source': the weights have their own", {}
-            )
+            raise PydanticCustomError("model_labels", _NO_SOURCE, {})
         return self

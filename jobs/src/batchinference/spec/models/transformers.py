@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import (
     Inputs,
     Label,
@@ -18,6 +18,7 @@ from batchinference.spec.models.base import (
     Source,
     TopK,
     check_revision,
+    only_for,
 )
 from batchinference.spec.models.prompts import (
     Images,
@@ -36,9 +37,37 @@ from batchinference.spec.models.transformers_tasks import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_NO_FLASH = (
+    "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of them"
+)
+
 
 class TransformersModel(RuntimeModel):
     """A model of the transformers library."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *only_for(
+                "task",
+                {field: tasks for field, tasks in FIELDS.items() if field != "sampling"},
+                lists=("candidate_labels", "messages", "images"),
+            ),
+            (
+                f"!(self.task in {list(ZERO_SHOT)}) || "
+                "(has(self.candidateLabels) && size(self.candidateLabels) > 0)",
+                f"candidateLabels is required for task {', '.join(ZERO_SHOT)}",
+            ),
+            (
+                "self.task != 'image-text-to-text' || (has(self.images) && size(self.images) > 0)",
+                "images is required for task image-text-to-text",
+            ),
+            (
+                "!has(self.attention) || self.attention != 'flash_attention_2' || "
+                "!has(self.dtype) || self.dtype != 'float32'",
+                _NO_FLASH,
+            ),
+        )
+    )
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json", "adapter_config.json")
 
@@ -147,11 +176,7 @@ class TransformersModel(RuntimeModel):
     def _check_loading(self) -> None:
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise _error(
-                "model_attention",
-                "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one "
-                "of them",
-            )
+            raise _error("model_attention", _NO_FLASH)
 
 
 def _error(kind: str, message: str) -> PydanticCustomError:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, rules
 from batchinference.spec.models.base import (
     Inputs,
     OutputName,
@@ -50,9 +50,39 @@ class Parallelism(SpecModel):
     memory of the resources of the step."""
 
 
+_IS_CHAT = "(has(self.chat) ? self.chat : !has(self.task) || self.task == 'generate')"
+_LORA_ADAPTERS = "(has(self.loraAdapters) && size(self.loraAdapters) > 0)"
+_RULES = (
+    *(
+        (f"!has(self.{name}){empty} || {_IS_CHAT}", f"'{name}' is for a chat: set 'chat' to true")
+        for name, empty in (
+            *(("system", ""), ("chatTemplate", "")),
+            *(
+                ("messages", " || size(self.messages) == 0"),
+                ("images", " || size(self.images) == 0"),
+            ),
+        )
+    ),
+    (
+        "!has(self.allow) || size(self.allow) == 0 || (has(self.images) && size(self.images) > 0)",
+        "'allow' needs 'images': it is about their addresses",
+    ),
+    (
+        f"has(self.adapter) || !(has(self.loraPath) || {_LORA_ADAPTERS})",
+        "'loraPath' and 'loraAdapters' need an 'adapter': the input that names each row's",
+    ),
+    (
+        f"!has(self.adapter) || has(self.loraPath) || {_LORA_ADAPTERS}",
+        "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows may name",
+    ),
+)
+
+
 class VllmModel(RuntimeModel):
     """A language model run by vLLM, which batches continuously: a replica starts new rows as soon
     as others are done."""
+
+    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
     IN_PROCESS: ClassVar[bool] = False

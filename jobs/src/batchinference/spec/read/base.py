@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import OptionsModel, SpecModel
+from batchinference.spec.base import OptionsModel, SpecModel, rules
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -16,6 +16,8 @@ Paths = Annotated[list[Uri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
+
+_NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
 
 
 class ReadOptions(OptionsModel):
@@ -27,6 +29,10 @@ class ReadOptions(OptionsModel):
 
 class FileOptions(ReadOptions):
     """Options of formats that are files."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE))
+    )
 
     include_paths: bool = False
     """Add a column `path` with the address of the file of each row."""
@@ -55,7 +61,7 @@ class FileOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.shuffle_seed is not None and self.shuffle is None:
-            raise PydanticCustomError("seed", "'shuffle_seed' needs 'shuffle: files'", {})
+            raise PydanticCustomError("seed", _NO_SHUFFLE, {})
         return self
 
 

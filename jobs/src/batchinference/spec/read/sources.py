@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, small
-from batchinference.spec.base import SQL_NAME, Columns, EachOnce
+from batchinference.spec.base import SQL_NAME, Columns, EachOnce, rules
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -22,8 +22,20 @@ Items = Annotated[
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
+_SHARDS = "'shard_keys' and an 'override_num_blocks' above 1 need each other"
+
 
 class SqlOptions(ReadOptions):
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "has(self.shard_keys) == (has(self.override_num_blocks) && "
+                "self.override_num_blocks > 1)",
+                _SHARDS,
+            )
+        )
+    )
+
     shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), EachOnce] | None = None
     """Columns by whose values the rows are divided into `override_num_blocks` concurrent queries.
     The database must support MOD, ABS and the hash function."""
@@ -45,9 +57,7 @@ class SqlOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
-            raise PydanticCustomError(
-                "shards", "'shard_keys' and an 'override_num_blocks' above 1 need each other", {}
-            )
+            raise PydanticCustomError("shards", _SHARDS, {})
         return self
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, rules
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
+_NO_ROW_NUMBER = "order: 'input' needs a column of row numbers: set rowNumber to its name"
 _LEFT_OUT = ("_", ".")
 """Prefixes of the names of files and directories that readers skip."""
 
@@ -34,6 +35,10 @@ class WriteDirectories(WritePartitioned):
 class WriteOrdered(WriteRows, WriteDirectories):
     """Files whose rows can be put in the order of the input."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(("!has(self.order) || has(self.rowNumber)", _NO_ROW_NUMBER))
+    )
+
     row_number: ColumnName | None = None
     """A new first column with the number of the input row that each row was made from: the number
     of the row in its file, from 0, plus 1000000000000 times the number of the file."""
@@ -44,11 +49,7 @@ class WriteOrdered(WriteRows, WriteDirectories):
     @model_validator(mode="after")
     def _can_be_ordered(self) -> Self:
         if self.order and not self.row_number:
-            raise PydanticCustomError(
-                "order",
-                "order: 'input' needs a column of row numbers: set rowNumber to its name",
-                {},
-            )
+            raise PydanticCustomError("order", _NO_ROW_NUMBER, {})
         for field, columns in self.column_fields.items():
             if self.row_number in columns:
                 raise PydanticCustomError(

@@ -34,6 +34,22 @@ def test_output_of_workers_is_read_without_lines_of_ray(tmp_path: Path) -> None:
     assert output.new_lines() == []
 
 
+def test_of_the_stack_of_a_crash_the_lines_of_the_user_are_read(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.touch()
+    (tmp_path / "worker-ab12-01000000-77.err").write_text(
+        "*** SIGSEGV received at time=1 ***\n"
+        "Fatal Python error: Segmentation fault\n"
+        f'  File "{own}", line 3 in crash\n'
+        f'  File "{run_log.__file__}", line 9 in add\n'
+        "Extension modules: numpy, pandas (total: 2)\n"
+    )
+    assert WorkerOutput(str(tmp_path)).new_lines() == [
+        "[worker 77] Fatal Python error: Segmentation fault",
+        f'[worker 77]   File "{own}", line 3 in crash',
+    ]
+
+
 def test_a_log_keeps_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "MAX_BEGINNING", 100)
     monkeypatch.setattr(run_log, "MAX_END", 100)

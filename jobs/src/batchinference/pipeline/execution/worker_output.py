@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from batchinference.pipeline.errors import without_secrets
+from batchinference.pipeline.errors import is_user_file, without_secrets
 
 _OF_RAY = re.compile(
     r":(job_id|task_name|actor_name):|\[\d{4}-\d\d-\d\d .*\] |\*\*\* |PC: @|\s+@ |\[failure_signal"
+    r"|Extension modules: "
 )
 """The beginning of lines that Ray writes itself."""
+_FRAME = re.compile(r'  File "(.+)", line \d+ in ')
+"""A line of the stack that Python prints when it crashes."""
 _PROGRESS_BAR = re.compile(r"\d+%\|")
 _WORKER = re.compile(r"worker-.*-(\d+)")
 MAX_READ = 1 << 20
@@ -32,7 +35,7 @@ class WorkerOutput:
         for file in sorted(self._directory.glob("worker-*")):
             process = _WORKER.match(file.stem)
             for line in self._lines_of(file):
-                if not _OF_RAY.match(line) and not _PROGRESS_BAR.search(line) and line.strip():
+                if _is_of_user(line):
                     name = process[1] if process else "?"
                     lines.append(f"[worker {name}] {without_secrets(line)}")
         return lines
@@ -48,3 +51,12 @@ class WorkerOutput:
             whole = content
         self._read[file] = start + len(whole)
         return whole.decode(errors="replace").splitlines()
+
+
+def _is_of_user(line: str) -> bool:
+    """Return whether a line may be from the user's code. Of the stack of a crashed process, these
+    are the lines of the user's files."""
+    if not line.strip() or _OF_RAY.match(line) or _PROGRESS_BAR.search(line):
+        return False
+    frame = _FRAME.match(line)
+    return frame is None or is_user_file(frame[1])

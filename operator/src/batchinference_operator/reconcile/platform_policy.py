@@ -25,23 +25,22 @@ class PlatformPolicy(BaseModel):
     patches: bool | list[PodPath] = False
     """Whether jobs may have `cluster.patches`, or the fields of pods that these may change."""
 
-    def check_patches(self, patches: Sequence[Patch]) -> list[Problem]:
-        """Return the problems with the patches of a job. Those of the platform are not checked."""
+    def check_patches(self, patches: Sequence[Patch]) -> Iterator[Problem]:
+        """Yield the problems with the patches of a job. Those of the platform are not checked."""
         if isinstance(self.patches, bool):
-            message = f"the platform's policy does not allow patches (patches: false). {_WAY_OUT}"
-            refused = bool(patches) and not self.patches
-            return [Problem("spec.cluster.patches", message)] if refused else []
+            if patches and not self.patches:
+                message = "the platform's policy does not allow patches (patches: false)"
+                yield Problem("spec.cluster.patches", f"{message}. {_WAY_OUT}")
+            return
         allowed = [tuple(path.split(".")) for path in self.patches]
         message = (
             "the platform's policy does not allow this field in patches (patches: "
             f"{', '.join(self.patches) or 'none'}). {_WAY_OUT}"
         )
-        return [
-            Problem(f"spec.cluster.patches[{index}].pod.{'.'.join(path)}", message)
-            for index, patch in enumerate(patches)
-            for path in dict.fromkeys(_paths(patch.pod.model_dump(exclude_defaults=True)))
-            if not any(path[: len(prefix)] == prefix for prefix in allowed)
-        ]
+        for index, patch in enumerate(patches):
+            for path in dict.fromkeys(_paths(patch.pod.model_dump(exclude_defaults=True))):
+                if not any(path[: len(prefix)] == prefix for prefix in allowed):
+                    yield Problem(f"spec.cluster.patches[{index}].pod.{'.'.join(path)}", message)
 
 
 def _paths(value: Any, path: Path = (), keys: Path = ()) -> Iterator[Path]:

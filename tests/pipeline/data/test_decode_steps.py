@@ -20,6 +20,7 @@ from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.pipeline.steps import decode as decode_step
+from batchinference.pipeline.storage import json as storage_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -130,6 +131,25 @@ def test_documents_with_fields_of_their_own_fail() -> None:
     assert result.table.schema.field("raw").type.num_fields == 4000
     assert set(result.failed) == set(range(2, 21))
     assert "more than 4000 different fields" in str(result.failed[2])
+
+
+@pytest.mark.parametrize("fields", [None, {"a": "list<int64>"}])
+def test_document_with_very_many_values_is_not_parsed(
+    fields: dict[str, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """22 MiB of empty lists would take 1.3 GiB."""
+    parsed: list[str | bytes] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda content: parsed.append(content) or loads(content))
+    monkeypatch.setattr(storage_json, "MAX_VALUES", 100)
+    small, large = '{"a": [1]}', f'{{"a": [{"1," * 100}1]}}'
+    for documents in ([small, large], [small.encode(), large.encode()]):
+        result = run(documents, format="json", fields=fields)
+        assert isinstance(result, TransformResult)
+        assert "more than 100 values" in str(result.failed[1])
+        assert values_of(result.table.column("raw")) == [{"a": [1]}]
+        assert parsed.pop() == documents[0]
+        assert not parsed
 
 
 def test_later_documents_may_add_few_fields(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,11 +142,10 @@ class KubeClient:
         """Yield the selected objects, at most this many. One page is in memory at a time."""
         more: str | None = ""
         while more is not None and most > 0:
-            query = [f"limit={PAGE}", selector, more and f"continue={quote(more)}"]
+            after = more and f"continue={quote(more)}"
+            query = "&".join(filter(None, (f"limit={PAGE}", selector, after)))
             async with self._lists:
-                status, answer = await self._request(
-                    "GET", f"{path}?{'&'.join(filter(None, query))}"
-                )
+                status, answer = await self._request("GET", f"{path}?{query}")
             raise_for(status, answer)
             for body in answer["items"][:most]:
                 yield body

@@ -7,7 +7,6 @@ with the square of their number.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -20,6 +19,7 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_pac
 from batchinference.pipeline.media import images
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.spec.decode import (
     SAMPLE_RATE,
     Decode,
@@ -61,7 +61,7 @@ class JsonDecoder:
     def __call__(self, content: bytes | str) -> Any:
         """Return the value of a document. Raises ValueError if it is invalid or too deep, or if the
         column would have too many fields with it."""
-        value = json.loads(content)
+        value = load_limited_json(content)
         self._fields |= self._fields_added_by(value)
         self._documents += 1
         if self._documents == FIRST_DOCUMENTS:
@@ -113,7 +113,7 @@ class TypedJsonDecoder:
     def __call__(self, content: bytes | str) -> Any:
         """Return the declared fields that a document has. Raises ValueError if it is invalid or
         would take too much memory, and TypeError if it has another type."""
-        value = json.loads(content)
+        value = load_limited_json(content)
         self.cells = self._width_of(self._schema)
         self._count(value, self._schema)
         return _fitting(value, self._schema, "")

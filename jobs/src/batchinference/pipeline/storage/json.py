@@ -38,12 +38,14 @@ def load_json(content: bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def load_limited_json(content: bytes | bytearray | str) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than MAX_VALUES
-    values: its commas and opening brackets are counted before it is parsed."""
+def load_limited_json(content: bytes | bytearray | str, most: int | None = None) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than `most`
+    values (MAX_VALUES by default): its commas and opening brackets are counted before it is
+    parsed."""
+    most = most or MAX_VALUES
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
-    if sum(map(content.count, marks)) > MAX_VALUES:
-        raise ValueError(f"the JSON has more than {MAX_VALUES} values")
+    if sum(map(content.count, marks)) > most:
+        raise ValueError(f"the JSON has more than {most} values")
     return json.loads(content)
 
 

@@ -30,7 +30,7 @@ START_OVER = (
 )
 
 
-def load_json(content: bytes) -> Any:
+def load_json(content: bytes | bytearray | str) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(content)
@@ -46,7 +46,7 @@ def load_limited_json(content: bytes | bytearray | str, most: int | None = None)
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > most:
         raise ValueError(f"the JSON has more than {most} values")
-    return json.loads(content)
+    return load_json(content)
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:

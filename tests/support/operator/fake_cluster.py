@@ -323,12 +323,13 @@ class FakeKubeApi:
         self.end("get schedule")
         return found
 
-    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
+    async def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
         await self.begin("list runs")
         jobs = self.cluster.list("BatchInference")
-        found = [one for one in jobs if labels_of(one).get(SCHEDULE_LABEL) == schedule]
         self.end("list runs")
-        return found
+        for one in jobs:
+            if labels_of(one).get(SCHEDULE_LABEL) == schedule:
+                yield one
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         await self.begin("delete run")

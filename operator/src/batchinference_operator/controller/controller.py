@@ -152,7 +152,8 @@ class Controller:
         if self.config.concurrency.limited and not self.cache.is_current(observed.job):
             self.queue.add(key)
             return
-        actions = self._decide(observed)
+        with self.queue.count_cpu_time(key):
+            actions = self._decide(observed)
         self._update_admission(key, actions)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:

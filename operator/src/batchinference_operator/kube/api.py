@@ -108,8 +108,8 @@ class KubeApi(Protocol):
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
         """Return the current state of a BatchInferenceSchedule; None if it is gone."""
 
-    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
-        """Return the first BatchInferences by name with the label of a schedule (a live read)."""
+    def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+        """Yield the first BatchInferences by name with the label of a schedule (a live read)."""
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         """Delete a BatchInference, also if it has changed. It is no error if it is gone."""

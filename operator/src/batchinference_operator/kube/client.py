@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any
@@ -27,7 +28,12 @@ from batchinference_operator.kube.http import (
     send_recorded,
 )
 from batchinference_operator.kube.rate_limiter import RateLimiter
-from batchinference_operator.status.event_messages import last_warning, quota_message
+from batchinference_operator.status.event_messages import (
+    Occurrence,
+    is_relevant,
+    last_warning,
+    quota_message,
+)
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
@@ -37,6 +43,9 @@ RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last retry, the work queue retries the job."""
 MAX_EVENTS = 50
 """Maximum number of Events that are read about one object."""
+MAX_LISTS = 4
+"""Maximum number of pages of lists that are read at the same time. A page may have 15 MB, which
+tenants choose, and takes a multiple of that in memory."""
 MAX_RUNS = 300
 """Maximum number of runs that are read of a schedule. The history limits allow 200 finished ones. A
 tenant with more must not delay other schedules."""
@@ -73,6 +82,7 @@ class KubeClient:
         self._client = client
         self._on_request = on_request
         self._rate = rate or RateLimiter()
+        self._lists = asyncio.Semaphore(MAX_LISTS)
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
         """Send a request, with retries, and return the status and the answer.
@@ -120,23 +130,27 @@ class KubeClient:
         raise_for(status, answer)
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
-        return self._list(_path(kind, namespace), _SELECTED.get(kind, ""))
+        return self._list(_path(kind, namespace), _label(_SELECTED.get(kind, "")))
 
     async def list_pod_names(self, namespace: str, job: str) -> set[str]:
-        found = self._list(_path(POD, namespace), f"{NAME_LABEL}={job}")
+        found = self._list(_path(POD, namespace), _label(f"{NAME_LABEL}={job}"))
         return {body["metadata"]["name"] async for body in found}
 
-    async def _list(self, path: str, labels: str) -> AsyncIterator[Object]:
-        selected = f"&labelSelector={quote(labels)}" if labels else ""
-        query: str | None = ""
-        while query is not None:
-            page = f"{path}?limit={PAGE}{selected}{query}"
-            status, answer = await self._request("GET", page)
+    async def _list(
+        self, path: str, selector: str, most: int = sys.maxsize
+    ) -> AsyncIterator[Object]:
+        """Yield the selected objects, at most this many. One page is in memory at a time."""
+        more: str | None = ""
+        while more is not None and most > 0:
+            after = more and f"continue={quote(more)}"
+            query = "&".join(filter(None, (f"limit={PAGE}", selector, after)))
+            async with self._lists:
+                status, answer = await self._request("GET", f"{path}?{query}")
             raise_for(status, answer)
-            for body in answer["items"]:
+            for body in answer["items"][:most]:
                 yield body
-            more = answer["metadata"].get("continue")
-            query = f"&continue={quote(more)}" if more else None
+            most -= len(answer["items"])
+            more = answer["metadata"].get("continue") or None
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
         return await self._object("GET", _path(RAY_JOB, namespace, name))
@@ -152,14 +166,17 @@ class KubeClient:
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
-        path = f"{_path('Event', namespace)}?fieldSelector={quote(about)}&limit={MAX_EVENTS}"
-        status, answer = await self._request("GET", path)
-        raise_for(status, answer)
-        return last_warning(answer["items"], of_pod=kind == POD)
+        selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
+        events = self._list(_path("Event", namespace), selector, MAX_EVENTS)
+        return last_warning([
+            Occurrence.of(event, of_pod=of_pod)
+            async for event in events
+            if is_relevant(event, of_pod=of_pod)
+        ])  # fmt: skip
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
-        label = quote(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
-        path = f"{_path(WORKLOAD, namespace)}?labelSelector={label}"
+        label = _label(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
+        path = f"{_path(WORKLOAD, namespace)}?limit={PAGE}&{label}"
         status, answer = await self._request("GET", path)
         if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
             return ""
@@ -210,13 +227,8 @@ class KubeClient:
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
         return await self._object("GET", _path(SCHEDULE_KIND, namespace, name))
 
-    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
-        found: list[Object] = []
-        async for body in self._list(_path(KIND, namespace), f"{SCHEDULE_LABEL}={schedule}"):
-            found.append(body)
-            if len(found) == MAX_RUNS:
-                break
-        return found
+    def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+        return self._list(_path(KIND, namespace), _label(f"{SCHEDULE_LABEL}={schedule}"), MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         await self._delete(_path(KIND, namespace, name), uid)
@@ -243,6 +255,11 @@ class KubeClient:
         status, answer = await self._request("PATCH", path, {"series": series}, MERGE_PATCH)
         raise_for(status, answer)
         return True
+
+
+def _label(selector: str) -> str:
+    """Return the parameter of a list request that selects objects by labels."""
+    return f"labelSelector={quote(selector)}" if selector else ""
 
 
 def _path(kind: str, namespace: str, *below: str) -> str:

@@ -176,6 +176,7 @@ def ours_existing(found: Bench, namespace: Namespace) -> float:
     began = time.monotonic()
     served_all(namespace, BURST)
     found_rate = BURST / (time.monotonic() - began)
+    say_used(operator, "existing")
     end(found, operator)
     return found_rate
 
@@ -189,8 +190,15 @@ def ours_arriving(found: Bench, namespace: Namespace) -> float:
     asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
     served_all(namespace, BURST + 1)
     found_rate = BURST / (time.monotonic() - began)
+    say_used(operator, "arriving")
     end(found, operator)
     return found_rate
+
+
+def say_used(operator: OperatorProcess, case: str) -> None:
+    """Wait until the operator is idle, and print the CPU time and the memory that it has used."""
+    cpu = 1000 * quiet(operator) / BURST
+    print(f"{case} cpu={cpu:.2f} ms/job peak={peak_mib(operator):.1f} MiB", flush=True)
 
 
 def served_all(namespace: Namespace, jobs: int) -> None:

@@ -55,7 +55,7 @@ async def running_operator(
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Controller]:
     """Run the operator while the block runs. It ends when the first of its workers ends."""
-    cache, polls = Cache(clock, config), DriverPoller(driver, clock)
+    cache, polls = Cache(config), DriverPoller(driver, clock)
     controller = Controller(
         api, polls, config, cache, now=wall_clock, telemetry=telemetry or Telemetry()
     )

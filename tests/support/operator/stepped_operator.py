@@ -179,7 +179,7 @@ class SteppedOperator:
     def start(self) -> None:
         self.queue = SteppedQueue(self.clock)
         queue: Any = self.queue
-        cache = Cache(lambda: self.clock.seconds, self.config)
+        cache = Cache(self.config)
         self.drivers = SteppedDrivers(self.kuberay)
         self.controller = Controller(
             SteppedKubeApi(self.cluster), self.drivers, self.config, cache, queue,

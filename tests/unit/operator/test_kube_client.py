@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from batchinference.rendering import Backstop
-from batchinference_operator.kube.api import PAGE, Conflict, Refused
+from batchinference_operator.kube.api import PAGE
 from batchinference_operator.kube.client import MAX_RUNS, KubeClient
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import NAMESPACE, owner, ray_job_body
@@ -249,100 +248,3 @@ async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Con
     assert {request.path for request in server.requests} == {JOBS}
     labels = {request.query["labelSelector"] for request in server.requests}
     assert labels == {"batchinference.dev/schedule=nightly"}
-
-
-async def test_pods_of_a_job_are_listed_by_label(connect: Connect) -> None:
-    answer = {"items": [{"metadata": {"name": "job-1-head"}}], "metadata": {}}
-    api, server = await connect(answering(200, answer))
-    assert await api.list_pod_names(NAMESPACE, "job") == {"job-1-head"}
-    (sent,) = server.requests
-    assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/pods"
-    assert sent.query["labelSelector"] == "batchinference.dev/name=job"
-
-
-@pytest.mark.parametrize(
-    ("namespace", "scope"), [("", ""), (NAMESPACE, f"/namespaces/{NAMESPACE}")]
-)
-async def test_lists_are_read_in_pages(connect: Connect, namespace: str, scope: str) -> None:
-    page = {"items": [ray_job_body()], "metadata": {"continue": "a/b"}}
-    last = {"items": [ray_job_body("job-2")], "metadata": {}}
-    pages = [web.json_response(page), web.json_response(last)]
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        return pages.pop(0)
-
-    api, server = await connect(answer)
-    names = [one["metadata"]["name"] async for one in api.list_all("RayJob", namespace)]
-    assert names == ["job-1", "job-2"]
-    assert {sent.path for sent in server.requests} == {f"/apis/ray.io/v1{scope}/rayjobs"}
-    assert [sent.query.get("continue") for sent in server.requests] == [None, "a/b"]
-    assert {sent.query["limit"] for sent in server.requests} == {str(PAGE)}
-    assert all("labelSelector" in sent.query for sent in server.requests)
-
-
-@each_call
-async def test_every_request_has_the_operators_token(connect: Connect, call: Call) -> None:
-    api, server = await connect(answering(200, {"items": []}))
-    await call(api)
-    (sent,) = server.requests
-    assert sent.headers["Authorization"] == "bearer the-operators-own"
-    assert sent.headers["Accept"] == "application/json"
-
-
-async def test_create_accepts_an_existing_object(connect: Connect) -> None:
-    api, _ = await connect(answering(409, status(409, "AlreadyExists")))
-    await CALLS["create"](api)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        # a 409 from quota admission, so the object does not exist
-        ("create", 'Operation cannot be fulfilled on resourcequotas "q": the object has been '
-                   "modified"),
-        ("patch status", "the object has been modified"),
-    ],
-)  # fmt: skip
-async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, message: str) -> None:
-    api, _ = await connect(answering(409, status(409, "Conflict", message)))
-    with pytest.raises(Conflict, match=message):
-        await CALLS[call](api)
-
-
-async def test_missing_object_is_no_error(connect: Connect) -> None:
-    api, _ = await connect(NOT_FOUND)
-    for call in ("get", "patch status", "release", "limit", "remove"):
-        assert await CALLS[call](api) is None, call
-
-
-@each_call
-async def test_unknown_kind_is_not_a_missing_object(connect: Connect, call: Call) -> None:
-    """An API server answers like this just after its start, or while a CRD is being replaced. The
-    operator must not treat a running job as deleted then."""
-    api, _ = await connect(UNKNOWN_KIND)
-    with pytest.raises(Refused, match=r"^404: 404 page not found$"):
-        await call(api)
-
-
-@each_call
-async def test_refusal_has_the_message_of_the_server(connect: Connect, call: Call) -> None:
-    api, server = await connect(NOT_FOUND)
-    for code, reason in REFUSALS.items():
-        server.answer = answering(code, status(code, reason))
-        with pytest.raises(Refused, match=f"^{code}: boom$"):
-            await call(api)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("<html>Bad Gateway</html>", "<html>Bad Gateway</html>"), ("", ""), ("[1]", "[1]"),
-     (b"\xff", "\N{REPLACEMENT CHARACTER}")],
-    ids=["html", "empty", "other-json", "binary"],
-)  # fmt: skip
-async def test_error_that_is_no_status_object_is_passed_on(
-    connect: Connect, content: Any, message: str
-) -> None:
-    api, _ = await connect(answering(502, content, "text/html"))
-    with pytest.raises(Refused) as refusal:
-        await CALLS["create"](api)
-    assert str(refusal.value) == f"502: {message}"

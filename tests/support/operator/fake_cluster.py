@@ -186,11 +186,16 @@ class FakeWatches:
         self.pending: dict[str, deque[tuple[str | None, Object]]] = {
             kind: deque() for kind in WATCHED
         }
+        self.listed: set[str] = set()
+        """The kinds whose first list has been delivered."""
         cluster.watchers.append(self.enqueue)
 
     def enqueue(self, event: str | None, body: Object) -> None:
         if is_watched(body):
-            self.pending[body["kind"]].append((event, body))
+            self.push(body["kind"], event, body)
+
+    def push(self, kind: str, event: str | None, body: Object) -> None:
+        self.pending[kind].append((event, body))
 
     def relist(self, kind: str) -> None:
         """Restart a watch with a list. Only that of jobs, by kopf, misses deletions in between."""
@@ -201,7 +206,8 @@ class FakeWatches:
             listed = [body["metadata"]["name"] for body in self.cluster.list(kind)]
             for body in self.stores[kind].known(NAMESPACE):
                 if body["metadata"]["name"] not in listed:
-                    self.pending[kind].append(("DELETED", body))
+                    self.push(kind, "DELETED", body)
+            self.push(kind, "LISTED", {"version": str(self.cluster.version)})
 
     @property
     def stores(self) -> dict[str, Store]:
@@ -214,14 +220,24 @@ class FakeWatches:
         if pending and self.controller is not None:
             event, body = pending[0] if repeat else pending.popleft()
             if store := self.stores.get(kind):
-                if "kind" in body:  # a list reports only the identity of deleted objects
-                    store.put(body)
-                if event == "DELETED":
-                    store.delete(body)
+                self._deliver_to(store, kind, event, body)
                 return
             cache = self.controller.cache
             update = cache.delete_job if event == "DELETED" else cache.set_job
             self.controller.handle_event(update, body)
+
+    def _deliver_to(self, store: Store, kind: str, event: str | None, body: Object) -> None:
+        """Deliver an event as a reflector does."""
+        if event == "LISTED":
+            store.listed("", body["version"])
+            if kind not in self.listed:
+                self.listed.add(kind)
+                store.synced("")
+            return
+        if "kind" in body:  # a list reports only the identity of deleted objects
+            store.put(body)
+        if event == "DELETED":
+            store.delete(body)
 
     def deliver_all(self) -> None:
         for kind in WATCHED:

@@ -31,11 +31,9 @@ def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float
     loop = asyncio.get_running_loop()
 
     class DelayedWatches(FakeWatches):
-        def enqueue(self, event: str | None, body: Object) -> None:
-            before = len(self.pending.get(body["kind"], ()))
-            super().enqueue(event, body)
-            if len(self.pending.get(body["kind"], ())) > before:
-                loop.call_later(lag.get(body["kind"], 0), self.deliver, body["kind"])
+        def push(self, kind: str, event: str | None, body: Object) -> None:
+            super().push(kind, event, body)
+            loop.call_later(lag.get(kind, 0), self.deliver, kind)
 
     watches = DelayedWatches(cluster)
     watches.controller = controller

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -54,16 +54,16 @@ class ScriptedClient:
             yield page, "10"
 
     async def watch(
-        self, _: str, __: str, version: str, ___: int, accepted: Callable[..., None]
-    ) -> AsyncIterator[Object]:
+        self, _: str, __: str, version: str, ___: int, accepted: Callable[[], None]
+    ) -> AsyncGenerator[Object, None]:
         self.calls.append((clock(), f"watch {version}"))
         script = self.watches.pop(0) if self.watches else []
         for each in script:
             if isinstance(each, Exception):
                 raise each
-            accepted(watch=True)
+            accepted()
             yield each
-        accepted(watch=True)
+        accepted()
         await asyncio.sleep(PERIOD)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -153,8 +153,8 @@ class KubeClient:
         namespace: str,
         version: str,
         seconds: int,
-        accepted: Callable[..., None] = lambda **_: None,
-    ) -> AsyncIterator[Object]:
+        accepted: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[Object, None]:
         """Yield the events after a resource version, until the server ends the watch.
 
         It does so after some seconds. `accepted` is called when the watch starts. Raises Refused.
@@ -168,7 +168,7 @@ class KubeClient:
                 status, stream = found
                 if status != HTTPStatus.OK:
                     raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))
-                accepted(watch=True)
+                accepted()
                 async for line in read_lines(stream):
                     yield await read_json(line)
         except (OSError, aiohttp.ClientError) as problem:

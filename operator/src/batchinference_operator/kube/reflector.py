@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from batchinference_operator.kube.api import Conflict, Expired, Refused, Unreachable
 from batchinference_operator.kube.client import KubeClient, path_of
@@ -75,25 +77,32 @@ class Reflector:
                 elif isinstance(error, Refused) and not isinstance(error, Unreachable):
                     self._record_refusal(str(error))
                 backoff = min(FIRST_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF)
+                if not self._failures:
+                    logger.info("%s is watched again in %.1f s: %s", self._path, backoff, error)
                 self._failures += 1
-                logger.info("watching %s again in %.1f s: %s", self._path, backoff, error)
                 await asyncio.sleep(backoff)
 
     async def _list_and_watch(self) -> None:
         if not self._version:
             await self._list()
-        async for event in self._client.watch(
-            self._kind, self.namespace, self._version, self._seconds, self._record_answer
-        ):
-            kind, body = event["type"], event["object"]
-            if kind == "ERROR":
-                raise Expired(str(body.get("message", "")))
-            self._version = body["metadata"]["resourceVersion"]
-            if kind == "BOOKMARK":
-                continue
-            self._update(self._store.put, body)  # also the last state of a deleted object
-            if kind == "DELETED":
-                self._update(self._store.delete, body)
+        accepted = partial(self._record_answer, watch=True)
+        watch = self._client.watch(
+            self._kind, self.namespace, self._version, self._seconds, accepted
+        )
+        async with aclosing(watch) as events:
+            async for event in events:
+                self._handle(event["type"], event["object"])
+
+    def _handle(self, kind: str, body: Object) -> None:
+        """Update the store with a watch event."""
+        if kind == "ERROR":
+            raise Expired(str(body.get("message", "")))
+        self._version = body["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            return
+        self._update(self._store.put, body)  # also the last state of a deleted object
+        if kind == "DELETED":
+            self._update(self._store.delete, body)
 
     async def _list(self) -> None:
         missing = {_place(body): body for body in self._store.known(self.namespace)}

@@ -300,6 +300,16 @@ class JobModel(RuleBasedStateMachine):
         self.operator_has_no_defects()
         assert self.operator.replace(of_next, late) == []
 
+    @rule(calls=st.integers(1, 8), of_next=st.integers(1, 8))
+    def restart_with_late_list_of_ray_jobs(self, calls: int, of_next: int) -> None:
+        """Kill the operator. The next one knows the jobs before it knows their RayJobs."""
+        self.operator.watches.deliver_all()
+        self.operator.queue.add((NAMESPACE, "job"))
+        self.step_operator(calls)
+        self.operator.kill()
+        self.operator.watches.deliver("BatchInference")
+        self.step_operator(of_next)
+
     @rule(jobs=st.sampled_from([0, BACKLOG]))
     def set_backlog(self, jobs: int) -> None:
         self.operator.queue.others = jobs

@@ -157,7 +157,7 @@ def columns(draw: st.DrawFn) -> pa.Array:
 
 
 STEPS: list[dict[str, Any]] = [
-    {"decode": {"column": "c", "format": "json", "output": "d"}},
+    {"decode": {"column": "c", "format": "json", "fields": {"x": "string"}, "output": "d"}},
     {"decode": {"column": "c", "format": "text", "output": "d"}},
     {"addColumns": {"d": "str(c)"}},
     {"addColumns": {"d": "upper(c)"}},

@@ -87,8 +87,7 @@ async def run_job(harness: Harness, name: str) -> None:
     await harness.ray_job(name).run()
 
 
-@pytest.mark.parametrize("lag", LAGS, ids=str)
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize(("lag", "limit"), list(zip(LAGS, [1, 2, 1, 2], strict=True)), ids=str)
 @in_virtual_time
 async def test_concurrency_limit_holds_to_the_end(
     harness: Harness, limit: int, lag: dict[str, float]
@@ -213,7 +212,7 @@ async def test_waiting_job_deleted_without_an_event_blocks_no_other(harness: Har
 
 
 @pytest.mark.scaled("model-check")
-@pytest.mark.parametrize("seed", range(examples(24, 6)))
+@pytest.mark.parametrize("seed", range(examples(24, 3)))
 @in_virtual_time
 async def test_concurrency_limit_holds_despite_faults_and_restarts(seed: int) -> None:
     chance, harness, faults = random.Random(seed), Harness(), [40]

@@ -545,9 +545,9 @@ class PreemptionModel(JobModel):
 @pytest.mark.parametrize(
     ("machine", "runs"),
     [
-        (JobModel, examples(2000, 150)),
-        (LimitedJobModel, examples(666, 25)),
-        (PreemptionModel, examples(1333, 50)),
+        (JobModel, examples(2000, 70)),
+        (LimitedJobModel, examples(666, 15)),
+        (PreemptionModel, examples(1333, 25)),
     ],
     ids=["unlimited", "one-at-a-time", "preemption"],
 )

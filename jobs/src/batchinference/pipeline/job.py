@@ -23,8 +23,7 @@ from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
 from batchinference.plan import Plan
-from batchinference.spec.error_policy import ErrorPolicy
-from batchinference.spec.job import BatchInference
+from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 

@@ -112,7 +112,7 @@ class Endpoint:
         try:
             return self._form.answer(json.loads(content))
         except (json.JSONDecodeError, UnicodeDecodeError):
-            raise BadAnswer("the endpoint's answer is no JSON") from None
+            raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:
             raise type(error)(self._keys.hide(str(error))) from None
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row

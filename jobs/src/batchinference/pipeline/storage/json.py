@@ -27,7 +27,7 @@ START_OVER = (
 )
 
 
-def load_json(content: bytes) -> Any:
+def load_json(content: bytes | str) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(content)

@@ -27,27 +27,27 @@ class SentenceTransformersModel(RuntimeModel):
     runtime: Literal["sentenceTransformers"]
     """The library that runs the model."""
     source: Source
-    """A model id of the Hub, the path of a folder that `save` wrote, or an s3:// prefix that holds
-    such a folder."""
+    """A model id of the Hub, the path of a folder that `save` wrote, or an s3:// prefix with the
+    content of such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8 of height x width x 3) for a
-    model that takes images."""
+    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8, height x width x 3) for an
+    image model."""
     output: ColumnName
-    """The column that takes the embeddings, float32."""
+    """The column for the embeddings, float32."""
     normalize: bool | None = None
     """Scale each embedding to length 1."""
     prompt: Annotated[str, Field(min_length=1, max_length=32768)] | None = None
-    """A text to put before each row's."""
+    """A text to put before each text."""
     prompt_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """The name of one of the model's own prompts, such as query."""
+    """The name of a prompt of the model, such as query."""
     truncate_dim: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Keep the first numbers of each embedding, for models that were trained for it."""
+    """Keep only this many numbers of each embedding, for models that were trained for it."""
     dtype: Dtype | None = None
-    """The numbers that the model computes with, instead of those it comes with."""
+    """The data type of the model. That of its files by default."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:

@@ -36,17 +36,17 @@ class TorchModel(RuntimeModel):
     trust_source: bool = False
     """Load a TorchScript or exported program, which can run code of its author."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The argument of the module's forward, and the column that it takes as a tensor of
-    batch x the column's own shape. Floating numbers become those of the module's parameters."""
+    """The parameters of `forward`, and the column for each, which becomes a tensor of batch x the
+    shape of the column. Floating-point numbers are converted to the data type of the module."""
     output: ColumnName
-    """The column that takes the module's output, a tensor of batch x any shape."""
+    """The column for the output of the module, a tensor of batch x any shape."""
     output_name: OutputName | None = None
-    """Which output to take where the module returns several: the key of a dict, or the position in
-    a tuple, counted from 0."""
+    """The output to use if the module returns several: the key of a dict, or the position in a
+    tuple, counted from 0."""
     dtype: Dtype | None = None
-    """The numbers that the module computes with, instead of those it comes with."""
+    """The data type of the module. That of its files by default."""
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:

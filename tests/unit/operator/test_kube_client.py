@@ -282,15 +282,6 @@ async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Con
     assert labels == {"batchinference.dev/schedule=nightly"}
 
 
-async def test_pods_of_a_job_are_listed_by_label(connect: Connect) -> None:
-    answer = {"items": [{"metadata": {"name": "job-1-head"}}], "metadata": {}}
-    api, server = await connect(answering(200, answer))
-    assert await api.list_pod_names(NAMESPACE, "job") == {"job-1-head"}
-    (sent,) = server.requests
-    assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/pods"
-    assert sent.query["labelSelector"] == "batchinference.dev/name=job"
-
-
 @pytest.mark.parametrize(
     ("namespace", "scope"), [("", ""), (NAMESPACE, f"/namespaces/{NAMESPACE}")]
 )

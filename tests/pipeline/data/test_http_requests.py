@@ -19,6 +19,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import http_client as client
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
+from batchinference.pipeline.storage import json as storage_json
 from support.documents.http_models import ask, chat, json_endpoint
 from support.servers.scripted_http import Answer, Server, answering, served
 
@@ -283,6 +284,16 @@ async def test_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) ->
     assert str(error) == "the answer is longer than 1 MiB"
     assert answer == "x" * 1000
     assert len(server.requests) == 2
+
+
+async def test_answer_with_very_many_values_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB of empty lists would take more than a gigabyte."""
+    monkeypatch.setattr(storage_json, "MAX_VALUES", 100)
+    async with served(answering_odd(f"[{'[],' * 100}[]]", '"fine"')) as server:
+        model = json_endpoint(url=server.url, resultPath="v")
+        error, answer = await ask(model, value=["odd", "even"])
+    assert "the JSON has more than 100 values" in str(error)
+    assert answer == "fine"
 
 
 async def test_long_error_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:

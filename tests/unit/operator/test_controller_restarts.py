@@ -157,7 +157,7 @@ def test_scenarios_make_calls_of_every_kind(
     calls = {call for each, _ in undisturbed_runs.values() for call in each}
     assert calls == {
         *("create ConfigMap", "create Secret", "create RayJob"),
-        *("patch status", "get RayJob", "get Events", "list Pods"),
+        *("patch status", "get RayJob", "get Events"),
         *("list BatchInference", "list RayJob"),
         *("release", "remove RayJob", "remove RayCluster"),
     }

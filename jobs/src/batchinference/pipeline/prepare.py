@@ -281,7 +281,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 f"'{place.uri}' is where output goes and holds a file of the input, {inside}: "
                 "choose another write.path or errors.path"
             )
-    if problems := check_columns(spec, source.columns()):
+    if problems := list(check_columns(spec, source.columns())):
         raise BadInput("; ".join(map(str, problems)))
 
 

@@ -14,7 +14,7 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_pac
 from batchinference.pipeline.media import images
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.pipeline.storage.json import load_json
+from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.spec.decode import (
     SAMPLE_RATE,
     Decode,
@@ -44,7 +44,7 @@ class JsonDecoder:
     def __call__(self, content: bytes | str) -> Any:
         """Return the declared fields that a document has. Raises ValueError if it is invalid or
         would take too much memory, and TypeError if it has another type."""
-        value = load_json(content)
+        value = load_limited_json(content)
         self.cells = self._width_of(self._schema)
         self._count(value, self._schema)
         return _fitting(value, self._schema, "")

@@ -1,4 +1,4 @@
-"""JSON of untrusted or damaged files: a limit of its nesting, and state with a checksum.
+"""JSON of untrusted or damaged files: limits of its nesting and size, and state with a checksum.
 
 Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
 the process. Without a checksum, a corrupted number in a state could lose rows unnoticed.
@@ -16,6 +16,9 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 MAX_DEPTH = 100
+MAX_VALUES = 1 << 22
+"""Maximum number of values of a document that is parsed without a memory limit. As a Python object,
+a short value takes more than 20 times the memory of its JSON."""
 _SEEN = b'[]{}"'
 _UNSEEN = bytes(byte for byte in range(256) if byte not in _SEEN)
 _STEPS = np.zeros(256, np.int8)
@@ -27,12 +30,23 @@ START_OVER = (
 )
 
 
-def load_json(content: bytes | str) -> Any:
+def load_json(content: bytes | bytearray | str) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(content)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def load_limited_json(content: bytes | bytearray | str, most: int | None = None) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than `most`
+    values (MAX_VALUES by default): its commas and opening brackets are counted before it is
+    parsed."""
+    most = most or MAX_VALUES
+    marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
+    if sum(map(content.count, marks)) > most:
+        raise ValueError(f"the JSON has more than {most} values")
+    return load_json(content)
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:

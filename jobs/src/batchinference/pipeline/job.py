@@ -18,6 +18,7 @@ from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, To
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
@@ -142,6 +143,9 @@ class JobRun:
         if attempt.layout.is_replacement:
             self._attempt = None  # its stored report is final, whatever happens to the old output
             publish(Layout.of(self.job.spec), identity_of(self.job))
+            write_page(Layout.of(self.job.spec), self.job.spec, report, snapshot.entries)
+        else:
+            write_page(attempt.layout, self.job.spec, report, snapshot.entries)
         return report
 
     def _fail(self, failure: JobFailure) -> Report:
@@ -160,6 +164,7 @@ class JobRun:
         with suppress(OSError, BadOutput):
             if run is not None:
                 run.attempt.put_report(report)
+                write_page(run.attempt.layout, self.job.spec, report, run.failed_entries())
         return published
 
     def _publish(self, report: Report) -> Report:

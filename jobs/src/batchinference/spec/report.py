@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batchinference.spec.base import SpecModel
-from batchinference.spec.status import Counts, Progress, Timestamp
+from batchinference.spec.status import Counts, Progress, Rows, Timestamp
 from batchinference.text import in_one_line
 
 REPORT_FILE = "batchinference-report.json"
@@ -79,6 +79,15 @@ class StepTimes(SpecModel):
     """Rows a second of one process."""
 
 
+class RowsOverTime(SpecModel):
+    """How many rows were finished at which time. Both lists have the same length."""
+
+    seconds: list[float]
+    """Seconds since the driver began."""
+    rows: list[Rows]
+    """Rows that were finished then, those of earlier runs included."""
+
+
 class Report(SpecModel):
     """A job as of `updated_at`."""
 
@@ -118,6 +127,10 @@ class Report(SpecModel):
     """How many tasks of this attempt ran again because their process died, with a node or alone."""
     memory: Memory | None = None
     """What the job has taken of memory."""
+    rows_over_time: RowsOverTime | None = None
+    """The progress so far, at no more than 60 times."""
+    versions: dict[str, str] = {}
+    """The versions of Python and of the packages that compute, by name."""
     notes: list[str] = []
     """What else happened that is worth knowing."""
     version: str

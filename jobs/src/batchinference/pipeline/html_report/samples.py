@@ -1,0 +1,105 @@
+"""Reads a few rows of an output, and turns their values into short texts and thumbnails."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from batchinference.credentials import MASK, is_credential
+from batchinference.pipeline.errors import shown
+from batchinference.pipeline.media.images import is_pixels, open_image
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.write import Write, WriteImages
+
+SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
+MAX_TEXT, MAX_ITEMS = 160, 4
+THUMBNAIL, SMALLEST = 96, 8
+"""Pixels of the longer side of a thumbnail, and of the shorter side of what may be an image."""
+MAX_PIXELS = 25_000_000
+"""Larger images have no thumbnail."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text. `image` is the data URI of its thumbnail, if it is an image."""
+
+    text: str
+    image: str = ""
+
+
+Row = dict[str, Cell]
+
+
+def sample_of(write: Write) -> list[Row]:
+    """Return the first rows of an output. Of many columns, the first ones are shown."""
+    rows = first_rows(write, SAMPLE_ROWS)
+    if isinstance(write, WriteImages):
+        rows = [{"image": Location(row["file"], write.storage).read()} for row in rows]
+    return [
+        {name: cell(name, value) for name, value in list(row.items())[:SAMPLE_COLUMNS]}
+        for row in rows
+    ]
+
+
+def cell(name: str, value: Any) -> Cell:
+    """Return a value of a column as a cell. The value of a credential is masked."""
+    if value is not None and is_credential(name):
+        return Cell(MASK)
+    image = _image_of(value)
+    if image is None:
+        return Cell(shown(_text(value), MAX_TEXT))
+    size = f"{image.width} x {image.height} pixels"
+    return Cell(size, _thumbnail(image))
+
+
+def _image_of(value: Any) -> Image.Image | None:
+    """Return the image that a value holds: pixels, the bytes of a file, or a struct with bytes."""
+    if isinstance(value, dict):
+        value = value.get("bytes")
+    if is_pixels(value) and min(value.shape[:2]) >= SMALLEST:
+        flat = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
+        return Image.fromarray(np.ascontiguousarray(flat)) if flat.size <= 4 * MAX_PIXELS else None
+    if not isinstance(value, bytes):
+        return None
+    try:
+        return open_image(value, MAX_PIXELS)
+    except (OSError, ValueError):
+        return None
+
+
+def _thumbnail(image: Image.Image) -> str:
+    """Return a small copy of an image as a data URI; empty if it cannot be decoded."""
+    buffer = io.BytesIO()
+    try:
+        image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
+        small = image.convert("RGB")
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        small.save(buffer, "jpeg", quality=75)
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _text(value: Any) -> str:
+    match value:
+        case np.ndarray():
+            return f"{'x'.join(map(str, value.shape))} {value.dtype}"
+        case bytes():
+            return f"{len(value)} bytes"
+        case bool() | None:
+            return json.dumps(value)
+        case float():
+            return f"{value:.6g}"
+        case list():
+            more = f", … ({len(value)} values)" if len(value) > MAX_ITEMS else ""
+            return f"[{', '.join(map(_text, value[:MAX_ITEMS]))}{more}]"
+        case dict():
+            return ", ".join(f"{name}: {_text(each)}" for name, each in value.items())
+    return str(value)

@@ -17,11 +17,13 @@ from batchinference.spec.report import JobState, Report
 def write_page(
     layout: Layout, spec: BatchInferenceSpec, report: Report, entries: Iterable[ManifestEntry]
 ) -> None:
-    """Write the page of a report next to its report.json. `entries` name the error files.
+    """Write the page of a report next to its report.json. `entries` name the files of the output.
 
     This is a convenience for people: no error of it may fail a job."""
     with suppress(Exception):
-        sample = sample_of(spec.write) if report.state is JobState.SUCCEEDED else []
-        errors = error_groups(layout, entries) if report.counts and report.counts.failed else []
+        named, failed = list(entries), report.counts is not None and report.counts.failed
+        errors = error_groups(layout, named) if failed else []
+        succeeded = report.state is JobState.SUCCEEDED
+        sample = sample_of(spec.write, layout, named) if succeeded else []
         page = render(PageData(report, spec, errors, sample))
         layout.report_page.write(page.encode())

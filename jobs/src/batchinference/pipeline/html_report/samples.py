@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +14,13 @@ import numpy as np
 from PIL import Image
 
 from batchinference.credentials import MASK, is_credential
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.errors import shown
 from batchinference.pipeline.media.images import is_pixels, open_image
-from batchinference.pipeline.output.preview import first_rows
-from batchinference.pipeline.storage.location import Location
-from batchinference.spec.write import Write, WriteImages
+from batchinference.pipeline.output.preview import rows_of_file
+from batchinference.pipeline.output.tables import table_for
+from batchinference.spec.write import Write, WriteImages, WriteParquet, WriteTable
 
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 MAX_TEXT, MAX_ITEMS = 160, 4
@@ -24,6 +28,8 @@ THUMBNAIL, SMALLEST = 96, 8
 """Pixels of the longer side of a thumbnail, and of the shorter side of what may be an image."""
 MAX_PIXELS = 25_000_000
 """Larger images have no thumbnail."""
+MAX_FILE = 64 * 1024**2
+"""Bytes of a file that may be read completely for its first rows."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +43,32 @@ class Cell:
 Row = dict[str, Cell]
 
 
-def sample_of(write: Write) -> list[Row]:
-    """Return the first rows of an output. Of many columns, the first ones are shown."""
-    rows = first_rows(write, SAMPLE_ROWS)
-    if isinstance(write, WriteImages):
-        rows = [{"image": Location(row["file"], write.storage).read()} for row in rows]
+def sample_of(write: Write, layout: Layout, entries: Iterable[ManifestEntry]) -> list[Row]:
+    """Return the first rows of the files that these manifest entries name, or of a table. Of many
+    columns, the first ones are shown."""
+    if isinstance(write, WriteTable):
+        rows: Iterable[dict[str, Any]] = table_for(write).first_rows(SAMPLE_ROWS)
+    else:
+        rows = itertools.islice(_rows_of_files(write, layout, entries), SAMPLE_ROWS)
     return [
-        {name: cell(name, value) for name, value in list(row.items())[:SAMPLE_COLUMNS]}
+        {name: cell(name, value) for name, value in itertools.islice(row.items(), SAMPLE_COLUMNS)}
         for row in rows
     ]
+
+
+def _rows_of_files(
+    write: Write, layout: Layout, entries: Iterable[ManifestEntry]
+) -> Iterator[dict[str, Any]]:
+    for file in (file for entry in entries for file in entry.data):
+        place = layout.output / file.name
+        if isinstance(write, WriteParquet):
+            yield from rows_of_file(place, write)
+        elif file.bytes > MAX_FILE:
+            continue  # it would be read completely
+        elif isinstance(write, WriteImages):
+            yield {"image": place.read()}
+        else:
+            yield from rows_of_file(place, write)
 
 
 def cell(name: str, value: Any) -> Cell:

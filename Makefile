@@ -113,7 +113,7 @@ $(VENV)/.docs: $(LOCKED)
 # REPOSITORY_URL is the address of the code host, for links to files outside docs/.
 .PHONY: docs
 docs: $(VENV)/.docs ## Build the documentation site to out/site; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: lock
 lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batchinference.cli.files import with_absolute_paths
 from batchinference.cli.main import app
-from batchinference.spec import parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.troubleshooting import WAITING
@@ -54,7 +52,8 @@ def test_script_and_its_job_write_the_same_rows(
     (tmp_path / "reviews/a.jsonl").write_text("\n".join(lines) + "\n")
     monkeypatch.syspath_prepend(tmp_path)
     (job,) = (job for job in jobs("docs/migration.md") if name_of(job) == "scores")
-    report = run_without_ray(with_absolute_paths(parse(job), tmp_path))
+    monkeypatch.chdir(tmp_path)
+    report = run_without_ray(job)
     assert report.state == "succeeded", report.message
     rows = rows_of(tmp_path / "out/scores")
     assert sorted((row["length"], row["score"]) for row in rows) == [(7, 3.5), (8, 4.0), (9, 4.5)]

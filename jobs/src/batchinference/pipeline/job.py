@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +11,7 @@ from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
-from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, TooManyErrors
@@ -50,6 +50,8 @@ class JobRun:
     """The reports of the outputs that this run has completed."""
     _attempt: AttemptRun | None = field(default=None, init=False)
     """The attempt in progress, to whose output the report of a failure is written."""
+    _entries: Sequence[ManifestEntry] = ()
+    """The manifest entries of this attempt, as far as they were fetched."""
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
@@ -97,12 +99,14 @@ class JobRun:
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
         self._attempt = run
+        self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
         if run.missing != {}:
             run_monitored(executor, observe, self.stop)
         end = run.close()
+        self._entries = end.snapshot.entries
         self._reports.add_notes(collect_notes(end.notes), spilled_bytes())
         return end
 
@@ -156,7 +160,9 @@ class JobRun:
                 run.attempt.close()  # no task commits after the report
                 self._reports.read(run.counts())
                 if self._reports.notes is None:
-                    notes = [note for one in run.attempt.manifests() for note in one.notes]
+                    manifests = run.attempt.manifests()
+                    notes = [note for one in manifests for note in one.notes]
+                    self._entries = [entry for one in manifests for entry in one.entries]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
@@ -164,7 +170,7 @@ class JobRun:
         with suppress(OSError, BadOutput):
             if run is not None:
                 run.attempt.put_report(report)
-                write_page(run.attempt.layout, self.job.spec, report, run.failed_entries())
+                write_page(run.attempt.layout, self.job.spec, report, self._entries)
         return published
 
     def _publish(self, report: Report) -> Report:

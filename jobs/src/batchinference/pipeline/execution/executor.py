@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -91,11 +91,8 @@ class AttemptRun:
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""
-        return bad_row(self.attempt.layout, self.failed_entries())
-
-    def failed_entries(self) -> Iterator[ManifestEntry]:
-        """Yield the manifest entries committed so far, without those that have no failed rows."""
-        return itertools.chain(self.start.entries, self.attempt.failed_entries())
+        entries = itertools.chain(self.start.entries, self.attempt.failed_entries())
+        return bad_row(self.attempt.layout, entries)
 
     def close(self) -> AttemptEnd:
         """Close the attempt for commits and return what it has left. Fetches all manifests.

@@ -96,13 +96,24 @@ def run(folder: Path) -> Path:
 
 
 def take(browser: Any, page: Path, name: str) -> None:
-    """Write an image of the beginning of a page, with few colors so that it is small."""
+    """Write an image of the beginning of a page."""
     scheme, size = SHOTS[name]
     height = PHONE_HEIGHT if size is PHONE else HEIGHT
     with opened(browser, page, scheme, size) as shown:
         full = shown.evaluate("document.documentElement.scrollHeight")
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(height, full)}
         content = shown.screenshot(full_page=True, clip=clip)
+    save(content, name)
+
+
+def take_rows(browser: Any, page: Path) -> None:
+    """Write an image of the section with rows of the output."""
+    with opened(browser, page, "light", DESKTOP) as shown:
+        save(shown.locator("section[aria-labelledby=sample]").screenshot(), "report-rows")
+
+
+def save(content: bytes, name: str) -> None:
+    """Write an image with few colors, so that it is small."""
     image = Image.open(io.BytesIO(content)).convert("RGB")  # one that this program has made
     image.quantize(128).save(ROOT / f"docs/images/{name}.png", optimize=True)
 
@@ -113,6 +124,7 @@ def main() -> None:
         page = run(Path(folder))
         for name in SHOTS:
             take(browser, page, name)
+        take_rows(browser, page)
 
 
 if __name__ == "__main__":

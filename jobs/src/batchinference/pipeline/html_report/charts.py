@@ -12,6 +12,8 @@ WIDTH, HEIGHT = 720, 220
 TICKS = 4
 _STEPS = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
 """Multiples of a power of ten at which an axis may end."""
+_GAPS = [number * unit for unit in (1, 60, 3600) for number in (1, 2, 5, 10, 15, 30)]
+"""Seconds between the labels of the time axis."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,14 @@ def rows_chart(history: RowsOverTime) -> LineChart | None:
     points = [(WIDTH * seconds / longest, HEIGHT * (1 - rows / top)) for seconds, rows in pairs]
     line = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points)
     area = f"{line} L{points[-1][0]:.1f},{HEIGHT} L{points[0][0]:.1f},{HEIGHT} Z"
-    across = [Tick(WIDTH * n / TICKS, longest * n / TICKS) for n in range(TICKS + 1)]
+    gap = next((gap for gap in _GAPS if gap * (TICKS + 1) >= longest), longest / TICKS)
+    times = [gap * n for n in range(int(longest / gap) + 1)]
+    across = [Tick(WIDTH * time / longest, time) for time in times]
     up = [Tick(HEIGHT * (1 - n / TICKS), top * n / TICKS) for n in range(TICKS + 1)]
     return LineChart(line, area, points[-1], across, up)
 
 
 def _rounded_up(value: float) -> float:
     """Return the next number whose TICKS parts have short labels."""
-    unit = 10 ** math.floor(math.log10(value))
+    unit = 10.0 ** math.floor(math.log10(value))
     return max(TICKS, next(step * unit for step in _STEPS if step * unit >= value))

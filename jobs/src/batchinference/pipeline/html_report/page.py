@@ -90,7 +90,8 @@ def _safe(value: Any) -> Any:
 
 def _bytes(size: float) -> str:
     power = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
-    return f"{size / 1024**power:.1f}".removesuffix(".0") + f" {_UNITS[power]}"
+    value = size / 1024**power
+    return f"{value:.0f} {_UNITS[power]}" if value >= 10 else f"{value:.1f} {_UNITS[power]}"
 
 
 def _places(spec: BatchInferenceSpec) -> dict[str, str]:

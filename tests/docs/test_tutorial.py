@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +15,7 @@ from PIL import Image
 from skimage import data
 
 from support.documents.pages import ROOT, blocks
+from support.engines import missing
 from support.jobs.without_ray import invoke_without_ray
 from support.models import tiny_transformers
 
@@ -90,11 +93,11 @@ def test_site_has_each_page() -> None:
     assert sorted(listed) == sorted(pages)
 
 
-@pytest.mark.skipif(shutil.which("mkdocs") is None, reason="mkdocs is missing: run `make docs`")
 def test_site_is_built_without_warnings(tmp_path: Path) -> None:
-    from mkdocs.commands.build import build
-    from mkdocs.config import load_config
-
-    build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True))
+    if importlib.util.find_spec("mkdocs") is None:
+        missing("mkdocs", "run `make docs`")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     page = (tmp_path / "coverage/index.html").read_text()
     assert 'href="../examples' not in page

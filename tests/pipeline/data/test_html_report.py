@@ -226,9 +226,11 @@ def test_advice(report: dict[str, Any], steps: Any, words: str) -> None:
 
 
 def test_short_job_without_failures_has_no_advice() -> None:
-    quick = {"seconds": {"running": 0.5}, "counts": {**SUCCEEDED["counts"], "failed": 0}}
-    data = page_data(quick)
-    assert advice(data.report, data.spec) == []
+    good = {**SUCCEEDED["counts"], "failed": 0}
+    few = {name: times | {"rows": 20} for name, times in STEPS.items()}
+    for quick in ({"seconds": {"running": 0.5}}, {"steps": few}):
+        data = page_data(quick | {"counts": good})
+        assert advice(data.report, data.spec) == []
 
 
 def test_every_cause_has_a_remedy() -> None:

@@ -12,6 +12,8 @@ LIMITING = 0.5
 """The share of the measured time from which one step limits the job."""
 BUSY, WAITING = 0.7, 0.3
 """CPU seconds for each second, above which a step computes, and below which it waits."""
+MEASURED = 0.5
+"""The share of the rows that must be measured. In a short job, few of them are."""
 LEAST_SECONDS = 1.0
 """Below this time, figures say nothing."""
 
@@ -44,7 +46,9 @@ def _about_steps(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
             "Preparing took longer than running. Process more rows in one job, or keep models in "
             "the image or on a volume."
         )
-    if name is None or running < LEAST_SECONDS:
+    read = report.counts.read if report.counts else 0
+    measured = max((times.rows for times in report.steps.values()), default=0)
+    if name is None or running < LEAST_SECONDS or measured < MEASURED * read:
         return
     if total < LIMITING * running:
         yield (

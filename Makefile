@@ -77,8 +77,8 @@ $(VENV)/.test: $(LOCKED)
 	@touch $@ $(VENV)/.demo  # it has all of the demo
 
 PYTEST = $(BIN)/python -m pytest
-SUITES := tests/unit tests/docs tests/pipeline tests/apiserver tests/chart
-# One worker of pytest-xdist for each core; WORKERS= runs the tests one after the other.
+SUITES := tests/docs tests/pipeline tests/apiserver tests/chart tests/unit
+# One worker of pytest-xdist more than cores; WORKERS= runs the tests one after the other.
 WORKERS ?= -n auto --dist loadgroup
 
 # --- what a user runs -------------------------------------------------------------------
@@ -104,6 +104,7 @@ lint: $(VENV)/.test ## Check style, types and layers
 .PHONY: generate
 generate: $(VENV)/.test ## Write the CRD, the field reference, the JSON schema and the README of the chart
 	$(BIN)/python -m batchinference.spec.generate .
+	$(BIN)/python -m batchinference.rendering.policy_cel > $(CHART)/files/admission-rules.yaml
 	$(BIN)/python tools/chart_readme.py $(CHART)
 
 $(VENV)/.docs: $(LOCKED)

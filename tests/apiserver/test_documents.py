@@ -13,14 +13,17 @@ from batchinference.spec import SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.steps import Step, to_alias
 from support.cluster.deployment import CHART, ROOT
-from support.documents.minimal import document
-from support.documents.refusals import valid_documents
+from support.documents.http_models import chat
+from support.documents.minimal import document, model_step
+from support.documents.refusals import SOURCES, valid_documents, writing
+from support.documents.runtimes import full_model
 from support.documents.variations import (
     REMOVED,
     changed,
     full_document,
     place_of,
 )
+from support.documents.vllm_models import vllm_step
 from support.servers.api_server import Namespace, refusal
 
 Document = dict[str, Any]
@@ -173,10 +176,89 @@ OPTIONS_OF_OTHER_FORMATS = [
     (options("binary", encoding="utf-8"), "options.encoding is for format text only"),
     (options("csv", drop_empty_lines=True), "options.drop_empty_lines is for format text only"),
 ]
-OF_A_UNION = re.compile("(is for|is required for|for) (format|runtime) ")
+
+
+def models(name: str, **fields: Any) -> list[Document]:
+    """Return steps with one model, with some fields replaced or removed."""
+    found = {**full_model(name), **fields}
+    kept = {field: value for field, value in found.items() if value is not REMOVED}
+    return [model_step(model=kept)]
+
+
+def asking(**fields: Any) -> list[Document]:
+    return [vllm_step(**fields)]
+
+
+IMAGE, ADAPTER = {"image": "image"}, {"question": "text", "style": "class"}
+FOR_A_CHAT = "is for a chat: set 'chat' to true"
+OF_STEPS = [
+    (models("torch", factory=REMOVED, factoryArgs={}, source=REMOVED, trustSource=True),
+     "give a 'factory' or a 'source' (or both)"),
+    (models("torch", trustSource=True), "trustSource: a state dict runs no code. Leave it out"),
+    (models("torch", factory=REMOVED),
+     "trustSource: a program can run code of its author when it is loaded. Set it to true if you "
+     "trust the file, or name a 'factory' whose weights it is"),
+    (models("sentenceTransformers", inputs={"text": "a", "image": "b"}),
+     "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"),
+    (models("sentenceTransformers", prompt="a"), "give 'prompt' or 'promptName', not both"),
+    (models("sentenceTransformers", inputs=IMAGE), "a prompt is for texts, not for images"),
+    (models("torchvision", inputs={"x": "image"}),
+     "torchvision takes exactly one input: inputs: {image: COLUMN}"),
+    (models("torchvision", features=True, labels=[]), "'topK' is for classes, not for 'features'"),
+    (models("torchvision", features=True, topK=REMOVED),
+     "'labels' is for classes, not for 'features'"),
+    (models("torchvision", source=REMOVED),
+     "'labels' needs a 'source': the weights have their own"),
+    (models("transformers texts", attention="flash_attention_2", dtype="float32"),
+     "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of them"),
+    (models("transformers text", pooling="mean"), "pooling is for task feature-extraction"),
+    (models("transformers labels", candidateLabels=[]), "candidateLabels is required for task "),
+    (asking(chat=False, system="a"), f"'system' {FOR_A_CHAT}"),
+    (asking(chat=False, chatTemplate="a"), f"'chatTemplate' {FOR_A_CHAT}"),
+    (asking(task="embed", messages=[{"role": "user", "content": "a"}]), f"'messages' {FOR_A_CHAT}"),
+    (asking(task="embed", inputs=IMAGE, images=["image"]), f"'images' {FOR_A_CHAT}"),
+    (asking(allow=["https://intranet.example/"]),
+     "'allow' needs 'images': it is about their addresses"),
+    (asking(loraPath="/adapters"),
+     "'loraPath' and 'loraAdapters' need an 'adapter': the input that names each row's"),
+    (asking(inputs=ADAPTER, adapter="style"),
+     "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows may name"),
+    (asking(gpu=2), "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu"
+     " to this"),
+    ([model_step(model=chat(), resources={"gpu": 1})],
+     "the endpoint computes elsewhere: leave out resources.gpu"),
+    ([model_step(model=chat(name=None))], "name is required for api chat"),
+]  # fmt: skip
+"""Steps that are refused, and the server's messages."""
+TASKS_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
+CROSS_FIELDS = [
+    *(("spec.steps", steps, words) for steps, words in OF_STEPS),
+    ("spec.read", options("text", shuffle_seed=1), "'shuffle_seed' needs 'shuffle: files'"),
+    ("spec.read", {**SOURCES["sql of a secret"], "url": "sqlite:///a.db"},
+     "give exactly one of url and urlEnv"),
+    ("spec.read", {**SOURCES["sql of a secret"], "options": {"shard_keys": ["id"]}},
+     "'shard_keys' and an 'override_num_blocks' above 1 need each other"),
+    ("spec.write.rowNumber", REMOVED,
+     "order: 'input' needs a column of row numbers: set rowNumber to its name"),
+    ("spec", {**writing("delta")["spec"], "errors": {"retry": True}},
+     "errors.retry: the rows of a table are written in one commit, so failed rows cannot be "
+     "retried alone. Remove it"),
+    ("spec.steps.15.nearest.columns", ["similarity"],
+     "each match has 'similarity' anyway: leave it out of 'columns'"),
+    ("spec.steps.15.replicas", {"max": 1}, TASKS_ONLY),
+    ("spec.steps.3.python.callable", "own.code:label", TASKS_ONLY),
+    ("spec.steps.16.python.method", "map", "'predictBatch' takes batches: leave out 'method'"),
+    ("spec.steps.16.python.callable", "old.code:predict",
+     "'predictBatch' is for a class, whose name is in CapWords"),
+]  # fmt: skip
+OF_A_UNION = re.compile("(is for|is required for|for) (format|runtime|task|api) ")
 """Matches generated rules for fields of some formats or runtimes. The unit tests compare all of
 these rules with the models. The tests below try a few rules of each kind."""
-REFUSED = INVALID + [("spec.read", body, words) for body, words in OPTIONS_OF_OTHER_FORMATS]
+REFUSED = [
+    *INVALID,
+    *CROSS_FIELDS,
+    *(("spec.read", body, words) for body, words in OPTIONS_OF_OTHER_FORMATS),
+]
 
 
 def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace) -> None:

@@ -77,7 +77,7 @@ class ScriptedApiServer:
     forbidden: str = ""
     """A namespace in which the server answers every request with 403."""
     watches_break: asyncio.Event = field(default_factory=asyncio.Event)
-    """After this event, the watch of RayJobs answers with an error that kopf cannot handle."""
+    """After this event, the watch of jobs answers with an error that kopf cannot handle."""
     created: dict[str, Any] = field(default_factory=dict)
     """Created objects by path."""
 
@@ -128,7 +128,7 @@ class ScriptedApiServer:
         await response.prepare(request)
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(float(request.query["timeoutSeconds"])):
-                if plural == "rayjobs":
+                if plural == "batchinferences":
                     await self.watches_break.wait()
                     error = {"type": "ERROR", "object": {"kind": "Status", "code": 500}}
                     await response.write(json.dumps(error).encode() + b"\n")
@@ -298,7 +298,8 @@ def check_metrics(text: str) -> None:
 
     assert value("api_requests_total", "create", "rayjobs", "201") == 1
     assert value("api_requests_total", "patch", "batchinferences/status", "200") == 1
-    assert value("api_requests_total", "watch", "pods", "200") == 1, "kopf's requests count too"
+    assert value("api_requests_total", "watch", "pods", "200") == 1
+    assert value("api_requests_total", "watch", "batchinferences", "200") == 1, "kopf's count too"
     assert value("status_writes_total", "written") == 1
     assert value("jobs", NAMESPACE, "Starting") == 1
     assert value("queue_depth") == 0

@@ -176,6 +176,7 @@ def ours_existing(found: Bench, namespace: Namespace) -> float:
     began = time.monotonic()
     served_all(namespace, BURST)
     found_rate = BURST / (time.monotonic() - began)
+    say_used(found, operator, "existing")
     end(found, operator)
     return found_rate
 
@@ -189,8 +190,30 @@ def ours_arriving(found: Bench, namespace: Namespace) -> float:
     asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
     served_all(namespace, BURST + 1)
     found_rate = BURST / (time.monotonic() - began)
+    say_used(found, operator, "arriving")
     end(found, operator)
     return found_rate
+
+
+def say_used(found: Bench, operator: OperatorProcess, case: str) -> None:
+    """Wait until the operator is idle, and print its CPU time, its memory and its requests."""
+    cpu = 1000 * quiet(operator) / BURST
+    calls = requests(found, operator).total() / BURST
+    memory = peak_mib(operator)
+    print(f"{case} cpu={cpu:.2f} ms/job peak={memory:.1f} MiB requests={calls:.2f}/job", flush=True)
+
+
+def requests(found: Bench, operator: OperatorProcess) -> Counter[str]:
+    """Return the number of requests of an operator by verb and resource, without watches."""
+    targets = (
+        (one["verb"], one.get("objectRef", {}).get("resource", "discovery"))
+        for one in found.server.requests_of(operator.user)
+    )
+    return Counter(
+        f"{verb} {resource}"
+        for verb, resource in targets
+        if verb != "watch" and resource != "leases"
+    )
 
 
 def served_all(namespace: Namespace, jobs: int) -> None:
@@ -245,15 +268,7 @@ def starting_pods(found: Bench) -> None:
             step(job)
     for job in jobs:
         job.status("Running")
-    targets = (
-        (one["verb"], one.get("objectRef", {}).get("resource", "discovery"))
-        for one in found.server.requests_of(operator.user)
-    )
-    counts = Counter(
-        f"{verb} {resource}"
-        for verb, resource in targets
-        if verb != "watch" and resource != "leases"
-    )
+    counts = requests(found, operator)
     more = ", ".join(f"{what}: {count_}" for what, count_ in counts.most_common())
     found.say("pods", counts.total() / STARTING, "requests", REQUESTS, more)
     end(found, operator)

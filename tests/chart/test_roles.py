@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
-from support.cluster.chart import NAMESPACE, Chart, container, one
+from batchinference.rendering.policy import PlatformPolicy
+from support.cluster.chart import NAMESPACE, Chart, container, defaults_map, one
 
 Object = dict[str, Any]
 
@@ -86,8 +88,8 @@ def test_pods_can_be_validated_where_patches_are_allowed(
     manifests = chart.manifests({**values, "rbac": {"aggregate": False}})
     resources = [rule["resources"] for rule in one(manifests, "ClusterRole")["rules"]]
     assert (["podtemplates"] in resources) == granted
-    policy = {each["name"]: each.get("value") for each in container(manifests)["env"]}
-    assert policy["BATCHINFERENCE_OPERATOR_POLICY"][:1] == "{"
+    policy = yaml.safe_load(defaults_map(manifests)["data"]["policy.yaml"])
+    assert PlatformPolicy.model_validate(policy).patches == granted or "defaults" in values
 
 
 def test_roles_are_aggregated_to_view_edit_and_admin(chart: Chart) -> None:

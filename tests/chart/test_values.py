@@ -26,7 +26,7 @@ FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnno
 FREE |= {"podLabels", "serviceAccount.annotations", "metrics.service.annotations"}
 FREE |= {"metrics.podMonitor.labels", "metrics.serviceMonitor.labels", "deploymentAnnotations"}
 FREE |= {"metrics.prometheusRule.labels", "metrics.dashboard.labels"}
-FREE |= {"metrics.dashboard.annotations"}
+FREE |= {"metrics.dashboard.annotations", "crds.annotations", "extraPodSpec"}
 """Values that are objects of Kubernetes or of the user, with arbitrary fields."""
 
 SHOWN: dict[str, tuple[Any, str]] = {
@@ -40,6 +40,15 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "replicas": (5, "replicas: 5"),
     "leaderElection.namespace": ("m-leader", "namespace: m-leader"),
     "defaults": ({"image": "m-default"}, "image: m-default"),
+    **{
+        f"policy.{name}": ([f"m-{name}/"], f"m-{name}/")
+        for name in (
+            *("volumes", "images", "serviceAccounts", "priorityClasses", "queuePriorityClasses"),
+            *("runtimeClasses", "tolerations"),
+        )
+    },
+    "policy.profiles": (False, "profiles: false"),
+    "policy.hostAccess": (True, "hostAccess: true"),
     "policy.patches": (["metadata.marked"], "metadata.marked"),
     "clusterDomain": ("m-domain", "value: m-domain"),
     "prices.currency": ("MMM", '"currency":"MMM"'),
@@ -73,6 +82,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "securityContext": ({"privileged": False}, "privileged: false"),
     "livenessProbe": ({"periodSeconds": 79}, "periodSeconds: 79"),
     "readinessProbe": ({"periodSeconds": 80}, "periodSeconds: 80"),
+    "revisionHistoryLimit": (84, "revisionHistoryLimit: 84"),
+    "extraPodSpec": ({"dnsPolicy": "Default"}, "dnsPolicy: Default"),
+    "crds.annotations": ({"m-sync": "yes"}, "m-sync: 'yes'"),
     "extraEnv": ([{"name": "M_ENV", "value": "yes"}], "name: M_ENV"),
     "envFrom": ([{"configMapRef": {"name": "m-proxy"}}], "name: m-proxy"),
     "extraVolumes": ([{"name": "m-volume", "emptyDir": {}}], "name: m-volume"),
@@ -93,6 +105,7 @@ ALONE: dict[str, tuple[Any, str]] = {
 }
 REMOVED = {
     "crds.enabled": "kind: CustomResourceDefinition",
+    "admissionPolicy.enabled": "kind: ValidatingAdmissionPolicy",
     "rbac.create": "apiVersion: rbac.authorization.k8s.io/v1",
     "rbac.aggregate": "aggregate-to-view",
     "metrics.service.enabled": "kind: Service\n",
@@ -184,6 +197,10 @@ INVALID = [
     ({"networkPolicy": {"rayPods": {"namespaces": "a"}}}, "/networkPolicy/rayPods/namespaces"),
     ({"networkPolicy": {"rayPods": {"kuberayFrom": []}}}, "/networkPolicy/rayPods/kuberayFrom"),
     ({"clusterDomain": "cluster.local."}, "/clusterDomain"),
+    ({"policy": {"images": ["registry.example"]}}, "/policy/images"),
+    ({"policy": {"volumes": False}}, "/policy/volumes"),
+    ({"policy": {"hostAccess": []}}, "/policy/hostAccess"),
+    ({"admissionPolicy": {"enabled": 1}}, "/admissionPolicy/enabled"),
     ({"prices": {"currency": "euro"}}, "/prices/currency"),
     ({"prices": {"gpuHour": -1}}, "/prices/gpuHour"),
     ({"crds": {"enabled": "yes"}}, "/crds/enabled"),
@@ -214,6 +231,9 @@ INVALID = [
     ({"metrics": {"prometheusRule": {"runbookUrl": ""}}}, "/metrics/prometheusRule/runbookUrl"),
     ({"metrics": {"dashboard": {"labels": {"a": 1}}}}, "/metrics/dashboard/labels/a"),
     ({"metrics": {"maxNamespaces": 0}}, "/metrics/maxNamespaces"),
+    ({"crds": {"annotations": {"a": 1}}}, "/crds/annotations/a"),
+    ({"revisionHistoryLimit": -1}, "/revisionHistoryLimit"),
+    ({"extraPodSpec": []}, "/extraPodSpec"),
     ({"topologySpreadConstraints": [1]}, "/topologySpreadConstraints/0"),
     ({"envFrom": {}}, "/envFrom"),
     ({"extraVolumes": ["ca"]}, "/extraVolumes/0"),

@@ -94,10 +94,27 @@ SETS: dict[str, Object] = {
     "roles not aggregated": {"rbac": {"aggregate": False}},
     "patches allowed": {"policy": {"patches": True}},
     "some patches allowed": {"policy": {"patches": ["metadata.annotations", "spec.affinity"]}},
+    "strict policy": {
+        "policy": {
+            "volumes": [],
+            "images": ["registry.example/"],
+            "serviceAccounts": [],
+            "priorityClasses": ["one", "two"],
+            "queuePriorityClasses": ["it's quoted"],
+            "runtimeClasses": ["one"],
+            "tolerations": ["example.com/gpu"],
+            "profiles": False,
+        },
+        "defaults": {"limits": {"priority": 0}},
+    },
+    "open policy": {"policy": {"volumes": True, "hostAccess": True, "patches": True}},
+    "no admission policy": {"admissionPolicy": {"enabled": False}},
     "default patches": {"defaults": {"patches": PATCHES}},
     # `helm upgrade --reuse-values` from a chart without these values
     "values of an older chart": {
-        **dict.fromkeys(("policy", "prices", "global", "envFrom", "extraObjects")),
+        **dict.fromkeys(
+            ("policy", "admissionPolicy", "prices", "global", "envFrom", "extraObjects")
+        ),
         "metrics": dict.fromkeys(
             ("serviceMonitor", "prometheusRule", "dashboard", "maxNamespaces")
         ),
@@ -139,5 +156,14 @@ SETS: dict[str, Object] = {
         "priorityClassName": "system-cluster-critical",
     },
     "restart on changes": {"deploymentAnnotations": {"reloader.stakater.com/auto": "true"}},
+    "pods with other fields": {
+        "extraPodSpec": {
+            "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["proxy"]}],
+            "dnsPolicy": "Default",
+            "terminationGracePeriodSeconds": 5,
+        },
+        "revisionHistoryLimit": 0,
+    },
+    "Argo CD": {"crds": {"annotations": {"argocd.argoproj.io/sync-wave": "-1"}}},
     "other user": {"podSecurityContext": {"runAsUser": 1000, "runAsGroup": 1000}},
 }

@@ -46,6 +46,7 @@ TEXTS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before plugins/xdist_groups.py
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

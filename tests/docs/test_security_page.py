@@ -1,9 +1,11 @@
-"""The table of docs/security.md names tests that exist."""
+"""docs/security.md names tests that exist, and all attempts of the tests."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+from support.documents.attempts import ATTEMPTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
@@ -18,3 +20,13 @@ def test_each_cited_test_exists() -> None:
         if not re.search(rf"def {name}\(", (ROOT / file).read_text(encoding="utf-8"))
     ]
     assert missing == []
+
+
+def test_attempts_of_tenants_are_listed() -> None:
+    assert len(ATTEMPTS) >= 40
+    rows = [
+        f"| {number} | `{one.path}` | {one.about} | {one.rule} |"
+        for number, one in enumerate(ATTEMPTS, start=1)
+    ]
+    table = "\n".join(["| | field | attempt | refused by |", "| --- | --- | --- | --- |", *rows])
+    assert f"<!-- attempts -->\n{table}\n<!-- end -->" in PAGE

@@ -1,20 +1,27 @@
-"""Assigns tests that share an expensive fixture to one worker of pytest-xdist.
+"""Divides the tests among the workers of pytest-xdist.
 
-A module's own `xdist_group` mark takes precedence.
+Tests that share an expensive fixture run in one worker, and so do the tests of a module, whose
+fixtures and imports would otherwise cost time in each worker. The groups that take the longest
+start first. A module's own `xdist_group` mark takes precedence.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import re
 
 import pytest
+
+from support.tiers import in_long_tier
 
 GROUPS = {
     **{"one_ray": "ray", "server": "apiserver", "one_bare_server": "apiserver", "s3": "s3"},
     **dict.fromkeys(("bert", "minilm", "resnet", "tiny", "vit"), "models"),
 }
 """The xdist group of the tests that use each fixture. The first match wins."""
+FIRST = ("ray", "apiserver", "crashes", "models", "docs", "s3", "fuzz", "transcript")
+"""The groups that take the longest, in the order in which they start."""
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -23,14 +30,32 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of the groups. pytest-xdist would start those with the most tests first."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("xdist_group"):
-            continue
-        fixtures = getattr(item, "fixturenames", ())
-        group = next((group for name, group in GROUPS.items() if name in fixtures), None)
-        if group:
+        if not item.get_closest_marker("xdist_group") and (group := _group(item)):
             item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=_place)
+
+
+def _group(item: pytest.Item) -> str:
+    fixtures = getattr(item, "fixturenames", ())
+    shared = (group for name, group in GROUPS.items() if name in fixtures)
+    # each test on a cluster and each test of the long tier takes minutes
+    alone = in_long_tier() or item.location[0].startswith("tests/e2e/")
+    return next(shared, "" if alone else re.sub(r"\W+", "-", item.location[0].removesuffix(".py")))
+
+
+def _place(item: pytest.Item) -> int:
+    mark = item.get_closest_marker("xdist_group")
+    group = mark.args[0] if mark else ""
+    return FIRST.index(group) if group in FIRST else len(FIRST)
 
 
 def pytest_collection_finish() -> None:

@@ -18,10 +18,11 @@ from pydantic import ValidationError
 
 from batchinference.rendering import MANAGER
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.controller import Controller, stores
 from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.kopf_handlers import configure, register
+from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import Refused
@@ -35,6 +36,7 @@ from batchinference_operator.kube.leader_election import (
     LeaseForbidden,
 )
 from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.kube.reflector import Reflector
 from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
@@ -78,7 +80,8 @@ async def operate(settings: OperatorSettings) -> None:
         # the kernel does not end the first process of a container by default; kopf replaces this
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics(settings.metrics_namespaces)
-    client = ApiClient(await _connection(2 * settings.workers))
+    watching = 2 * max(1, len(settings.namespace_list))
+    client = ApiClient(await _connection(2 * settings.workers + watching))
     client.user_agent = USER_AGENT
     async with client:
         lease = Lease(partial(send_recorded, client, metrics.record_request), settings.lease)
@@ -114,9 +117,10 @@ async def _lead(
         metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
         await _prime(controller, settings, left_out)
+        reflectors = _reflectors(api, controller, watches, settings)
         schedules = ScheduleController(api, reconcile_config, telemetry)
         login = KopfLogin(watches, metrics.record_request)
-        await _run(controller, schedules, poller, login, settings)
+        await _run(controller, schedules, poller, reflectors, login, settings)
 
 
 async def _prime(
@@ -130,10 +134,28 @@ async def _prime(
         raise NotReady(f"jobs cannot be listed: {problem}") from None
 
 
+def _reflectors(
+    api: KubeClient, controller: Controller, watches: WatchHealth, settings: OperatorSettings
+) -> list[Reflector]:
+    """Return the watches of RayJobs and pods, which fill the cache of the controller."""
+    reflectors = [
+        Reflector(api, kind, namespace, store, watches, settings.watch_seconds)
+        for kind, store in stores(controller).items()
+        for namespace in settings.namespace_list or [""]
+    ]
+
+    def is_listed(namespace: str) -> bool:
+        return all(one.is_listed for one in reflectors if one.namespace in ("", namespace))
+
+    controller.is_listed = is_listed
+    return reflectors
+
+
 async def _run(
     controller: Controller,
     schedules: ScheduleController,
     poller: DriverPoller,
+    reflectors: Sequence[Reflector],
     login: KopfLogin,
     settings: OperatorSettings,
 ) -> None:
@@ -147,7 +169,9 @@ async def _run(
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
         workers += [group.create_task(schedules.work()) for _ in range(SCHEDULE_WORKERS)]
         workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
+        workers += [group.create_task(reflector.run()) for reflector in reflectors]
         workers.append(group.create_task(controller.telemetry.work()))
+        workers.append(group.create_task(reload_policy(controller, settings.policy)))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
         # a task of its own, so that a lost Lease ends the workers before kopf has stopped
         watching = group.create_task(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from collections.abc import Callable
 from math import log2
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse_cluster
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
@@ -20,8 +22,8 @@ from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import Prices
-from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
+T = TypeVar("T")
 MIN_KEY_BYTES = 32
 MIN_KEY_BITS = 96.0
 """Minimum entropy of a key, estimated from how often each of its bytes occurs. The owner of a job
@@ -37,8 +39,9 @@ class OperatorSettings(BaseSettings):
 
     defaults_file: Path | None = None
     """YAML file with the platform's defaults, in the format of spec.cluster."""
-    policy: PlatformPolicy = PlatformPolicy()
-    """The platform's policy as JSON: the chart value `policy`."""
+    policy_file: Path | None = None
+    """YAML file with the platform's policy: the chart value `policy`. It is read again when it
+    changes."""
     prices: Prices = Prices()
     """Prices per hour as JSON: the chart value `prices`."""
     token_key_file: Path
@@ -102,18 +105,25 @@ class OperatorSettings(BaseSettings):
             _key(self.token_key_file),
             concurrency,
             previous_token_key=before,
-            policy=self.policy,
+            policy=self.policy(),
             prices=self.prices,
             own_namespace=self.own_namespace,
         )
 
+    def policy(self) -> PlatformPolicy:
+        """Return the policy as its file is now. Raises OSError, or ValueError if it is invalid."""
+        return _parsed(self.policy_file, parse_policy)
+
     def _defaults(self) -> Cluster:
-        if self.defaults_file is None:
-            return Cluster()
-        try:
-            return parse_cluster(self.defaults_file.read_text(encoding="utf-8"))
-        except SpecError as error:
-            raise ValueError(f"{self.defaults_file}: {error}") from None
+        return _parsed(self.defaults_file, parse_cluster)
+
+
+def _parsed(file: Path | None, parse: Callable[[str], T]) -> T:
+    """Return the parsed content of a file, or of an empty one if there is no file."""
+    try:
+        return parse(file.read_text(encoding="utf-8") if file else "")
+    except SpecError as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def _key(path: Path) -> bytes:

@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pac
 import pytest
-import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.readers import csv as reader
 from batchinference.pipeline.input.readers import records
+from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 
-DATA = Path(sklearn.datasets.__file__).parent / "data"
+DATA = folder_of("sklearn") / "datasets" / "data"
 FIELDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.just("\n"))
 
 

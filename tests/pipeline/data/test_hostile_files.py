@@ -212,6 +212,12 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
     "array of JSON": ("json", "a.json.gz", lambda: gzip.compress(b"[" + b" " * (2 * MIB) + b"]"),
                       "the file has more bytes than max_row_bytes (1048576)",
                       {"max_row_bytes": MIB, "lines": False}),
+    "values of a JSON array": ("json", "a.json.gz", lambda: gzip.compress(
+        b"[" + b"[]," * (1 << 23) + b"[]]", 1), "the JSON has more than 16777216 values",
+        {"lines": False}),
+    "values of a member": ("webdataset", "a.tar", lambda: tar_of(
+        {"a.json": b"[" + b"[]," * (1 << 21) + b"[]]"}), "the JSON has more than 4194304 values",
+        {}),
     "file": ("binary", "a.bin", lambda: bytes(2 * MIB),
              "the file has more bytes than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
     "pixels": ("images", "a.png", lambda: large_png(8001, 8000),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from aiohttp import web
 
@@ -16,6 +15,9 @@ from support.documents.minimal import Document
 from support.servers.corrupting_proxy import FAULTS, Faults, Upstream, spoiling
 from support.servers.openai import openai_server, save_language_model
 from support.servers.scripted_http import served
+
+if TYPE_CHECKING:
+    import openai
 
 ROWS = [f"{what} number {number}" for number in range(20) for what in ("star", "tea")]
 SAMPLING = {"max_tokens": 12, "temperature": 0}
@@ -36,6 +38,8 @@ def server(language_model: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def client(server: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    import openai
+
     async with openai.AsyncOpenAI(base_url=server, api_key="none", max_retries=0) as opened:
         yield opened
 

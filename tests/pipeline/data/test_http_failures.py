@@ -181,5 +181,5 @@ async def test_answer_without_text_fails_the_row() -> None:
     choice = {"message": {"content": None}, "finish_reason": "stop"}
     async with served(failing(lambda *_: web.json_response({"choices": [choice]}))) as server:
         (error,) = await ask(chat(url=server.url), question=["a"])
-    assert str(error) == "the answer is no text: null"
+    assert str(error) == "the answer is not text: null"
     assert len(server.requests) == 1

@@ -19,6 +19,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import http_client as client
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
+from batchinference.pipeline.storage import json as storage_json
 from support.documents.http_models import ask, chat, json_endpoint
 from support.servers.scripted_http import Answer, Server, answering, served
 
@@ -164,12 +165,12 @@ async def test_answer_of_another_type_fails_the_row() -> None:
         ({"resultPath": "a.7"}, "the answer has no 'a.7': "),
         ({"resultPath": "a.x"}, "the answer has no 'a.x': "),
         ({"resultPath": "a.0.x"}, "the answer has no 'a.0.x': "),
-        ({"resultType": "number"}, "the answer is no number: "),
-        ({"resultPath": "a.1", "resultType": "number"}, "the answer is no number: true"),
-        ({"resultPath": "a.0", "resultType": "integer"}, 'the answer is no integer: "x"'),
+        ({"resultType": "number"}, "the answer is not a number: "),
+        ({"resultPath": "a.1", "resultType": "number"}, "the answer is not a number: true"),
+        ({"resultPath": "a.0", "resultType": "integer"}, 'the answer is not an integer: "x"'),
         ({"resultPath": "a.0", "resultType": "boolean"}, "the answer is neither true nor false: "),
-        ({"resultPath": "a", "resultType": "numbers"}, "the answer is no list of numbers of one"),
-        ({"resultPath": "a.1", "resultType": "numbers"}, "the answer is no list of numbers of one"),
+        ({"resultPath": "a", "resultType": "numbers"}, "the answer is not a list of numbers"),
+        ({"resultPath": "a.1", "resultType": "numbers"}, "the answer is not a list of numbers"),
     ]
     async with served(answering(200, {"a": ["x", True]})) as server:
         for fields, reason in cases:
@@ -226,13 +227,13 @@ async def test_missing_key_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 HALF = r'"\ud800"'  # half of a surrogate pair
 DEEP, ALMOST_DEEP = ("[" * depth + "]" * depth for depth in (100_000, 900))
 MALFORMED: list[tuple[str, str, str]] = [
-    ("text", HALF, "is no text of Unicode"),
-    ("text", f'{{"a": [{HALF}]}}', "is no text of Unicode"),
-    ("number", HALF, "is no number"),
+    ("text", HALF, "is not valid Unicode"),
+    ("text", f'{{"a": [{HALF}]}}', "is not valid Unicode"),
+    ("number", HALF, "is not a number"),
     ("integer", str(10**30), "does not fit 64 bits"),
     ("integer", "1" + "0" * 5000, "cannot be read: ValueError"),
     ("number", str(10**400), "does not fit 64 bits"),
-    ("numbers", f"[{10**400}]", "is no list of numbers"),
+    ("numbers", f"[{10**400}]", "is not a list of numbers"),
     ("text", DEEP, "cannot be read: RecursionError"),
     ("numbers", ALMOST_DEEP, "the answer"),
 ]
@@ -272,7 +273,7 @@ def answering_odd(odd: str, good: str) -> Answer:
 async def test_half_a_surrogate_pair_in_a_chat_fails_the_row() -> None:
     async with served(saying("\ud800")) as server:
         (error,) = await ask(chat(url=server.url), question=["odd"])
-    assert str(error) == 'the answer is no text of Unicode: "?"'
+    assert str(error) == 'the answer is not valid Unicode: "?"'
 
 
 async def test_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,6 +284,16 @@ async def test_too_long_answer_fails_the_row(monkeypatch: pytest.MonkeyPatch) ->
     assert str(error) == "the answer is longer than 1 MiB"
     assert answer == "x" * 1000
     assert len(server.requests) == 2
+
+
+async def test_answer_with_very_many_values_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 MiB of empty lists would take more than a gigabyte."""
+    monkeypatch.setattr(storage_json, "MAX_VALUES", 100)
+    async with served(answering_odd(f"[{'[],' * 100}[]]", '"fine"')) as server:
+        model = json_endpoint(url=server.url, resultPath="v")
+        error, answer = await ask(model, value=["odd", "even"])
+    assert "the JSON has more than 100 values" in str(error)
+    assert answer == "fine"
 
 
 async def test_long_error_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:

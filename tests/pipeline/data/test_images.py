@@ -6,19 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import skimage
-import sklearn.datasets
 from PIL import Image
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.scan import GROUP_FILES
+from support.inputs.packages import folder_of
 from support.inputs.read_files import open_input, read_files
 
-SKIMAGE = Path(skimage.data_dir)
+SKIMAGE = folder_of("skimage") / "data"
 PHOTOGRAPHS = [
     *(SKIMAGE / name for name in ("chelsea.png", "camera.png", "logo.png", "rocket.jpg")),
     *(SKIMAGE / name for name in ("no_time_for_that_tiny.gif", "multipage.tif", "horse.png")),
-    Path(sklearn.datasets.__file__).parent / "images" / "china.jpg",
+    folder_of("sklearn") / "datasets" / "images" / "china.jpg",
 ]
 by_name = pytest.mark.parametrize("path", PHOTOGRAPHS, ids=lambda path: path.name)
 

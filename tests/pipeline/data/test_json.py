@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as paj
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits
 
 from batchinference.pipeline.input.readers import json as reader
 from batchinference.pipeline.input.readers import records
@@ -33,11 +33,11 @@ def read(tmp_path: Path, content: bytes, **options: Any) -> Outcome:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write 200 images of digits with labels as JSON Lines."""
-    data = load_digits()
+    """Write 200 images with labels as JSON Lines."""
+    images = np.random.default_rng(0).integers(0, 16, (200, 8, 8)) / 4
     path = tmp_path_factory.mktemp("digits") / "digits.jsonl"
-    rows = zip(data.images[:200].tolist(), data.target[:200].tolist(), strict=True)
-    path.write_text("".join(json.dumps({"pixels": p, "label": t}) + "\n" for p, t in rows))
+    rows = [{"pixels": pixels.tolist(), "label": n % 10} for n, pixels in enumerate(images)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
+from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from support.models.replicas import loaded, model_of
 
@@ -127,21 +126,6 @@ def test_mismatched_model_is_rejected_at_load() -> None:
     for inputs, fields, reason in cases:
         with pytest.raises(ModelLoad, match=reason):
             runtime(*inputs, **fields)
-
-
-def test_missing_backend_is_rejected_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="torch"))
-    monkeypatch.setitem(sys.modules, "jax", None)
-    with pytest.raises(ModelLoad, match="backend 'jax' of keras needs the package jax: pip inst"):
-        check_runtime(model_of("keras", ("x",), factory=FACTORY, backend="jax"))
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    with pytest.raises(ModelLoad, match="backend 'jax' of keras"):
-        check_runtime(model_of("keras", ("x",), factory=FACTORY))
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    with pytest.raises(
-        ModelLoad, match="backend: Keras already uses torch in this process, not tensorflow"
-    ):
-        runtime(factory=FACTORY)
 
 
 def test_device_unknown_to_keras_is_rejected() -> None:

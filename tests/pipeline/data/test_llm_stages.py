@@ -298,7 +298,8 @@ class TestAdapters:
         outside = ["../private", "poem/../../private", str(tmp_path / "private"), "."]
         found = made_of(engine(spec), *(asking(name) for name in outside))
         assert errors(found) == [
-            f"NoAdapter: '{name}' is no name of an adapter below 'loraPath'" for name in outside
+            f"NoAdapter: '{name}' is not the name of an adapter below 'loraPath'"
+            for name in outside
         ]
 
     def test_unreachable_storage_ends_the_job(

@@ -309,11 +309,3 @@ def test_manifest_in_a_bucket_reads_its_own_bucket_only(
     else:
         with pytest.raises(Forbidden, match="outside of the manifest's own bucket or directory"):
             policy.stored(Location(uri), manifest)
-
-
-def test_fetcher_travels_without_its_connections() -> None:
-    fetcher = Fetcher(Allowed(["s3://a/"]), 7)
-    assert fetcher._public.adapters["http://"].__class__ is http.PublicAdapter
-    copy = pickle.loads(pickle.dumps(fetcher))
-    assert copy._max_bytes == 7
-    assert "_public" not in vars(copy)

@@ -66,5 +66,5 @@ def test_resampling_needs_av(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "batchinference.pipeline.media.recordings", None)
     with pytest.raises(ModelLoad) as caught:
         _resampled(np.zeros(8, np.float32), 8000, 16000)
-    what = "sound of 8000 Hz for a model that hears 16000 Hz"
+    what = "audio of 8000 Hz for a model that expects 16000 Hz"
     assert caught.value.message == missing_package(what, "av", FORMATS_EXTRA)

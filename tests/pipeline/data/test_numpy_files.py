@@ -102,14 +102,14 @@ def test_column_of_no_plain_type_fails_no_row() -> None:
 def test_error_of_a_row_has_the_value_and_what_to_do() -> None:
     table = pa.table({"n": [None, 2, 3], "t": ["a", "b\0", "c"], "v": [[1.0], [2.0], [3.0, 4.0]]})
     errors = NumpyWriter().unwritable(table)
-    ways_out = (
-        "In a step, replace nulls, texts that end in NUL and nested lists of different lengths"
+    message = (
+        "write: a NumPy array whose rows have the shape {} cannot hold the value of column {}. "
+        "Remove nulls, texts that end in NUL and other shapes in a step"
     )
     assert {row: str(error) for row, error in errors.items()} == {
-        0: f"write: a NumPy array cannot hold the value of column 'n' (null). {ways_out}",
-        1: rf"write: a NumPy array cannot hold the value of column 't' ('b\x00'). {ways_out}",
-        2: "write: the value of column 'v' has another shape than most rows ((2,), not (1,)). Give "
-        "all rows the same shape in a step",
+        0: message.format("()", "'n' (null)"),
+        1: message.format("()", r"'t' ('b\x00')"),
+        2: message.format("(1,)", "'v' ([3.0, 4.0])"),
     }
 
 

@@ -113,10 +113,13 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
         ({"a": [1, 2, 3], "b": []}, "returned 0 rows in column 'b' for a batch of 3"),
         ({"_bi_id": [1, 2, 3]}, f"column '_bi_id': {reserved}"),
         ({"_bi_": [1, 2, 3]}, f"column '_bi_': {reserved}"),
-        ({"a": 5}, "returned a int in column 'a' that is no column: object of type 'int' has no"),
-        ({"a": None}, "returned a NoneType in column 'a' that is no column"),
-        ({"a": np.array(5)}, "returned a ndarray in column 'a' that is no column"),
-        ({"a": {1, 2, 3}}, "returned a set in column 'a' that is no column"),
+        (
+            {"a": 5},
+            "returned a int in column 'a' that is not a column: object of type 'int' has no",
+        ),
+        ({"a": None}, "returned a NoneType in column 'a' that is not a column"),
+        ({"a": np.array(5)}, "returned a ndarray in column 'a' that is not a column"),
+        ({"a": {1, 2, 3}}, "returned a set in column 'a' that is not a column"),
     ):
         with pytest.raises(JobFailure) as failure:
             own(lambda batch, returned=returned: returned)(TABLE)

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Transformer
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
@@ -24,6 +22,9 @@ PHOTOS = [np.random.default_rng(side).integers(0, 256, (40, side, 3), dtype=np.u
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the folder of a small model of texts and images, with random weights and a prompt."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+
     folder = tmp_path_factory.mktemp("clip")
     parts = [Transformer(tiny_models.write("clip", folder))]
     model = SentenceTransformer(modules=parts, device="cpu", prompts={"query": "search "})
@@ -32,6 +33,8 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def direct(source: str, rows: list[Any], **options: Any) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
     model = SentenceTransformer(source, device="cpu")
     return np.asarray(model.encode(rows, show_progress_bar=False, **options))
 

@@ -109,12 +109,6 @@ def test_files_are_listed_without_directories(place: Location, tmp_path: Path) -
         assert listed(place, recursive=True) == ["a", "b"]
 
 
-def test_address_is_pickled_without_its_file_system(place: Location) -> None:
-    place.info()
-    assert pickle.loads(pickle.dumps(Location(place.uri))) == Location(place.uri)
-    assert len(pickle.dumps(place)) < 200
-
-
 def test_path_is_normalized() -> None:
     for uri, path, local in (
         ("/a/b", "/a/b", True),

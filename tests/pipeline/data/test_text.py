@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import sklearn.datasets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import records
+from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 
-PROSE = sorted((Path(sklearn.datasets.__file__).parent / "descr").glob("*.rst"))
+PROSE = sorted((folder_of("sklearn") / "datasets" / "descr").glob("*.rst"))
 
 
 def read(directory: Path, content: bytes, **options: object) -> Outcome:

@@ -13,7 +13,12 @@ import torch
 import transformers
 from skimage import data
 
-from batchinference.pipeline.runtimes.transformers.inputs import frames_of, pictures, sounds, spread
+from batchinference.pipeline.runtimes.transformers.inputs import (
+    audio_samples,
+    evenly_spaced,
+    frames_of,
+    pillow_images,
+)
 from support.models.run_transformers import alike, loaded, objects, run
 
 Tiny = Callable[[str], str]
@@ -75,7 +80,7 @@ def test_frames_are_evenly_spaced() -> None:
     for count in (1, 2, 5, 12):
         found = frames_of(encoded(frames), count)
         assert len(found) == count
-        for pixels, at in zip(found, spread(9, count), strict=True):
+        for pixels, at in zip(found, evenly_spaced(9, count), strict=True):
             assert np.abs(pixels.astype(int) - frames[at]).max() <= 2, count
 
 
@@ -90,7 +95,7 @@ def test_audio_at_another_rate_is_resampled() -> None:
     middle = slice(1000, 7000)
     for rate in (8000, 22050, 44100):
         values = objects([tone(0.5, rate), tone(0.25, RATE)])
-        low, same = sounds(values, np.array([rate, RATE]), RATE)
+        low, same = audio_samples(values, np.array([rate, RATE]), RATE)
         assert np.array_equal(same, values[1]), rate
         assert abs(len(low) - RATE // 2) < 100, rate
         assert np.abs(low[middle] - tone(0.5, RATE)[middle]).max() < 0.02, rate
@@ -102,7 +107,7 @@ def test_channels_are_mixed_and_pcm_is_scaled() -> None:
         np.array([-32768, 0, 16384], np.int16),
         np.array([0, 128, 192], np.uint8),
     ]
-    found = sounds(objects(values), None, RATE)
+    found = audio_samples(objects(values), None, RATE)
     assert [sound.tolist() for sound in found] == [[0.0, 0.75], [-1.0, 0.0, 0.5], [-1.0, 0.0, 0.5]]
     assert all(sound.dtype == np.float32 for sound in found)
 
@@ -127,7 +132,7 @@ def test_other_values_than_audio_are_rejected(tiny: Tiny, task: str, model: str)
     runtime = loaded(task, tiny(model), ["audio"])
     arrays = [np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.array(["a"])]
     for value in (None, "speech.wav", b"RIFF", *arrays):
-        with pytest.raises(TypeError, match="expected sound as samples or channels x samples"):
+        with pytest.raises(TypeError, match="expected audio as samples or channels x samples"):
             runtime({"audio": objects([value])})
 
 
@@ -136,7 +141,7 @@ def test_images_of_one_or_four_channels_become_rgb() -> None:
     gray = image.mean(axis=2, keepdims=True).astype(np.uint8)
     opaque = np.concatenate([image, np.full((8, 8, 1), 255, np.uint8)], axis=2)
     expected = [image, np.repeat(gray, 3, axis=2), image]
-    for found, wanted in zip(pictures(objects([image, gray, opaque])), expected, strict=True):
+    for found, wanted in zip(pillow_images(objects([image, gray, opaque])), expected, strict=True):
         assert np.array_equal(np.asarray(found), wanted)
 
 

@@ -142,13 +142,14 @@ def test_value_that_python_cannot_hold_fails_its_row_only(
     documents = ["{}", "{}", "{}", "bad"]
     columns = {"json": documents, "at": moments, "text": texts}
     pq.write_table(pa.table(columns), tmp_path / "in" / "a.parquet")
+    decode = {"column": "json", "format": "json", "fields": {"a": "int64"}, "output": "n"}
     given = job_document(
         "bad",
         tmp_path / "in",
         tmp_path / "out",
         read={"format": "parquet", "paths": [str(tmp_path / "in")]},
         write={"path": str(tmp_path / "out"), **write},
-        steps=[{"name": "own", "decode": {"column": "json", "format": "json", "output": "n"}}],
+        steps=[{"name": "own", "decode": decode}],
         errors={"maxPercent": 100, "values": True},
     )
     run = run_in_process(given)

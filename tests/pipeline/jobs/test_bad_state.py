@@ -44,6 +44,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a later version's": later,
 }
 OTHERS, GONE = "another job's", "gone"
+FEW = ["truncated", "rubbish", "a later version's", OTHERS, GONE]
+"""The damages of a whole job. The tests of each reader cover more (test_snapshots.py)."""
 
 REFUSED = {
     "job.json": ("job.json' is damaged", "remove this one"),
@@ -149,13 +151,13 @@ def refused_until_started_over(outputs: Outputs, made: Path, file: str, damage: 
 
 
 class TestUnfinished:
-    @cases(["input.parquet", "attempts/*/start.json"], [*DAMAGES, OTHERS, GONE])
+    @cases(["input.parquet", "attempts/*/start.json"], FEW)
     def test_unreadable_snapshot_is_refused_and_the_advice_works(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         refused_until_started_over(outputs, outputs.unfinished, file, damage)
 
-    @cases(["attempts/*/unified.json"], [*DAMAGES, OTHERS])
+    @cases(["attempts/*/unified.json"], FEW[:-1])
     def test_unreadable_snapshot_of_rewritten_files_is_refused(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
@@ -189,7 +191,7 @@ class TestUnfinished:
         outputs.put(outputs.unfinished, "job.json", GONE)
         outputs.refusal("no output of a BatchInference", "choose another path, empty it")
 
-    @cases(DONE_AGAIN, [*DAMAGES, OTHERS, GONE])
+    @cases(DONE_AGAIN, ["nested without end", *FEW])
     def test_rows_of_unreadable_manifests_are_done_again(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
@@ -205,7 +207,7 @@ class TestUnfinished:
 
 
 class TestComplete:
-    @cases(OF_NO_MATTER, ["truncated", "emptied", "a later version's", OTHERS, GONE])
+    @cases(OF_NO_MATTER, ["truncated", "a later version's", OTHERS, GONE])
     def test_complete_output_is_kept_and_counted(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.committer import (
-    MAX_PARTIAL_ROWS,
     commit_groups,
     counts_of_group,
     row_ranges_of,
@@ -115,16 +114,10 @@ def test_rows_that_never_were_divided_are_one_group() -> None:
     assert row_ranges_of(batch) == [(0, 0, 9)]
 
 
-def test_few_partial_rows_have_own_groups_many_share_one() -> None:
-    """Each group is a file, so many small groups would be many small files."""
-
-    def groups(rows: int) -> list[set[int]]:
-        shares = dict.fromkeys(range(rows), FULL_SHARE // 2)
-        batch = batch_of({row: ["good"] for row in shares}, shares)
-        return [set(group.source.tolist()) for group in commit_groups(batch)]
-
-    assert groups(MAX_PARTIAL_ROWS) == [{row} for row in range(MAX_PARTIAL_ROWS)]
-    assert groups(MAX_PARTIAL_ROWS + 1) == [set(range(MAX_PARTIAL_ROWS + 1))]
+def test_partial_rows_share_a_group() -> None:
+    shares = dict.fromkeys(range(5), FULL_SHARE // 2)
+    batch = batch_of({row: ["good"] for row in shares}, shares)
+    assert [set(group.source.tolist()) for group in commit_groups(batch)] == [{*shares}]
 
 
 def test_batch_with_only_an_end_of_file_has_no_group() -> None:

@@ -11,9 +11,7 @@ from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
     FinishReplacement,
     FinishTableCommit,
-    LeaveAlone,
     OutputState,
-    Refuse,
     Replace,
     Request,
     Resume,
@@ -24,6 +22,7 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.errors import BadOutput
 from support.documents.parsed_write import write_of
 from support.outputs.made import THEIRS, layout_of
 
@@ -53,18 +52,18 @@ DONE, CONTINUE = AlreadyComplete(LAYOUT), Start(SERIES)
 
 CASES = {
     # state: the actions with resume in the modes error, ignore, append and overwrite
-    "empty": (EMPTY, [Start(), Start(), Start(), Start()]),
+    "empty": (EMPTY, [Start()] * 4),
     "only added to": (OutputState(LAYOUT, added=True), [Start(), Start(), Start(), Replace()]),
-    "foreign": (FOREIGN, ["no output of", LeaveAlone(), Start(), "no output of"]),
-    "other": (OTHER, ["of another job", LeaveAlone(), "of another job", Start()]),
+    "foreign": (FOREIGN, ["no output of", "no output of", Start(), "no output of"]),
+    "other": (OTHER, ["of another job"] * 3 + [Start()]),
     "other complete": (
         replace(OTHER, complete=True),
-        ["of another job", LeaveAlone(), "of another job", Replace()],
+        ["of another job"] * 3 + [Replace()],
     ),
     "replaced by this job": (OutputState(LAYOUT, replaced_by=lease()), [FinishReplacement()] * 4),
     "replaced by another job": (
         OutputState(LAYOUT, replaced_by=OTHER.lease),
-        ["was interrupted", LeaveAlone(), "was interrupted", FinishReplacement()],
+        ["was interrupted"] * 4,
     ),
     "claimed": (CLAIMED, [CONTINUE] * 4),
     "unfinished": (UNFINISHED, [Resume()] * 4),
@@ -75,13 +74,13 @@ TABLES = {
     "empty": (OutputState(TABLE, table=TableState()), [Start()] * 4),
     "with rows": (
         OutputState(TABLE, table=TableState(has_rows=True)),
-        ["has rows already", LeaveAlone(), Start(), Start()],
+        ["has rows already", "has rows already", Start(), Start()],
     ),
     "claimed": (state(TABLE, begun=False, table=TableState()), [CONTINUE] * 4),
     "unfinished": (state(TABLE, table=TableState()), [CONTINUE] * 4),
     "unfinished, with rows of others": (
         state(TABLE, table=TableState(has_rows=True)),
-        ["has rows already", LeaveAlone(), CONTINUE, CONTINUE],
+        ["has rows already", "has rows already", CONTINUE, CONTINUE],
     ),
     "committed": (state(TABLE, table=TableState(committed=True)), [FinishTableCommit()] * 4),
     "committed by a delayed attempt": (
@@ -94,19 +93,19 @@ TABLES = {
     ),
     "other": (
         replace(OTHER, layout=TABLE, table=TableState()),
-        ["of another job", LeaveAlone(), "of another job", Start()],
+        ["of another job"] * 3 + [Start()],
     ),
 }  # fmt: skip
 
 
 def check(expected: object, found: OutputState, mode: str, **request: object) -> None:
     format_ = "delta" if found.table is not None else "parquet"
-    action = decide(found, Request(write_of(format_, "out", mode=mode), **request))  # type: ignore[arg-type]
+    wanted = Request(write_of(format_, "out", mode=mode), **request)  # type: ignore[arg-type]
     if isinstance(expected, str):
-        assert isinstance(action, Refuse)
-        assert expected in action.message
+        with pytest.raises(BadOutput, match=expected):
+            decide(found, wanted)
     else:
-        assert action == expected
+        assert decide(found, wanted) == expected
 
 
 def table_of(cases: dict[str, tuple[OutputState, list[object]]]) -> pytest.MarkDecorator:
@@ -168,7 +167,6 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
 def test_output_of_changed_code_is_refused(found: OutputState, expected: object) -> None:
     found = replace(found, changed_code="a.py changed" if found.lease != CLAIMED.lease else "")
     check(expected, found, "error")
-    check(LeaveAlone() if isinstance(expected, str) else expected, found, "ignore")
     check(Replace() if found.complete else expected, found, "overwrite")
     check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
     check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)

@@ -15,7 +15,7 @@ from batchinference.pipeline.errors import TooManyErrors
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.job import check_errors
 from batchinference.pipeline.output.error_records import bad_row
-from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.job import ErrorPolicy
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed
 from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of

@@ -15,7 +15,6 @@ from batchinference.pipeline.commit.attempt import Attempt, start_of
 from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
-    Refuse,
     Request,
     Resume,
     TableState,
@@ -48,8 +47,6 @@ def open_output(layout: Layout, mode: str = "error", *, resume: bool = True) -> 
     request = Request(write_of("parquet", layout.output.uri, mode=mode), resume)
     state = load_state(layout, request)
     action, lease = decide(state, request), state.lease
-    if isinstance(action, Refuse):
-        raise BadOutput(action.message)
     if isinstance(action, AlreadyComplete):
         return None
     if isinstance(action, Resume) and lease is not None:

@@ -10,14 +10,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 import yaml
 from PIL import Image
+from ray._private.runtime_env.packaging import create_package
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import cluster
-from batchinference.pipeline.execution.cluster import MAX_MODULE_BYTES, copied_modules
+from batchinference.pipeline.execution.cluster import environment_with_modules
 from support.jobs.command import PROGRAM, Command, wait_until
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.rows import rows_of
@@ -179,38 +181,17 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
     assert bool(asked) == sent
 
 
-def test_what_is_no_file_is_not_sent(tmp_path: Path) -> None:
-    job_in(tmp_path)
-    package = tmp_path / "letters"
-    (package / ".#up.py").symlink_to("someone@host.1")  # the lock file of an editor
-    (package / "broken.py").symlink_to("nothing")
-    (package / "loop").symlink_to(package)
-    os.mkfifo(package / "pipe")
-    with copied_modules(str(tmp_path)) as copy:
-        assert copy is not None
-        assert sorted(os.listdir(Path(copy) / "letters")) == ["__init__.py"]
-
-
-def test_large_packages_are_refused(tmp_path: Path) -> None:
-    job_in(tmp_path)
-    weights = tmp_path / "letters" / "weights.bin"
-    with weights.open("wb") as file:
-        file.truncate(MAX_MODULE_BYTES)
-    words = r"have 100 MiB.*'.*/letters/weights\.bin'"
-    with pytest.raises(JobFailure, match=words), copied_modules(str(tmp_path)):
-        pass
-
-
 def test_modules_are_sent_and_nothing_else(tmp_path: Path) -> None:
     job_in(tmp_path)
-    for name in ("data.csv", "letters/labels.txt", "letters/__pycache__/x.pyc", "notes/a.py"):
+    for name in ("[1].csv", "letters/labels.txt", "letters/__pycache__/x.pyc", "notes/a.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
-    with copied_modules(str(tmp_path)) as copy:
-        assert copy is not None
-        files = (path.relative_to(copy) for path in Path(copy).rglob("*") if path.is_file())
-        assert {str(path) for path in files} == {
-            "steps.py", "letters/__init__.py", "letters/labels.txt"}  # fmt: skip
-    assert not Path(copy).exists()
-    with copied_modules(str(tmp_path / "in")) as none:
-        assert none is None
+    (tmp_path / "letters" / ".#up.py").symlink_to("someone@host.1")  # the lock file of an editor
+    environment = environment_with_modules(str(tmp_path))
+    assert environment is not None
+    package = tmp_path.with_suffix(".zip")
+    excludes = environment["excludes"]
+    create_package(str(tmp_path), package, include_gitignore=True, excludes=excludes)
+    assert sorted(ZipFile(package).namelist()) == [
+        "letters/__init__.py", "letters/labels.txt", "steps.py"]  # fmt: skip
+    assert environment_with_modules(str(tmp_path / "in")) is None

@@ -33,7 +33,7 @@ def test_command_searches_an_output_on_s3(s3: S3Server, monkeypatch: pytest.Monk
         assert json.loads(line) == found
     result = search("s3://searched/deep", "--row", "0")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "'s3://searched/deep' is no output of a BatchInference" in result.stderr
+    assert "'s3://searched/deep' is not the output of a BatchInference" in result.stderr
     assert (
         "'s3://no-such-bucket/x' does not exist"
         in search("s3://no-such-bucket/x", "--row", "0").stderr

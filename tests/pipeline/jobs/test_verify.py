@@ -86,7 +86,7 @@ def test_images_are_proven_except_rows_without_image(tmp_path: Path) -> None:
     make_output(job_document("images", tmp_path / "in", tmp_path / "out", read=read, write=write))
     done = verified(tmp_path / "out")
     assert (done.result, done.found) == ("proven", {})
-    assert done.job["unproven"] == ["which rows have no picture, and so no file"]
+    assert done.job["unproven"] == ["which rows have no image, and therefore no file"]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())

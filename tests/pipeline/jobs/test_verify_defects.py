@@ -166,20 +166,6 @@ def test_foreign_file_among_the_errors_is_found(
     assert_found("strangers", stranger, layout.output.path)
 
 
-def test_errors_of_a_removed_append_are_found(tmp_path: Path) -> None:
-    append = job(tmp_path, mode="append")
-    append["spec"]["errors"]["path"] = str(tmp_path / "err")
-    make_output(append, every_tenth)
-    write_lines(tmp_path / "in", {"new.txt": ["new"] * 5})
-    added = make_output(append, every_tenth, tasks=1)
-    assert verified(added.output.path).exit_code == 0
-    (left,) = (tmp_path / "err").glob(f"part-{added.key[:8]}-*")
-    shutil.rmtree(added.state.path)
-    for file in Path(added.output.path).glob(f"part-{added.key[:8]}-*"):
-        file.unlink()
-    assert_found("strangers", left, added.output.path)
-
-
 def test_shared_errors_directory_is_accepted(tmp_path: Path) -> None:
     layouts = []
     for name in ("one", "two"):
@@ -337,7 +323,7 @@ def test_damaged_state_is_found(layout: Layout, name: str, content: bytes | None
     done = invoke(layout.output.path)
     if name == "job" and content is None:
         assert done.exit_code == 2
-        assert "is no output of a BatchInference" in done.stderr
+        assert "is not the output of a BatchInference" in done.stderr
         return
     assert done.exit_code == 1
     assert place.uri in done.stdout
@@ -360,7 +346,7 @@ def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
     [
         ("ftp://a/b", "verify: 'ftp://a/b': the scheme 'ftp://' is not supported"),
         ("nowhere", "verify: 'nowhere' does not exist"),
-        (".", "verify: '.' is no output of a BatchInference"),
+        (".", "verify: '.' is not the output of a BatchInference"),
     ],
 )
 def test_missing_output_ends_with_2(

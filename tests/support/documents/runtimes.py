@@ -81,7 +81,6 @@ FULL_MODELS: dict[str, dict[str, Any]] = {
         "factoryArgs": {"units": 2},
         "source": "s3://models/weights.weights.h5",
         "storage": STORAGE,
-        "backend": "tensorflow",
         "inputs": {"x": "x"},
         "outputName": "logits",
     },

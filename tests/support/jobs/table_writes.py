@@ -15,7 +15,6 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim
 from batchinference.pipeline.commit.decision import (
     FinishTableCommit,
-    Refuse,
     Request,
     Start,
     decide,
@@ -24,7 +23,6 @@ from batchinference.pipeline.commit.decision import (
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
-from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.staged import CommitSink, sink_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -96,8 +94,6 @@ def open_job(source: Path, write: Write) -> TableJob | None:
         end = Snapshot.read(layout.end, layout.key)
         Attempt(layout, state.lease).complete(end, finished_report(layout, end))
         return None
-    if isinstance(action, Refuse):
-        raise BadOutput(action.message)
     if not isinstance(action, Start):
         return None
     overwrite = spec.write.mode == "overwrite"

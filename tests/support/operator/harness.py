@@ -31,11 +31,9 @@ def _watch(cluster: FakeCluster, controller: Controller, lag: Mapping[str, float
     loop = asyncio.get_running_loop()
 
     class DelayedWatches(FakeWatches):
-        def enqueue(self, event: str | None, body: Object) -> None:
-            before = len(self.pending.get(body["kind"], ()))
-            super().enqueue(event, body)
-            if len(self.pending.get(body["kind"], ())) > before:
-                loop.call_later(lag.get(body["kind"], 0), self.deliver, body["kind"])
+        def push(self, kind: str, event: str | None, body: Object) -> None:
+            super().push(kind, event, body)
+            loop.call_later(lag.get(kind, 0), self.deliver, kind)
 
     watches = DelayedWatches(cluster)
     watches.controller = controller
@@ -55,7 +53,7 @@ async def running_operator(
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Controller]:
     """Run the operator while the block runs. It ends when the first of its workers ends."""
-    cache, polls = Cache(clock, config), DriverPoller(driver, clock)
+    cache, polls = Cache(config), DriverPoller(driver, clock)
     controller = Controller(
         api, polls, config, cache, now=wall_clock, telemetry=telemetry or Telemetry()
     )

@@ -43,8 +43,6 @@ class ReconcileLoop:
         self.messages: dict[str, str] = {}
         self.admission: AdmissionDecision | None = None
         self.preemptor: Preemptor | None = None
-        self.unsynced_pods = False
-        self.ray_job_synced = False
 
     def reconcile(self, seconds: float = 0.0) -> Actions:
         """Reconcile after this many seconds, and carry out the actions."""
@@ -62,9 +60,7 @@ class ReconcileLoop:
             reached,
             self.messages,
             self.admission,
-            unsynced_pods=self.unsynced_pods,
             crashes=self.crashes,
-            ray_job_synced=self.ray_job_synced,
             preemptor=self.preemptor,
         )
         actions = reconcile_once(observed, self.config, self.now)

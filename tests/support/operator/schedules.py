@@ -78,4 +78,5 @@ class Schedules:
         """Return reason and note of the Events that were not returned yet."""
         recorder: Any = self.telemetry.recorder
         flow = recorder._flows.pop(NAMESPACE, [])
+        assert all(body["action"] for body in flow), "the API server requires it"
         return [(body["reason"], body["note"]) for body in flow]

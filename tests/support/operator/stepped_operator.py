@@ -179,13 +179,15 @@ class SteppedOperator:
     def start(self) -> None:
         self.queue = SteppedQueue(self.clock)
         queue: Any = self.queue
-        cache = Cache(lambda: self.clock.seconds, self.config)
+        cache = Cache(self.config)
         self.drivers = SteppedDrivers(self.kuberay)
         self.controller = Controller(
             SteppedKubeApi(self.cluster), self.drivers, self.config, cache, queue,
             self.clock.now,
         )  # fmt: skip
         self.watches.controller = self.controller
+        self.watches.listed = listed = set()
+        self.controller.is_listed = lambda _: len(listed) == len(self.watches.stores)
         self.work: Coroutine[Call, str | None, None] = self._run()
         self.call = self.work.send(None)
 
@@ -206,16 +208,21 @@ class SteppedOperator:
         self.work.close()
         self.start()
 
-    def replace(self, calls: int) -> None:
-        """Start another operator and run it for some calls. Only then, serve the call that the
-        replaced operator has sent before it ended."""
-        replaced, sent = self.work, self.call.name != IDLE
+    def replace(self, calls: int, late: int) -> list[BaseException]:
+        """Start another operator, and return the defects of the replaced one.
+
+        After some calls of the new operator, the replaced one continues for `late` calls from its
+        old state, as after a pause of its process, and ends.
+        """
+        replaced, call, queue = self.work, self.call, self.queue
         self.start()
         for _ in range(calls):
             self.step()
-        if sent:
-            replaced.send(None)
+        for _ in range(late):
+            if call.name != IDLE:
+                call = replaced.send(None)
         replaced.close()
+        return queue.defects
 
     @property
     def idle(self) -> bool:

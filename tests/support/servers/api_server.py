@@ -194,6 +194,7 @@ _PLURALS = {
     "NetworkPolicy": "networkpolicies",
     "PriorityClass": "priorityclasses",
     "RuntimeClass": "runtimeclasses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }
 _CLUSTER_WIDE = {
     "PriorityClass",
@@ -202,6 +203,8 @@ _CLUSTER_WIDE = {
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
 }
 
 

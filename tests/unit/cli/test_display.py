@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -189,9 +190,9 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert short(bad) == shown
     assert short([bad, 0.5]) == "[" + shown[:20] + ", 0.5000]"
     console = Console(file=io.StringIO(), width=80)
-    with patch(
-        "batchinference.pipeline.output.preview.first_rows", lambda *_: [{f"name{bad}": bad}]
-    ):
+    preview = SimpleNamespace(first_rows=lambda *_: [{f"name{bad}": bad}])
+    # the module itself would import all libraries of the pipeline
+    with patch.dict(sys.modules, {"batchinference.pipeline.output.preview": preview}):
         Display(console).show_sample(parse(document("mine")), 1)
     assert printed(console).splitlines()[1] == f"  name{shown}: {shown}"
 

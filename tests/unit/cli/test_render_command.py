@@ -82,6 +82,26 @@ def test_render_uses_the_image_of_this_version_by_default(render: Render, direct
         assert image(render("--defaults", "defaults.yaml")) == default, content
 
 
+@pytest.mark.parametrize("command", ["render", "plan"])
+def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
+    invoke: Invoke, write_job: WriteJob, directory: Path, command: str
+) -> None:
+    (directory / "defaults.yaml").write_text("image: platform:1\n")
+    (directory / "policy.yaml").write_text("images: [registry.example/]\n")
+    platform = ["--defaults", "defaults.yaml", "--policy", "policy.yaml"]
+    assert invoke(command, write_job(document()), *platform).exit_code == 0
+    file = write_job(document(cluster={"image": "own:2"}))
+    result = invoke(command, file, *platform)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "job.yaml: spec.cluster.image: 'own:2' is not allowed by the platform (policy.images: "
+        "registry.example/). Change or remove it, or ask who runs the operator\n",
+    )
+    (directory / "policy.yaml").write_text("image: []\n")
+    expected = "policy.yaml: image: unknown field; did you mean 'images'?"
+    assert invoke(command, file, *platform).stderr.strip() == expected
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -52,4 +52,4 @@ def test_search_directory_without_an_output_is_refused(invoke: Invoke, directory
     (directory / "out").mkdir()
     result = invoke("search", "out", "--text", "a cat")
     assert result.exit_code == 2
-    assert result.stderr.startswith("search: 'out' is no output of a BatchInference")
+    assert result.stderr.startswith("search: 'out' is not the output of a BatchInference")

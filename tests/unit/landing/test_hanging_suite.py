@@ -75,10 +75,9 @@ def test_hanging_test_fails_at_its_own_deadline(tmp_path: Path) -> None:
     assert "time.sleep(600)" in printed
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
-def test_suite_that_hangs_in_a_fixture_shows_where(tmp_path: Path, workers: str) -> None:
+def test_suite_that_hangs_in_a_fixture_shows_where(tmp_path: Path) -> None:
     """It was interrupted, so nobody knows which tests would fail, and none runs again."""
-    found, printed = run(tmp_path, workers, setup=INTERRUPT)
+    found, printed = run(tmp_path, "-n1", setup=INTERRUPT)
     assert found.result.outcome == "failed"
     assert printed.count("test session starts") == 1
     assert "interrupted: test_suite.py::test_hangs" in printed

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 TESTS = Path(__file__).parents[2]
@@ -12,16 +15,19 @@ pytest_plugins = ["pytester"]
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a test folder with our plugins that ignores the settings of this run."""
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Pytester]:
+    """Yield a test folder with our plugins that ignores the settings of this run."""
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     monkeypatch.setenv("PYTEST_OUTCOMES", str(pytester.path / "outcomes"))
     monkeypatch.setenv("PYTHONPATH", str(TESTS))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # plugins take seconds to import
     monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
-    monkeypatch.delenv("TEST_TIER", raising=False)
+    monkeypatch.setenv("TEST_TIER", "landing")
     pytester.makeconftest((TESTS / "conftest.py").read_text())
-    return pytester
+    profile = hypothesis.settings.default
+    yield pytester
+    hypothesis.settings.register_profile("tier", profile)
+    hypothesis.settings.load_profile("tier")
 
 
 SKIPS = {
@@ -31,18 +37,21 @@ SKIPS = {
 }
 
 
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
-def test_fail_on_skip_sees_skips_at_each_level(suite: pytest.Pytester, workers: str) -> None:
+@pytest.mark.parametrize("level", SKIPS)
+def test_fail_on_skip_sees_skips_at_each_level(suite: pytest.Pytester, level: str) -> None:
+    suite.makepyfile(test_skips=SKIPS[level], test_passes="def test_it(): pass")
+    assert suite.runpytest_inprocess().ret == pytest.ExitCode.OK
+    result = suite.runpytest_inprocess("--fail-on-skip")
+    assert result.ret in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+    result.stdout.fnmatch_lines("*skipped, which --fail-on-skip forbids*")
+
+
+def test_fail_on_skip_sees_skips_in_workers(suite: pytest.Pytester) -> None:
     suite.makepyfile(**{f"test_{level}": code for level, code in SKIPS.items()})
-    result = suite.runpytest_subprocess(workers, "--fail-on-skip")
+    result = suite.runpytest_subprocess("-n1", "--fail-on-skip", "--continue-on-collection-errors")
     assert result.ret != pytest.ExitCode.OK
-    assert result.stdout.str().count("skipped, which --fail-on-skip forbids") >= len(SKIPS)
-
-
-def test_module_that_is_skipped_fails_the_run(suite: pytest.Pytester) -> None:
-    suite.makepyfile(test_skips=SKIPS["module"], test_passes="def test_it(): pass")
-    assert suite.runpytest_subprocess().ret == pytest.ExitCode.OK
-    assert suite.runpytest_subprocess("--fail-on-skip").ret != pytest.ExitCode.OK
+    result.stdout.fnmatch_lines_random([f"*test_{level}.py*" for level in SKIPS])
+    assert "skipped" not in result.parseoutcomes()
 
 
 def test_outcomes_name_failed_tests_without_their_group(suite: pytest.Pytester) -> None:
@@ -55,27 +64,24 @@ def test_outcomes_name_failed_tests_without_their_group(suite: pytest.Pytester) 
         def test_passes(): pass
         """
     )
-    suite.runpytest_subprocess("-n1", "--dist=loadgroup", "--timing")
+    result = suite.runpytest_subprocess("-n1", "--dist=loadgroup", "--timing")
     (file,) = (suite.path / "outcomes").iterdir()
     expected = {"passed": 1, "failed": ["test_some.py::test_fails[a@b]"], "complete": True}
     assert json.loads(file.read_text()) == expected
+    result.stdout.fnmatch_lines(["*seconds by folder*", "* s  .", "* s  test_some.py::test_*"])
 
 
 def test_outcomes_of_a_run_that_broke_off_are_incomplete(suite: pytest.Pytester) -> None:
     suite.makepyfile("def test_it(): raise KeyboardInterrupt")
-    suite.runpytest_subprocess()
+    with pytest.raises(KeyboardInterrupt):
+        suite.runpytest_inprocess()
     (file,) = (suite.path / "outcomes").iterdir()
     assert not json.loads(file.read_text())["complete"]
 
 
-def test_timing_lists_folders_and_the_slowest_tests(suite: pytest.Pytester) -> None:
-    suite.makepyfile(test_some="def test_it(): pass")
-    result = suite.runpytest_subprocess("--timing")
-    result.stdout.fnmatch_lines(["*seconds by folder*", "* s  .", "* s  test_some.py::test_it"])
-
-
 TIERS = """
 import pytest
+from hypothesis import given, settings, strategies
 from support.tiers import examples
 COUNT = examples(400)
 @pytest.mark.long("crash-points")
@@ -83,28 +89,28 @@ def test_long(): pass
 @pytest.mark.long("clouds")
 def test_of_another_group(): pass
 @pytest.mark.scaled("crash-points")
-def test_scaled(): print("EXAMPLES", COUNT)
+def test_scaled(): print("EXAMPLES", COUNT, settings().max_examples)
+@given(strategies.integers())
+def test_property(number): pass
 def test_plain(): pass
 """
 
 
-def test_long_tests_run_in_their_group_only(suite: pytest.Pytester) -> None:
-    suite.makepyfile(test_tiers=TIERS)
-    landing = suite.runpytest_subprocess("-v", "-s")
-    landing.assert_outcomes(passed=2, deselected=2)
-    landing.stdout.fnmatch_lines("*EXAMPLES 100*")
-    group = suite.runpytest_subprocess("-v", "-s", "--long", "crash-points")
-    group.assert_outcomes(passed=2, deselected=2)
-    group.stdout.fnmatch_lines("*EXAMPLES 400*")
-
-
-def test_properties_use_all_examples_in_the_long_tier(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        """
-        from hypothesis import given, strategies
-        @given(strategies.integers())
-        def test_property(number): pass
-        def test_plain(): pass
-        """
-    )
-    suite.runpytest_subprocess("--long", "properties").assert_outcomes(passed=1, deselected=1)
+@pytest.mark.parametrize(
+    ("group", "selected", "examples"),
+    [
+        ([], ["scaled", "property", "plain"], "100 25"),
+        (["--long", "crash-points"], ["long", "scaled"], "400 100"),
+        (["--long", "properties"], ["property"], ""),
+    ],
+)
+def test_tier_selects_tests_and_their_number_of_examples(
+    suite: pytest.Pytester, group: list[str], selected: list[str], examples: str
+) -> None:
+    file = suite.makepyfile(test_tiers=TIERS)
+    result = suite.runpytest_inprocess("-v", "-s", *group)
+    result.assert_outcomes(passed=len(selected), deselected=5 - len(selected))
+    result.stdout.fnmatch_lines([f"{file.name}::test_{name} *" for name in selected])
+    if examples:
+        result.stdout.fnmatch_lines(f"*EXAMPLES {examples}*")
+    assert os.environ["TEST_TIER"] == ("long" if group else "landing")

@@ -1,9 +1,16 @@
-"""A step runs when the steps before it have passed."""
+"""A step runs when the steps before it have passed. A landing fails for each of its reasons."""
 
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+import landing.__main__ as program
+from landing.long_tier import Group
 from landing.run import Landing
 from landing.steps import Result, Step
 from landing.verdict import failures
@@ -54,3 +61,50 @@ def test_steps_without_a_common_predecessor_overlap() -> None:
 
     results = Landing(PLAN, 100, 1.0, execute).run()
     assert failures(results, [], 1, 2) == []
+
+
+FLAKY = """
+import json, os, pathlib
+folder = pathlib.Path(os.environ["PYTEST_OUTCOMES"])
+passed = pathlib.Path("again").exists()
+pathlib.Path("again").touch()
+found = {"passed": 1, "failed": [] if passed else ["a", "b"], "complete": True}
+(folder / "1.json").write_text(json.dumps(found))
+raise SystemExit(not passed)
+"""
+"""A suite of which two tests fail in the first run only."""
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "reason"),
+    [
+        ("passes", {}, None),
+        ("overdue", {"landing_days": lambda: [f"2026-03-{day:02}" for day in range(1, 13)]},
+         "FAILED long:group: has not passed for 12 landings (at most 10)"),
+        ("late", {"TOTAL_BUDGET": 0.0}, "FAILED total: took"),
+        ("flaky", {"MAX_FLAKY": 1}, "FAILED flaky: 2 tests passed only on retry (at most 1)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)  # fmt: skip
+def test_landing_fails_for_each_of_its_reasons(
+    name: str,
+    settings: dict[str, Any],
+    reason: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = Step("test", (sys.executable, "-c", FLAKY), 60, is_suite=True)
+    monkeypatch.setattr("landing.run._tests_again", lambda _: suite.command)
+    monkeypatch.setattr("landing.verdict.MAX_FLAKY", settings.pop("MAX_FLAKY", 2))
+    defaults = {"measured_seconds": lambda: 1.0, "landing_days": list, "plan": lambda _: [suite],
+                "guarded_hash": lambda _: "same", "choose": lambda *_: []}  # fmt: skip
+    for attribute, value in (defaults | settings).items():
+        monkeypatch.setattr(program, attribute, value)
+    groups = [Group("group", (), 1, (), added="2026-02-28")]
+    assert program.run_landing(groups) == (reason is not None)
+    printed = capsys.readouterr().out
+    assert printed.count("FAILED ") == (reason is not None)
+    assert (reason or "") in printed
+    assert "FLAKY  a failed and passed when it was run again" in printed

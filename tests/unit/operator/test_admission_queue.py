@@ -133,10 +133,13 @@ def test_skipped_job_keeps_its_position(queue: Queue) -> None:
 def test_full_namespace_does_not_block_another() -> None:
     queue = Queue(2, per_namespace=1)
     queue.run("a")
-    queue.wait("b")
+    queue.wait("b", "d")
     queue.wait("c", namespace="other")
     assert not queue.starts("b")
     assert queue.starts("c", namespace="other")
+    admission = queue.admission_queue.decide(("team", "d"))
+    assert admission is not None
+    assert admission.message == "1 job is ahead: in namespace team only 1 may run at a time"
 
 
 def test_priority_has_no_effect_on_other_namespaces() -> None:

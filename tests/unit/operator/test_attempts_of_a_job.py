@@ -19,9 +19,10 @@ from batchinference_operator.status.attempts import (
     add_attempt,
     end_attempt,
     failed_attempts,
+    remove_attempt,
 )
 from batchinference_operator.status.timestamps import to_rfc3339
-from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, owner
+from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, UID, owner
 from support.operator.reconcile_loop import ReconcileLoop
 
 END = "2026-03-01T12:00:00Z"
@@ -290,3 +291,9 @@ def test_status_keeps_the_last_attempts_and_counts_all() -> None:
     assert [attempt["number"] for attempt in kept] == list(range(6, MAX_ATTEMPTS + 6))
     assert failed_attempts(status) == MAX_ATTEMPTS + 5
     assert len(kept[-1]["message"]) == 1024
+
+
+def test_attempt_that_has_created_nothing_gives_its_number_back() -> None:
+    first = end_attempt(add_attempt({}, Names("job", UID, 1)), "Failed", END, Cause.NODE_LOST)
+    assert remove_attempt(add_attempt(first, Names("job", UID, 2))) == first
+    assert remove_attempt(add_attempt({}, Names("job", UID, 1))) == {}

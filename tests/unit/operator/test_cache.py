@@ -8,8 +8,7 @@ import pytest
 
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
-from batchinference_operator.controller.cache import UNSYNCED_SECONDS, Cache
-from batchinference_operator.controller.pod_cache import STALE_SECONDS
+from batchinference_operator.controller.cache import Cache
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.pods import PodProblem
 from batchinference_operator.status.ray_job import RayJobView
@@ -23,7 +22,6 @@ from support.operator.objects import (
     ray_job_body,
     waiting,
 )
-from support.operator.virtual_time import ManualClock
 
 KEY = (NAMESPACE, "job")
 LATER = "2026-03-01T13:00:00Z"
@@ -32,13 +30,8 @@ KILLED = {"containerStatuses": [{"name": "ray", "state": {"terminated": {"reason
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def empty_cache(clock: ManualClock) -> Cache:
-    return Cache(lambda: clock.seconds)
+def empty_cache() -> Cache:
+    return Cache()
 
 
 @pytest.fixture
@@ -203,79 +196,54 @@ def test_own_write_wins_over_older_watch_events_but_not_over_deletion(cache: Cac
     assert cache.observe(KEY) is None
 
 
-def test_created_ray_job_is_stale_soon_until_the_watch_reports_it(
-    empty_cache: Cache, clock: ManualClock
-) -> None:
-    cache = empty_cache
-    cache.set_job(job_body(status={"rayJobName": "job-1", "conditions": []}))
-    cache.add_ray_job(ray_job_body())
-    assert not cache.is_stale(NAMESPACE, "job-1"), "it is the answer of the API server"
-    clock.seconds += UNSYNCED_SECONDS + 1
-    assert cache.is_stale(NAMESPACE, "job-1")
-    assert not observe(cache).ray_job_synced
-    assert cache.set_ray_job(ray_job_body()) is None
-    assert not cache.is_stale(NAMESPACE, "job-1")
-    assert observe(cache).ray_job_synced
-
-
 def test_removed_ray_job_is_deleting_until_it_is_recreated(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body(**RUNNING))
     former = observe(cache).ray_jobs["job-1"]
-    cache.mark_deleting(KEY, former)
-    assert observe(cache).ray_jobs["job-1"].deleting
-    assert cache.is_stale(NAMESPACE, "job-1")
+    cache.mark_deleting(KEY, former, LATER)
+    assert observe(cache).ray_jobs["job-1"].deleted_at == LATER
     cache.set_ray_job(recreated(ray_job_body()))
-    cache.mark_deleting(KEY, former)
+    cache.mark_deleting(KEY, former, LATER)
     assert not observe(cache).ray_jobs["job-1"].deleting
 
 
+def versioned(version: str, **status: str) -> dict[str, Any]:
+    return with_version(ray_job_body(**status), version)
+
+
+def with_version(body: dict[str, Any], version: str) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
+
+
 def test_watch_event_before_the_create_answer_wins(cache: Cache) -> None:
-    cache.set_ray_job(ray_job_body(**RUNNING))
-    cache.add_ray_job(ray_job_body())
+    cache.set_ray_job(versioned("9", **RUNNING))
+    cache.add_ray_job(versioned("8"))
     assert observe(cache).ray_jobs["job-1"].job_status == "RUNNING"
 
 
-def test_ray_job_without_events_is_stale_after_a_while(cache: Cache, clock: ManualClock) -> None:
-    cache.set_ray_job(ray_job_body())
-    clock.seconds = STALE_SECONDS
-    assert not cache.is_stale(NAMESPACE, "job-1")
-    clock.seconds = STALE_SECONDS + 1
-    assert cache.is_stale(NAMESPACE, "job-1")
-    assert not cache.is_stale(NAMESPACE, "another-1"), "it is unknown"
-    cache.set_ray_job(ray_job_body())
-    assert not cache.is_stale(NAMESPACE, "job-1")
-    cache.delete_ray_job(ray_job_body())
-    clock.seconds += STALE_SECONDS + 1
-    assert not cache.is_stale(NAMESPACE, "job-1"), "it is deleted"
-
-
-@pytest.fixture
-def stale_ray_job(cache: Cache, clock: ManualClock) -> RayJobView:
-    """Return a RayJob without an event for more than STALE_SECONDS, so it needs a live read."""
-    cache.set_ray_job(ray_job_body(**RUNNING))
-    clock.seconds = STALE_SECONDS + 1
-    return observe(cache).ray_jobs["job-1"]
-
-
-@pytest.mark.parametrize("result", [ray_job_body(**SUCCEEDED), None], ids=["found", "not-found"])
-def test_live_read_replaces_or_drops_a_stale_ray_job(
-    cache: Cache, stale_ray_job: RayJobView, result: Any
+@pytest.mark.parametrize("namespace", [NAMESPACE, ""], ids=["namespace", "cluster-wide"])
+def test_created_ray_job_is_known_unless_the_watch_has_reported_its_deletion(
+    cache: Cache, namespace: str
 ) -> None:
-    found = cache.refresh(KEY, stale_ray_job, result)
-    assert found == (RayJobView.of(result) if result else None)
-    assert observe(cache).ray_jobs == ({"job-1": found} if result else {})
-    assert not cache.is_stale(NAMESPACE, "job-1")
+    cache.set_ray_job_version(namespace, "9")
+    cache.add_ray_job(versioned("10"))
+    assert set(observe(cache).ray_jobs) == {"job-1"}
+    cache.delete_ray_job(versioned("10"))
+    cache.set_ray_job(with_version(ray_job_body("job-2"), "11"))
+    cache.add_ray_job(versioned("10"))
+    assert set(observe(cache).ray_jobs) == {"job-2"}
 
 
-@pytest.mark.parametrize("result", [None, ray_job_body(**RUNNING)], ids=["not-found", "found"])
-def test_event_during_a_live_read_wins_over_its_result(
-    cache: Cache, stale_ray_job: RayJobView, result: Any
-) -> None:
-    cache.set_ray_job(ray_job_body(**SUCCEEDED))
-    found = cache.refresh(KEY, stale_ray_job, result)
-    assert found is not None
-    assert found.succeeded
-    assert observe(cache).ray_jobs == {"job-1": found}
+def test_known_objects_are_listed_by_namespace(cache: Cache) -> None:
+    cache.set_ray_job(ray_job_body())
+    cache.pods.set_pod(pod_body("job-1-head"))
+    for namespace, found in (("", 1), (NAMESPACE, 1), ("other", 0)):
+        assert len(cache.known_ray_jobs(namespace)) == found
+        assert len(cache.pods.known(namespace)) == found
+    for body in cache.known_ray_jobs(""):
+        cache.delete_ray_job(body)
+    for body in cache.pods.known(""):
+        cache.pods.delete_pod(body)
+    assert (observe(cache).ray_jobs, observe(cache).pods) == ({}, ())
 
 
 def test_forget_drops_a_job_but_not_a_recreated_one(cache: Cache) -> None:
@@ -302,6 +270,7 @@ def test_cache_is_empty_after_all_objects_are_deleted(empty_cache: Cache, job_fi
         ]
         for drop, body in deletions if job_first else reversed(deletions):
             drop(body)
+    del cache._ray_job_versions  # one of each namespace
     kept = [value for value in vars(cache).values() if hasattr(value, "__len__")]
     assert not any(kept)
 
@@ -333,14 +302,10 @@ def running(empty_cache: Cache) -> Cache:
     return empty_cache
 
 
-@pytest.mark.parametrize("status", [KILLED, {}], ids=["seen-before", "in-delete-event-only"])
-def test_disruption_is_kept_after_its_pod_is_deleted(
-    running: Cache, status: dict[str, Any]
-) -> None:
+def test_disruption_is_kept_after_its_pod_is_deleted(running: Cache) -> None:
     disruption = (Cause.OUT_OF_MEMORY, False)
-    running.pods.set_pod(pod_body("job-1-worker", **status))
-    assert disruptions(running) == ([disruption] if status else [])
-    running.pods.delete_pod(pod_body("job-1-worker", **KILLED))
+    running.pods.set_pod(pod_body("job-1-worker", **KILLED))
+    running.pods.delete_pod(pod_body("job-1-worker"))
     assert observe(running).pods == ()
     assert disruptions(running) == [disruption]
 
@@ -375,38 +340,3 @@ def test_loss_of_a_deleted_job_is_not_inherited(running: Cache) -> None:
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
     running.pods.set_pod(former)
     assert disruptions(running) == []
-
-
-@pytest.mark.parametrize("ends", [True, False], ids=["ended", "deleted"])
-def test_pod_with_missed_end_is_forgotten_after_its_ray_job(
-    running: Cache, clock: ManualClock, ends: bool
-) -> None:
-    running.pods.set_pod(pod_body())
-    clock.seconds = STALE_SECONDS + 1
-    assert len(observe(running).pods) == 1, "its RayJob still runs"
-    if ends:
-        running.set_ray_job(ray_job_body(**SUCCEEDED))
-    else:
-        running.delete_ray_job(ray_job_body())
-    assert observe(running).pods == ()
-
-
-def test_pod_without_events_is_stale_after_a_while(running: Cache, clock: ManualClock) -> None:
-    running.pods.set_pod(pod_body("job-1-worker"))
-    clock.seconds = STALE_SECONDS
-    running.pods.set_pod(pod_body("job-1-head"))
-    assert running.pods.stale_pods(KEY) == {}
-    clock.seconds += 1
-    assert set(running.pods.stale_pods(KEY)) == {"job-1-head", "job-1-worker"}
-
-
-def test_live_read_keeps_only_pods_that_exist(running: Cache, clock: ManualClock) -> None:
-    for name in ("existing", "gone", "seen-again"):
-        running.pods.set_pod(pod_body(name))
-    clock.seconds = STALE_SECONDS + 1
-    doubtful = running.pods.stale_pods(KEY)
-    running.pods.set_pod(pod_body("seen-again"))
-    kept = running.pods.refresh(KEY, doubtful, {"existing"})
-    assert [pod.name for pod in kept] == ["existing", "seen-again"]
-    assert observe(running).pods == kept
-    assert running.pods.stale_pods(KEY) == {}, "no lookup is repeated for a while"

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.controller.pod_cache import STALE_SECONDS
-from batchinference_operator.kube.api import Conflict, Forbidden, Refused, Unreachable
+from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
@@ -56,20 +55,6 @@ def at_creation_of(harness: Harness, name: str, action: Callable[[], None]) -> N
     harness.api = KubeApi(harness.cluster)
 
 
-class NamespaceOfA(FakeKubeApi):
-    """A gateway as if job-a were in another namespace. Reads of its RayJob raise a set `fault`."""
-
-    fault: Exception | None = None
-
-    async def get_ray_job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        if name == "job-a-1" and self.fault is not None:
-            raise self.fault
-        return await super().get_ray_job(namespace, name)
-
-
-NO_ROLE = Forbidden("403: rayjobs.ray.io is forbidden")
-
-
 def count_live_ray_jobs(harness: Harness) -> list[int]:
     """Return a list that gets the number of live RayJobs at each change of the cluster."""
     counts: list[int] = []
@@ -102,8 +87,7 @@ async def run_job(harness: Harness, name: str) -> None:
     await harness.ray_job(name).run()
 
 
-@pytest.mark.parametrize("lag", LAGS, ids=str)
-@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize(("lag", "limit"), list(zip(LAGS, [1, 2, 1, 2], strict=True)), ids=str)
 @in_virtual_time
 async def test_concurrency_limit_holds_to_the_end(
     harness: Harness, limit: int, lag: dict[str, float]
@@ -157,19 +141,6 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
         assert live(harness) == ["job-b-1"]
         harness.cluster.patch("BatchInference", "job-a", {"spec": {"suspend": False}})
         await until(lambda: harness.reason("job-a") == "WaitingForTurn")
-
-
-@in_virtual_time
-async def test_ray_job_deleted_without_an_event_frees_its_slot(harness: Harness) -> None:
-    async with harness.operator(config=at_most(1)):
-        await start_a_and_queue_b(harness, deadlines={"pending": "1m"})
-        harness.cluster.patch("RayJob", "job-a-1", {"metadata": {"finalizers": ["kuberay"]}})
-        harness.cluster.finalizers_hold = True
-        await until(lambda: harness.phase("job-a") == "Failed")
-        await asyncio.sleep(1)
-        harness.cluster.finalizers_hold = False
-        harness.cluster.delete("RayJob", "job-a-1", unseen=True)
-        await until(lambda: harness.phase("job-b") == "Starting", 2 * STALE_SECONDS)
 
 
 @pytest.mark.parametrize("at_creation", [False, True], ids=["before", "at-creation"])
@@ -226,50 +197,8 @@ async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness
         harness.cluster.delete("BatchInference", "job-a")
         await asyncio.sleep(1000)
         assert live(harness) == ["job-a-1"]
-        harness.cluster.delete("RayJob", "job-a-1", unseen=True)
+        harness.cluster.delete("RayJob", "job-a-1")
         await until(lambda: harness.phase("job-b") == "Starting", 1000)
-
-
-@pytest.mark.parametrize("deleting", [False, True], ids=["left", "being-deleted"])
-@in_virtual_time
-async def test_lost_namespace_frees_its_slots(harness: Harness, deleting: bool) -> None:
-    harness.api = api = NamespaceOfA(harness.cluster)
-    async with harness.operator(config=at_most(1)):
-        await start_a_and_queue_b(harness)
-        api.fault = NO_ROLE
-        harness.cluster.delete("BatchInference", "job-a")
-        if deleting:
-            marks = {"deletionTimestamp": "2026-03-01T12:30:00Z"}
-            harness.cluster.patch("RayJob", "job-a-1", {"metadata": marks})
-        await asyncio.sleep(STALE_SECONDS - 10)
-        assert harness.reason("job-b") == "WaitingForTurn", "the watch may still tell of it"
-        for fault in (Unreachable("500: no leader"), Refused("401: the token has expired")):
-            api.fault = fault
-            await asyncio.sleep(STALE_SECONDS)
-            assert harness.reason("job-b") == "WaitingForTurn"
-        api.fault = NO_ROLE
-        await until(lambda: harness.phase("job-b") == "Starting", 120)
-
-
-@in_virtual_time
-async def test_ray_job_that_is_observed_again_takes_its_slot_again(harness: Harness) -> None:
-    """The Role was deleted by mistake and then restored."""
-    harness.api = api = NamespaceOfA(harness.cluster)
-    async with harness.operator(config=at_most(1)) as controller:
-        await start_a_and_queue_b(harness)
-        api.fault = NO_ROLE
-        harness.cluster.delete("BatchInference", "job-a")
-        await until(lambda: harness.phase("job-b") == "Starting", 2 * STALE_SECONDS)
-        api.fault = None
-        controller.handle_event(
-            controller.cache.set_ray_job, harness.cluster.objects["RayJob", "job-a-1"]
-        )
-        harness.cluster.apply("job-c")
-        await run_job(harness, "job-b")
-        await asyncio.sleep(2 * STALE_SECONDS)
-        assert harness.reason("job-c") == "WaitingForTurn"
-        harness.cluster.delete("RayJob", "job-a-1", unseen=True)
-        await until(lambda: harness.phase("job-c") == "Starting", 2 * STALE_SECONDS)
 
 
 @in_virtual_time
@@ -283,7 +212,7 @@ async def test_waiting_job_deleted_without_an_event_blocks_no_other(harness: Har
 
 
 @pytest.mark.scaled("model-check")
-@pytest.mark.parametrize("seed", range(examples(24, 6)))
+@pytest.mark.parametrize("seed", range(examples(24, 3)))
 @in_virtual_time
 async def test_concurrency_limit_holds_despite_faults_and_restarts(seed: int) -> None:
     chance, harness, faults = random.Random(seed), Harness(), [40]

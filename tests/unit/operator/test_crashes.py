@@ -96,7 +96,7 @@ def test_each_pod_counts_once_whatever_its_name() -> None:
     cache = Cache()
     cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
     cache.set_ray_job(ray_job_body(**INITIALIZING))
-    for uid in ("a", "a", "b", "b"):
+    for uid in ("a", "a", "b", "b", "c"):
         cache.pods.set_pod(ended_pod(uid=uid))
     cache.pods.delete_pod(ended_pod(uid="c"))
     observed = cache.observe(("team", "job"))

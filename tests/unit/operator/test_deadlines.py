@@ -226,6 +226,7 @@ def test_job_is_requeued_at_its_next_deadline(deadlines: dict[str, str], seconds
     loop = limited(**deadlines)
     loop.plan()
     loop.set_kuberay_status(**INITIALIZING)
+    loop.pods = (PodView.of(pod_body()),)
     assert loop.reconcile().requeue_after == seconds
 
 

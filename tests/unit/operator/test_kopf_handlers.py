@@ -1,4 +1,4 @@
-"""The watches of the operator, and the handling of their events."""
+"""The handlers of kopf, and its settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import kopf
 import pytest
 
-from batchinference.rendering import NAME_LABEL
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.kopf_handlers import configure, register
@@ -19,15 +18,10 @@ from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
-from support.operator.objects import CONFIG, NAMESPACE, job_body, pod_body, ray_job_body, waiting
+from support.operator.objects import CONFIG, NAMESPACE, job_body
 from support.operator.virtual_time import in_virtual_time
 
 Handlers = dict[str, Any]
-BODIES = {
-    "jobs": job_body(),
-    "ray-jobs": ray_job_body(),
-    "pods": pod_body(**waiting("ImagePullBackOff")),
-}
 
 
 def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
@@ -40,9 +34,9 @@ def registered() -> tuple[Handlers, Controller, kopf.OperatorRegistry]:
     return handlers, controller, registry
 
 
-def test_kinds_are_watched_by_label() -> None:
+def test_jobs_and_schedules_are_watched() -> None:
     handlers, _, _ = registered()
-    ours, runs = {NAME_LABEL: kopf.PRESENT}, {SCHEDULE_LABEL: kopf.PRESENT}
+    runs = {SCHEDULE_LABEL: kopf.PRESENT}
     found = {name: (handler.selector, handler.labels) for name, handler in handlers.items()}
     assert {
         name: (selector.group, selector.version, selector.any_name, labels)
@@ -51,8 +45,6 @@ def test_kinds_are_watched_by_label() -> None:
         "jobs": ("batchinference.dev", "v1alpha1", "batchinferences", None),
         "runs": ("batchinference.dev", "v1alpha1", "batchinferences", runs),
         "schedules": ("batchinference.dev", "v1alpha1", "batchinferenceschedules", None),
-        "ray-jobs": ("ray.io", "v1", "rayjobs", ours),
-        "pods": ("", "v1", "pods", ours),
     }
 
 
@@ -71,31 +63,13 @@ async def handle(handler: Any, kind: str | None, body: Object) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED", "DELETED"])
-@pytest.mark.parametrize("watch", ["jobs", "ray-jobs", "pods"])
 @in_virtual_time
-async def test_every_event_queues_the_key_of_its_job(watch: str, kind: str | None) -> None:
+async def test_every_event_updates_the_cache_and_queues_the_job(kind: str | None) -> None:
     handlers, controller, _ = registered()
-    await handle(handlers[watch], kind, BODIES[watch])
+    await handle(handlers["jobs"], kind, job_body())
+    assert (controller.cache.observe((NAMESPACE, "job")) is None) == (kind == "DELETED")
     assert len(controller.queue) == 1
     assert await controller.queue.get() == (NAMESPACE, "job")
-
-
-@in_virtual_time
-async def test_events_update_the_cache() -> None:
-    handlers, controller, _ = registered()
-
-    def observed() -> tuple[set[str], int] | None:
-        found = controller.cache.observe((NAMESPACE, "job"))
-        return None if found is None else (set(found.ray_jobs), len(found.pods))
-
-    for watch, body in BODIES.items():
-        await handle(handlers[watch], None, body)
-    assert observed() == ({"job-1"}, 1)
-    for watch in ("pods", "ray-jobs"):
-        await handle(handlers[watch], "DELETED", BODIES[watch])
-    assert observed() == (set(), 0)
-    await handle(handlers["jobs"], "DELETED", BODIES["jobs"])
-    assert observed() is None
 
 
 @pytest.mark.parametrize("clusterwide", [True, False])
@@ -115,18 +89,3 @@ def test_kopf_only_watches_and_lists_in_pages() -> None:
     assert settings.peering.standalone is True, "another kopf operator must not pause it"
     assert settings.queueing.worker_limit is None, "the queue limits the work"
     assert settings.watching.chunk_size == PAGE, "kopf would list everything at once"
-
-
-@pytest.mark.parametrize(
-    ("group", "version", "plural", "expected"),
-    [
-        ("ray.io", "v1", "rayjobs", [NAME_LABEL]),
-        ("", "v1", "pods", [NAME_LABEL]),
-        ("batchinference.dev", "v1alpha1", "batchinferences", []),
-    ],
-)
-def test_watches_select_by_label_in_the_api_server(
-    group: str, version: str, plural: str, expected: list[str]
-) -> None:
-    resource = kopf.Resource(group, version, plural, namespaced=True)
-    assert configured().watching.label_selectors.collect(resource) == expected

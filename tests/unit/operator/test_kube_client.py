@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,7 +11,8 @@ from aiohttp import web
 
 from batchinference.rendering import Backstop
 from batchinference_operator.kube.api import PAGE, Conflict, Refused
-from batchinference_operator.kube.client import MAX_RUNS, KubeClient
+from batchinference_operator.kube.client import MAX_EVENTS, MAX_LISTS, MAX_RUNS, KubeClient
+from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.scripted_http import Answer, Server, answering
@@ -203,7 +205,7 @@ CLUSTER = ("RayCluster", "job-1-xyz")
 async def test_last_warning_says_why_an_object_does_not_start(
     connect: Connect, involved: tuple[str, str], events: list[Any], message: str
 ) -> None:
-    api, server = await connect(answering(200, {"items": events}))
+    api, server = await connect(answering(200, {"items": events, "metadata": {}}))
     assert await api.last_warning(NAMESPACE, *involved) == message
     (sent,) = server.requests
     kind, name = involved
@@ -239,25 +241,45 @@ async def test_missing_kueue_gives_no_reason(connect: Connect) -> None:
     assert await api.queued_reason(NAMESPACE, RAY_JOB) == ""
 
 
+async def test_large_events_are_read_in_small_pages_and_truncated(connect: Connect) -> None:
+    page = {"items": [event("Failed", "x" * 100_000)] * PAGE, "metadata": {"continue": "more"}}
+    api, server = await connect(answering(200, page))
+    assert await api.last_warning(NAMESPACE, *POD) == "x" * (MAX_MESSAGE - 3) + "..."
+    assert len(server.requests) == MAX_EVENTS // PAGE
+    assert {request.query["limit"] for request in server.requests} == {str(PAGE)}
+
+
+async def test_few_pages_are_read_at_the_same_time(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = await connect(NOT_FOUND)
+    answer = asyncio.get_running_loop().create_future()
+    asked = []
+
+    def request(*call: str) -> asyncio.Future[tuple[int, object]]:
+        asked.append(call)
+        return answer
+
+    monkeypatch.setattr(api, "_request", request)
+    reads = [asyncio.ensure_future(api.last_warning(NAMESPACE, *POD)) for _ in range(10)]
+    for _ in reads:
+        await asyncio.sleep(0)
+    assert len(asked) == MAX_LISTS
+    answer.set_result((200, {"items": [], "metadata": {}}))
+    await asyncio.gather(*reads)
+    assert len(asked) == 10
+
+
 async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Connect) -> None:
     page = [body("BatchInference")] * PAGE
     client, server = await connect(
         answering(200, {"items": page, "metadata": {"continue": "more"}})
     )
-    assert len(await client.list_runs(NAMESPACE, "nightly")) == MAX_RUNS
+    assert len([run async for run in client.list_runs(NAMESPACE, "nightly")]) == MAX_RUNS
     assert len(server.requests) == MAX_RUNS // PAGE
     assert {request.path for request in server.requests} == {JOBS}
     labels = {request.query["labelSelector"] for request in server.requests}
     assert labels == {"batchinference.dev/schedule=nightly"}
-
-
-async def test_pods_of_a_job_are_listed_by_label(connect: Connect) -> None:
-    answer = {"items": [{"metadata": {"name": "job-1-head"}}], "metadata": {}}
-    api, server = await connect(answering(200, answer))
-    assert await api.list_pod_names(NAMESPACE, "job") == {"job-1-head"}
-    (sent,) = server.requests
-    assert sent.path == f"/api/v1/namespaces/{NAMESPACE}/pods"
-    assert sent.query["labelSelector"] == "batchinference.dev/name=job"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +304,7 @@ async def test_lists_are_read_in_pages(connect: Connect, namespace: str, scope: 
 
 @each_call
 async def test_every_request_has_the_operators_token(connect: Connect, call: Call) -> None:
-    api, server = await connect(answering(200, {"items": []}))
+    api, server = await connect(answering(200, {"items": [], "metadata": {}}))
     await call(api)
     (sent,) = server.requests
     assert sent.headers["Authorization"] == "bearer the-operators-own"

@@ -10,7 +10,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.queue_entry import entry_of
-from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
+from batchinference_operator.reconcile.requeue import QUEUED_AFTER_SECONDS, QUEUED_SECONDS
 from batchinference_operator.status.pods import PodView
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
@@ -51,9 +51,8 @@ def test_suspended_ray_job_is_queued_with_the_reason_of_kueue() -> None:
     loop = queued()
     assert (loop.phase, loop.reason) == ("Pending", "Queued")
     assert loop.message == "RayJob job-1 waits to be admitted by Kueue from queue gpu"
-    assert loop.reconcile().requeue_after == POLL_SECONDS, "the watch has not reported it yet"
-    loop.ray_job_synced = True
-    assert loop.reconcile().requeue_after == QUEUED_SECONDS
+    assert loop.reconcile().requeue_after == POLL_SECONDS, "Kueue has no reason yet"
+    assert loop.reconcile(QUEUED_AFTER_SECONDS).requeue_after == QUEUED_SECONDS
     reason = "couldn't assign flavors to pod set head: insufficient quota"
     loop.messages = {"job-1": reason}
     loop.reconcile()

@@ -22,13 +22,13 @@ from hypothesis.stateful import (
 )
 
 from batchinference.rendering.objects import DIGEST_VARIABLES, digest_of
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.controller.controller import BACKLOG
 from batchinference_operator.reconcile.admission_queue import Concurrency
-from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
@@ -48,6 +48,13 @@ CALM_ROUNDS = 600
 CAUSES = ["NodeLost", "OutOfMemory", "BadInput", "Application", "Incomplete"]
 SECONDS = [1, 10, 60, 400, 2000]
 ENDS = ("Complete", "Failed")
+PATCHES: list[list[Object] | None] = [
+    [{"groups": ["*"], "pod": {"spec": {"schedulerName": "volcano"}}}],
+    [{"groups": ["head"], "pod": {"metadata": {"labels": {"team": "a"}}}}],
+    [{"groups": ["unknown"], "pod": {"spec": {"schedulerName": "volcano"}}}],
+    None,
+]
+"""Patches of pods: of all groups, of one, of a group that does not exist, and none."""
 SPECS = st.fixed_dictionaries(
     {},
     optional={
@@ -70,7 +77,7 @@ SPECS = st.fixed_dictionaries(
         "cluster": st.sampled_from(
             [
                 {"queue": "gpu"},
-                {"patches": [{"groups": ["*"], "pod": {"spec": {"schedulerName": "volcano"}}}]},
+                {"patches": PATCHES[0]},
             ]
         ),
         "ttl": st.sampled_from([{"cluster": "10m"}, {"rayJob": "20m"}, {"afterFinished": "20m"}]),
@@ -180,6 +187,15 @@ class JobModel(RuleBasedStateMachine):
             self.blame(owner_uid(body, "BatchInference"), "RayJobDeleted")
             self.cluster.delete("RayJob", body["metadata"]["name"])
 
+    @precondition(lambda self: self.job is not None)
+    @rule(patches=st.sampled_from(PATCHES))
+    def change_patches(self, patches: list[Object] | None) -> None:
+        """The next attempt uses them. They may be invalid, or valid and rejected."""
+        assert self.job is not None
+        if patches is not None:
+            self.blame(self.job["metadata"]["uid"], "InvalidSpec")
+        self.change_spec(cluster={"patches": patches})
+
     @rule(rejected=st.booleans())
     def reject_patched_pods(self, rejected: bool) -> None:
         self.cluster.validate = rejection if rejected else lambda _: ""
@@ -275,14 +291,24 @@ class JobModel(RuleBasedStateMachine):
         else:
             self.operator.step(how)
 
-    @rule(calls=st.integers(1, 8), of_next=st.integers(0, 8))
-    def change_leader(self, calls: int, of_next: int) -> None:
-        """Replace the operator while a call of it is under way."""
+    @rule(calls=st.integers(1, 8), of_next=st.integers(0, 8), late=st.integers(1, 3))
+    def change_leader(self, calls: int, of_next: int, late: int) -> None:
+        """Replace the operator while a call of it is under way. It finishes some calls late."""
         self.operator.watches.deliver_all()
         self.operator.queue.add((NAMESPACE, "job"))
         self.step_operator(calls)
         self.operator_has_no_defects()
-        self.operator.replace(of_next)
+        assert self.operator.replace(of_next, late) == []
+
+    @rule(calls=st.integers(1, 8), of_next=st.integers(1, 8))
+    def restart_with_late_list_of_ray_jobs(self, calls: int, of_next: int) -> None:
+        """Kill the operator. The next one knows the jobs before it knows their RayJobs."""
+        self.operator.watches.deliver_all()
+        self.operator.queue.add((NAMESPACE, "job"))
+        self.step_operator(calls)
+        self.operator.kill()
+        self.operator.watches.deliver("BatchInference")
+        self.step_operator(of_next)
 
     @rule(jobs=st.sampled_from([0, BACKLOG]))
     def set_backlog(self, jobs: int) -> None:
@@ -519,9 +545,9 @@ class PreemptionModel(JobModel):
 @pytest.mark.parametrize(
     ("machine", "runs"),
     [
-        (JobModel, examples(2000, 150)),
-        (LimitedJobModel, examples(666, 25)),
-        (PreemptionModel, examples(1333, 50)),
+        (JobModel, examples(2000, 70)),
+        (LimitedJobModel, examples(666, 15)),
+        (PreemptionModel, examples(1333, 25)),
     ],
     ids=["unlimited", "one-at-a-time", "preemption"],
 )

@@ -296,13 +296,11 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
     assert (phase(actions), reason(actions)) == ("Starting", "Starting")
     assert actions.status is not None
     assert actions.status["rayJobName"] == "job-1"
-    assert actions.requeue_after == IDLE_SECONDS
-    without_pods = replace(seen, ray_job_synced=True)
-    assert act(without_pods).requeue_after == NO_PODS_SECONDS
-    with_pod = replace(without_pods, pods=(PodView.of(pod_body()),))
+    assert actions.requeue_after == NO_PODS_SECONDS
+    with_pod = replace(seen, pods=(PodView.of(pod_body()),))
     assert act(with_pod).requeue_after == IDLE_SECONDS
     without_cluster = observe_started(view(**{**INITIALIZING, "rayClusterName": ""}))
-    assert act(replace(without_cluster, ray_job_synced=True)).requeue_after == WATCHED_SECONDS
+    assert act(without_cluster).requeue_after == WATCHED_SECONDS
 
 
 def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:

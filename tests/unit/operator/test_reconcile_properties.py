@@ -7,15 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import pytest
-from hypothesis import Phase as HypothesisPhase
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.limits import Limits
-from batchinference.spec.phases import Phase
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.driver_report import polls_driver
@@ -282,31 +279,3 @@ def test_reconcile_follows_all_rules(observed: Observed, now: datetime) -> None:
     actions = reconcile(observed, CONFIG, now)
     for rule in RULES:
         rule(observed, actions, now)
-
-
-@pytest.mark.long("properties")
-def test_strategies_generate_every_kind_of_verdict() -> None:
-    """Otherwise the rules would be tested with too few cases."""
-    found: set[str] = set()
-
-    @given(observed=observations(), now=MOMENTS)
-    @settings(
-        max_examples=1000,
-        phases=[HypothesisPhase.generate],
-        deadline=None,
-        database=None,
-        derandomize=True,
-    )
-    def collect(observed: Observed, now: datetime) -> None:
-        actions = reconcile(observed, CONFIG, now)
-        found.update(
-            ["released"] * bool(actions.release_clusters)
-            + ["removed"] * bool(actions.delete_ray_jobs)
-        )
-        found.add(str((actions.status or {}).get("phase")))
-        if actions.status:
-            found.update(condition["reason"] for condition in actions.status["conditions"])
-
-    collect()
-    expected = {"released", "removed", "None", *Phase, "NameTaken", "RayJobDeleted", "InvalidSpec"}
-    assert expected | {"ImagePull", "DeadlineExceeded"} <= found

@@ -13,7 +13,7 @@ from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.api import Refused, Unreachable
 from support.operator.harness import Harness
 from support.operator.objects import NAMESPACE
-from support.operator.virtual_time import in_virtual_time, until
+from support.operator.virtual_time import in_virtual_time
 
 KEY = (NAMESPACE, "job")
 
@@ -64,18 +64,3 @@ async def test_recreated_job_is_kept(harness: Harness) -> None:
         harness.cluster.apply()
         await asyncio.sleep(RESYNC_SECONDS + 1)
         assert controller.cache.observe(KEY) is not None
-
-
-@in_virtual_time
-async def test_resync_requeues_jobs_without_events(harness: Harness) -> None:
-    harness.cluster.apply(suspend=True)
-    async with resynced(harness) as controller:
-        registry = controller.telemetry.metrics.registry
-
-        def reconciles() -> float:
-            return registry.get_sample_value("batchinference_reconcile_seconds_count") or 0.0
-
-        await until(lambda: harness.phase() == "Suspended")
-        before = reconciles()
-        await asyncio.sleep(2 * RESYNC_SECONDS + 1)
-        assert reconciles() == before + 2

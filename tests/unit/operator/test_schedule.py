@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -264,6 +266,25 @@ def test_runs_of_another_owner_do_not_count() -> None:
     body = schedules.cluster.objects["BatchInference", FIRST]
     schedules.cluster.put({**body, "metadata": {**body["metadata"], "ownerReferences": []}})
     assert schedules.reconcile()["active"] == []
+
+
+def test_one_run_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Body(dict[str, Any]):
+        pass
+
+    schedules, listed, alive = started(), list[weakref.ref[Body]](), list[int]()
+    body = schedules.cluster.objects["BatchInference", FIRST]
+
+    async def list_runs(*_: str) -> AsyncIterator[dict[str, Any]]:
+        for _number in range(100):
+            one = Body(body)
+            listed.append(weakref.ref(one))
+            alive.append(sum(found() is not None for found in listed))
+            yield one
+
+    monkeypatch.setattr(schedules.api, "list_runs", list_runs)
+    assert len(schedules.reconcile()["active"]) == 100
+    assert max(alive) <= 3
 
 
 def test_schedule_that_is_being_deleted_or_gone_creates_nothing() -> None:

@@ -12,31 +12,31 @@ import pytest
 from support.operator.schedules import Schedules
 from support.tiers import examples
 
-START = datetime(2026, 2, 1, tzinfo=UTC)
-DAYS = 290
-"""Days of the simulation, with both changes of clocks in both time zones."""
+BEGINNINGS = [datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 10, 1, tzinfo=UTC)]
+DAYS = examples(290, 45)
+"""Days of a simulation. A change of clocks follows each beginning in both time zones."""
 DEADLINE = timedelta(hours=30)
 MINUTE = timedelta(minutes=1)
 
 
-def daily(zone: str, at: time) -> list[datetime]:
+def daily(start: datetime, zone: str, at: time) -> list[datetime]:
     """Return the documented times of a daily schedule: a time that does not exist runs after the
     gap, and a time that occurs twice runs at the first."""
     found = []
     for day in range(DAYS):
-        local = datetime.combine((START + timedelta(days=day)).date(), at, ZoneInfo(zone))
+        local = datetime.combine((start + timedelta(days=day)).date(), at, ZoneInfo(zone))
         while local.astimezone(UTC).astimezone(local.tzinfo).time() != local.time():
             local += MINUTE
         found.append(local.astimezone(UTC))
-    return [moment for moment in found if moment > START]
+    return [moment for moment in found if moment > start]
 
 
 class Model:
     """What the documentation says about a schedule, without names, statuses and requests."""
 
-    def __init__(self, policy: str, times: list[datetime]) -> None:
+    def __init__(self, policy: str, start: datetime, times: list[datetime]) -> None:
         self.policy, self.times = policy, times
-        self.checked = START
+        self.checked = start
         self.created: list[datetime] = []
         self.active: list[datetime] = []
         self.missed = 0
@@ -89,6 +89,7 @@ def reconcile_with_kills(schedules: Schedules, random: Random) -> None:
 
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize("seed", range(examples(8, 1)))
+@pytest.mark.parametrize("start", BEGINNINGS, ids=["spring", "autumn"])
 @pytest.mark.parametrize(
     ("policy", "zone", "at"),
     [
@@ -98,13 +99,13 @@ def reconcile_with_kills(schedules: Schedules, random: Random) -> None:
     ],
 )
 def test_exactly_the_documented_runs_are_created_each_once(
-    policy: str, zone: str, at: time, seed: int
+    policy: str, zone: str, at: time, start: datetime, seed: int
 ) -> None:
     random = Random(f"{policy}{seed}")
-    times = daily(zone, at)
-    model = Model(policy, times)
+    times = daily(start, zone, at)
+    model = Model(policy, start, times)
     schedules = Schedules(
-        START,
+        start,
         schedule=f"{at.minute} {at.hour} * * *",
         timeZone=zone,
         concurrencyPolicy=policy,
@@ -129,5 +130,5 @@ def test_exactly_the_documented_runs_are_created_each_once(
             assert schedules.created == [name_of(run) for run in model.created]
             assert schedules.status["active"] == [name_of(run) for run in model.active]
             assert schedules.status["missedRuns"] == model.missed
-    assert len(schedules.created) > 200
-    assert model.missed > 20
+    assert len(schedules.created) > 0.6 * DAYS
+    assert model.missed > 0

@@ -182,15 +182,9 @@ def test_job_is_suspending_while_kuberay_is_down() -> None:
         assert loop.phase == "Suspending"
 
 
-@pytest.mark.parametrize(
-    ("field", "held", "free"),
-    [("pods", pods(), pods(phase="Failed")), ("unsynced_pods", True, False)],
-    ids=["pod", "watch-not-begun"],
-)
-def test_job_is_suspending_until_no_pod_holds_resources(field: str, held: Any, free: Any) -> None:
+def test_job_is_suspending_until_no_pod_holds_resources() -> None:
     loop = removed()
-    for value, phase in ((held, "Suspending"), (free, "Suspended")):
-        setattr(loop, field, value)
+    for loop.pods, phase in ((pods(), "Suspending"), (pods(phase="Failed"), "Suspended")):
         loop.reconcile()
         assert loop.phase == phase
 

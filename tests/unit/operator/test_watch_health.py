@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import kopf
 import pytest
 import yaml
 
+from batchinference_operator.controller.kopf_handlers import configure
 from batchinference_operator.kube import kopf_login
-from batchinference_operator.kube.kopf_login import KopfLogin, WatchRefused
+from batchinference_operator.kube.kopf_login import KopfLogin
 from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
@@ -106,37 +108,36 @@ def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: Manua
     watches = WatchHealth(["gone", "team"], 60, lambda: clock.seconds)
     hear_all(watches)
     lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"
-    assert watches.record_refusal(lost, 403)
+    watches.record_refusal(lost, "403")
     assert watches.lost == {"gone"}
     clock.seconds += 181
     hear_all(watches, but=lost)
     assert watches.dead == []
     watches.record_answer(lost, watch=False)
     assert watches.lost == set()
-    assert not watches.record_refusal(
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", 403
-    )
 
 
 def test_operator_that_lost_all_namespaces_is_dead(clock: ManualClock) -> None:
     watches = WatchHealth(["team"], 60, lambda: clock.seconds)
-    watches.record_refusal(RAY_JOBS, 403)
+    watches.record_refusal(RAY_JOBS, "403")
     clock.seconds += 181
     assert RAY_JOBS in watches.dead
 
 
-@pytest.mark.parametrize("status", [403, 404])
-async def test_refused_watch_is_an_error_of_the_connection(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, status: int
+async def test_kopf_keeps_retrying_a_refused_watch(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kopf_login, "REFUSED_SECONDS", 0.0)
-    server = await serve(answering(status, {"kind": "Status"}))
-    watches = WatchHealth(["team"], 60)
+    """After its own retries, kopf would stop all watches and the operator."""
+    monkeypatch.setattr(kopf_login, "BACKOFFS", (0.0,))
+    server = await serve(answering(403, {"kind": "Status"}))
+    watches, settings = WatchHealth(["team"], 60), kopf.OperatorSettings()
+    configure(settings, clusterwide=False)
     login = KopfLogin(watches, Metrics().record_request)
     session = login._new_session(kopf.ConnectionInfo(server=server.url)).aiohttp_session
     async with session:
-        with pytest.raises(WatchRefused):
-            await session.get(f"{server.url}{RAY_JOBS}")
-        async with session.get(f"{server.url}/version") as answer:
-            assert answer.status == status
+        backoffs = iter(settings.networking.error_backoffs)
+        for _ in range(20):
+            assert (await session.get(f"{server.url}{RAY_JOBS}")).status == 403
+            await asyncio.sleep(next(backoffs))
+    assert watches.lost == set(), "it has no other namespace"
     assert watches._refused == {RAY_JOBS}

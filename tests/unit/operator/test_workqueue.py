@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference_operator.controller.workqueue import (
+    BUSY_SECONDS,
     FIRST_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
     WorkQueue,
@@ -92,6 +93,26 @@ async def test_flows_are_served_round_robin() -> None:
     for key in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.add(key)
     assert [key for _, key in await drain(queue)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+@in_virtual_time
+async def test_flow_that_uses_much_cpu_time_is_paused() -> None:
+    """Keys of the flow wait for ten times as long, and those of others are not delayed."""
+    used = 0.0
+    queue: WorkQueue[str] = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: used)
+    for key in ("a1", "a2", "b1"):
+        queue.add(key)
+    assert await queue.get() == "a1"
+    for _ in range(2):
+        with queue.count_cpu_time("a1"):
+            used += 2.0
+    queue.add("a1")
+    queue.done("a1")
+    queue.add("a3")
+    with queue.count_cpu_time("b0"):
+        used += BUSY_SECONDS
+    assert len(queue) == 4
+    assert await drain(queue) == [(0, "b1"), (40, "a2"), (40, "a1"), (40, "a3")]
 
 
 @given(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.plan.packing import pods_needed
+from batchinference.plan.groups import pods_needed
 from support.operator.packing import fewest_boxes, fits
 from support.tiers import examples
 

@@ -96,7 +96,7 @@ def test_priority_above_the_limit_is_refused() -> None:
     render(effective(job(priority=0), platform))
     own = {"limits": {"priority": 10**9}}
     assert refused(effective(job(priority=1, cluster=own), platform)) == (
-        "spec.priority: at most 0 is allowed, got 1: lower it"
+        "spec.priority: 1 is above limits.priority (0). Lower it"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from batchinference.spec import parse
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.job import ErrorPolicy
 from support.documents.minimal import Document, document, model_step
 from support.documents.refusals import reading, reading_source, refused, refused_at, short, writing
 from support.documents.variations import REMOVED

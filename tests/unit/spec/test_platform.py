@@ -35,7 +35,7 @@ def test_platform_text_without_settings_yields_defaults(text: str) -> None:
         ("- image", "expected a mapping, got a list"),
         ("a: [", "not valid YAML: line 1, column 5: "),
         ("image: a\nimage: b", "not valid YAML: line 2, column 1: the key 'image' is given twice"),
-        ("image: a\n---\nimage: b", "expected one document of cluster settings, found 2"),
+        ("image: a\n---\nimage: b", "expected one document, found 2"),
     ],
 )
 def test_platform_settings_are_refused(text: str, message: str) -> None:

@@ -183,7 +183,7 @@ def test_key_may_resemble_the_marker_of_pydantic() -> None:
 def test_problems_of_a_nested_model(model: type[BaseModel], value: Any, problem: Problem) -> None:
     with pytest.raises(ValidationError) as caught:
         model.model_validate(value)
-    assert problems_of(caught.value, model) == [problem]
+    assert list(problems_of(caught.value, model)) == [problem]
 
 
 def test_problems_of_several_steps_are_reported_together() -> None:

@@ -121,7 +121,7 @@ def test_function_or_nearest_with_replicas_is_refused(fields: Document, field: s
         ({"column": REMOVED}, ".column: required, but missing"),
         ({"path": "ftp://a/b"}, ".path: the scheme 'ftp://' is not supported"),
         ({"columns": []}, ".columns: List should have at least 1 item"),
-        ({"columns": ["a", "similarity"]}, ": 'similarity' is what a match is told by itself"),
+        ({"columns": ["a", "similarity"]}, ": each match has 'similarity' anyway"),
     ],
 )
 def test_nearest_is_refused(fields: Document, message: str) -> None:

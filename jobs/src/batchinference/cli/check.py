@@ -6,6 +6,7 @@ import secrets
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cl
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
 from batchinference.rendering.pods import head_size
+from batchinference.rendering.policy import parse_policy
 from batchinference.spec import (
     KIND,
     BatchInference,
@@ -93,29 +95,42 @@ def _validate_schedule(document: dict[str, Any], values: Values) -> str:
     return f"{schedule.metadata.name} is valid; next run: {time.astimezone(cron.zone).isoformat()}"
 
 
-def show_plan(file: str, defaults: Path | None, settings: Sequence[str] = ()) -> int:
-    return _with_job(file, defaults, settings, _print_plan)
+@dataclass(frozen=True)
+class Platform:
+    """Files with the settings of a platform."""
+
+    defaults: Path | None
+    policy: Path | None
 
 
-def render_file(file: str, defaults: Path | None, settings: Sequence[str] = ()) -> int:
-    return _with_job(file, defaults, settings, _print_objects)
+def show_plan(file: str, platform: Platform, settings: Sequence[str] = ()) -> int:
+    return _with_job(file, platform, settings, _print_plan)
+
+
+def render_file(file: str, platform: Platform, settings: Sequence[str] = ()) -> int:
+    return _with_job(file, platform, settings, _print_objects)
 
 
 def _with_job(
     file: str,
-    defaults: Path | None,
+    platform: Platform,
     settings: Sequence[str],
     show: Callable[[BatchInference], None],
 ) -> int:
     """Call `show` with the job and its complete cluster settings, or print its problems.
 
-    Return the exit code.
+    Without a file with the policy, everything is allowed. Return the exit code.
     """
-    read_last = str(defaults)
+    read_last = str(platform.defaults)
     try:
-        platform = _load_defaults(defaults)
+        defaults = _load_defaults(platform.defaults)
+        read_last = str(platform.policy)
+        policy = parse_policy(read_text(read_last)) if platform.policy else None
         read_last = file
-        show(effective(parse_one(read_text(file), parameter_values(settings)), platform))
+        job = parse_one(read_text(file), parameter_values(settings))
+        if policy and (problems := policy.check(job.spec.cluster)):
+            raise SpecError(problems)
+        show(effective(job, defaults))
     except SpecError as error:
         complain(read_last, error)
         return exits.BAD_INPUT

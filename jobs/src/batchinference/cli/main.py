@@ -31,6 +31,10 @@ Defaults = Annotated[
     Path | None,
     typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
 ]
+Policy = Annotated[
+    Path | None,
+    typer.Option(help="YAML file with the platform's policy, in the form of the chart value."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
@@ -124,19 +128,23 @@ def validate(
 
 
 @app.command()
-def plan(file: File, defaults: Defaults = None, settings: Settings = None) -> None:
+def plan(
+    file: File, defaults: Defaults = None, policy: Policy = None, settings: Settings = None
+) -> None:
     """Show the stages and pods that a cluster would run a job with."""
-    from batchinference.cli.check import show_plan
+    from batchinference.cli.check import Platform, show_plan
 
-    raise typer.Exit(show_plan(file, defaults, settings or ()))
+    raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or ()))
 
 
 @app.command()
-def render(file: File, defaults: Defaults = None, settings: Settings = None) -> None:
+def render(
+    file: File, defaults: Defaults = None, policy: Policy = None, settings: Settings = None
+) -> None:
     """Print the objects that the operator would create for a job, as YAML."""
-    from batchinference.cli.check import render_file
+    from batchinference.cli.check import Platform, render_file
 
-    raise typer.Exit(render_file(file, defaults, settings or ()))
+    raise typer.Exit(render_file(file, Platform(defaults, policy), settings or ()))
 
 
 @app.command()

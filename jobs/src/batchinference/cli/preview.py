@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchinference.spec import BatchInference
-from batchinference.spec.error_policy import ErrorPolicy
+from batchinference.spec.job import ErrorPolicy
 from batchinference.spec.write import WriteColumns, WriteParquet
 
 

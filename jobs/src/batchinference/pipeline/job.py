@@ -14,7 +14,13 @@ from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure, TooManyErrors
+from batchinference.pipeline.errors import (
+    BadOutput,
+    Incomplete,
+    JobFailure,
+    OutputInUse,
+    TooManyErrors,
+)
 from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
@@ -24,8 +30,7 @@ from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
 from batchinference.plan import Plan
-from batchinference.spec.error_policy import ErrorPolicy
-from batchinference.spec.job import BatchInference
+from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 
@@ -68,10 +73,13 @@ class JobRun:
         self.stop.check()
         self._attempt = None
         self._reports.begin_output(target.layout)
-        run = prepare(self.job.spec, target, identity_of(self.job))
+        try:
+            run = prepare(self.job.spec, target, identity_of(self.job))
+        except OutputInUse:
+            if self.job.spec.write.mode != "ignore":
+                raise
+            return self._reports.of_ignored_output()
         if isinstance(run, NothingToDo):
-            if run.complete is None:
-                return self._reports.of_ignored_output()
             return self._reports.of_complete_output(run.complete, run.remark)
         self._reports.begin_rows(Meter(run.count, run.start.counts.read))
         self._finished.append(self._run_attempts(run))

@@ -19,9 +19,7 @@ from batchinference.pipeline.commit.decision import (
     AlreadyComplete,
     FinishReplacement,
     FinishTableCommit,
-    LeaveAlone,
     OutputState,
-    Refuse,
     Replace,
     Request,
     Resume,
@@ -69,10 +67,10 @@ from batchinference.spec.write import Write, WriteOrdered
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """The output is complete, or is left alone. `complete` is the layout of the complete output;
-    None if the path is in use by others. `remark` says which part of the input is not in it."""
+    """The output with the layout `complete` is complete. `remark` says which part of the input is
+    not in it."""
 
-    complete: Layout | None
+    complete: Layout
     remark: str = ""
 
 
@@ -80,7 +78,7 @@ def prepare(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = ""
 ) -> AttemptRun | NothingToDo:
     """Check the job, and begin its first attempt at an output. `job` identifies this job among
-    others."""
+    others. Raises OutputInUse if the job must not touch what is there."""
     table = table_of(spec.write)
     for step in spec.steps:
         check_step(step)
@@ -96,8 +94,6 @@ def prepare(
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
         return NothingToDo(action.layout, _changed(source, target.complete or [action.layout]))
-    if isinstance(action, LeaveAlone):
-        return NothingToDo(None)
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
@@ -114,9 +110,8 @@ def prepare(
 
 
 def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[OutputState, Action]:
-    """Return the state of the output, and what the job does about it.
-
-    Raises BadOutput if the job must not touch what is there."""
+    """Return the state of the output, and what the job does about it. Raises BadOutput like
+    `decide`."""
     state = load_state(layout, request, table)
     action = decide(state, request)
     if isinstance(action, FinishTableCommit) and state.lease is not None:
@@ -127,14 +122,11 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     if isinstance(action, FinishReplacement):
         with storage_errors_as_bad_output(request.write):
             publish(layout, request.job)
-        own = state.replaced_by is not None and state.replaced_by.key == layout.key
-        return _decide(layout, replace(request, continues=own), table)
+        return _decide(layout, replace(request, continues=True), table)
     if isinstance(action, Replace):
         with storage_errors_as_bad_output(request.write):
             discard_replaced(layout)
         return _decide(layout.replacement, request, table)
-    if isinstance(action, Refuse):
-        raise BadOutput(action.message)
     return state, action
 
 
@@ -302,7 +294,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 f"'{place.uri}' is where output goes and holds a file of the input, {inside}: "
                 "choose another write.path or errors.path"
             )
-    if problems := check_columns(spec, source.columns()):
+    if problems := list(check_columns(spec, source.columns())):
         raise BadInput("; ".join(map(str, problems)))
 
 

@@ -124,7 +124,7 @@ def _step_of(index: Index) -> Step:
         renamed = {new: old for old, new in (step.rename_columns or {}).items()}
         column = renamed.get(column, column)
     raise BadInput(
-        f"no model of the job made column '{index.column}', so that a query cannot be embedded "
+        f"no model of the job made column '{index.column}', so a query cannot be embedded "
         "alike: search with --row"
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
@@ -44,45 +46,46 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     return [*columns, "path"] if spec.read.include_paths else columns
 
 
-def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> list[Problem]:
-    """Return the problems with the columns that steps and the output name.
+def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the problems with the columns that steps and the output name.
 
     The columns after a step with user code are unknown without running it. From there until the
     next step that selects columns, missing columns are not detected.
     """
-    problems: list[Problem] = []
     for index, step in enumerate(spec.steps):
-        messages = _wrong_names(step)
-        if columns is not None:
-            missing = sorted(columns_read(step) - set(columns))
-            messages += [_missing(step.name, column, columns) for column in missing]
-            messages += _taken(step, columns)
-        problems += [Problem(f"spec.steps[{index}]", message) for message in messages]
+        for message in _messages(step, columns):
+            yield Problem(f"spec.steps[{index}]", message)
         columns = _columns_after(step, columns)
     if columns == []:
-        problems.append(Problem("spec.steps", "they drop every column: nothing is left to write"))
-        return problems
-    return problems + _check_write(spec.write, columns)
+        yield Problem("spec.steps", "they drop every column: nothing is left to write")
+    else:
+        yield from _check_write(spec.write, columns)
 
 
-def _check_write(write: Write, columns: list[str] | None) -> list[Problem]:
-    """Return the problems with the columns that the output names."""
-    problems = []
+def _messages(step: Step, columns: list[str] | None) -> Iterator[str]:
+    """Yield the problems with the columns that a step reads, adds and renames."""
+    yield from _wrong_names(step)
+    if columns is not None:
+        for column in sorted(columns_read(step) - set(columns)):
+            yield _missing(step.name, column, columns)
+        yield from _taken(step, columns)
+
+
+def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
+    """Yield the problems with the columns that the output names."""
     for field, named in write.column_fields.items():
-        missing = [column for column in named if columns is not None and column not in columns]
-        messages = [
-            _not_there(f"it names column '{column}'", column, columns or []) for column in missing
-        ]
-        problems += [Problem(f"spec.write.{field}", message) for message in messages]
+        for column in named if columns is not None else ():
+            if columns is not None and column not in columns:
+                message = _not_there(f"it names column '{column}'", column, columns)
+                yield Problem(f"spec.write.{field}", message)
     if isinstance(write, WriteOrdered) and write.row_number in (columns or ()):
         message = f"there is a column '{write.row_number}' already. Choose another name"
-        problems.append(Problem("spec.write.rowNumber", message))
+        yield Problem("spec.write.rowNumber", message)
     chosen = write.columns_needed or columns
     by = set(write.column_fields.get("partitionBy", ()))
     if chosen and by.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
-        problems.append(Problem("spec.write.partitionBy", message))
-    return problems
+        yield Problem("spec.write.partitionBy", message)
 
 
 def _wrong_names(step: Step) -> list[str]:
@@ -112,8 +115,10 @@ def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
         return None
     if step.rename_columns is not None:
         return [step.rename_columns.get(column, column) for column in columns]
-    left = [column for column in columns if column not in (step.drop_columns or [])]
-    return [*left, *(added for added in columns_added(step) if added not in left)]
+    left = dict.fromkeys(columns)
+    for dropped in step.drop_columns or []:
+        left.pop(dropped, None)
+    return [*left | dict.fromkeys(columns_added(step))]
 
 
 def _missing(step: str, column: str, columns: list[str]) -> str:

@@ -11,7 +11,6 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from batchinference.plan.packing import pods_needed
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Custom, Stage
 from batchinference.spec.cluster import Workers
 from batchinference.spec.problems import Problem, SpecError
@@ -133,6 +132,23 @@ def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerG
         raise SpecError([Problem("spec.cluster.workers", f"min ({least}) is above max ({most})")])
     memory = workers.memory or DEFAULT_MEMORY
     return WorkerGroup(CPU_GROUP, cpus, 0, memory, least, most)
+
+
+def pods_needed(cpus: list[float], size: float) -> int:
+    """Return the number of pods of `size` CPUs that hold all of these CPU demands.
+
+    Demands are placed largest first, each on the first pod that has room. No demand may be larger
+    than a pod.
+    """
+    free: list[float] = []
+    for demand in sorted(cpus, reverse=True):
+        for index, room in enumerate(free):
+            if demand <= room + 1e-9:
+                free[index] = room - demand
+                break
+        else:
+            free.append(size - demand)
+    return len(free)
 
 
 def _default_cpus(demands: list[float]) -> float:

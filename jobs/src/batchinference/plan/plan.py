@@ -16,7 +16,7 @@ from batchinference.plan.machine import fitted
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
 from batchinference.plan.writing import with_writers
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import SpecError
+from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU
 from batchinference.spec.write import Write, WriteSized, WriteTable
 
@@ -104,7 +104,6 @@ def cpus_needed(plan: Plan) -> float:
 
 
 def _checked_stages(spec: BatchInferenceSpec) -> list[Stage]:
-    if problems := check_columns(spec, input_columns(spec)):
-        raise SpecError(problems)
+    raise_for_problems(check_columns(spec, input_columns(spec)))
     profiles = spec.cluster.profiles
     return [with_devices(stage, profiles) for stage in stages_of(spec.steps)]

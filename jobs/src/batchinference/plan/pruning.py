@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from batchinference.spec.expression import columns_of, parse_expression
+from dataclasses import dataclass, field
+
+from batchinference.spec.expression import columns_read_by
 from batchinference.spec.steps import Step
 
 
@@ -12,30 +14,39 @@ def drop_early(steps: list[Step]) -> list[Step]:
     The resulting rows and columns are the same. A drop is never moved before a step with user code,
     because that code may read every column.
     """
-    result: list[Step] = []
+    result: list[_Placed] = []
     for step in steps:
         if step.drop_columns is None:
-            result.append(step)
+            result.append(_Placed(step, {*columns_read(step), *columns_added(step)}))
             continue
         for column in step.drop_columns:
             _insert_drop(result, step, column)
-    return result
+    return [placed.result for placed in result]
 
 
-def _insert_drop(steps: list[Step], drop: Step, column: str) -> None:
+@dataclass
+class _Placed:
+    """A step with the columns that it reads, adds or drops."""
+
+    step: Step
+    columns: set[str]
+    dropped: list[str] = field(default_factory=list)
+
+    @property
+    def result(self) -> Step:
+        update = {"drop_columns": self.dropped}
+        return self.step.model_copy(update=update) if self.dropped else self.step
+
+
+def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
+    """Insert the drop of a column behind the last step with user code or with this column."""
     place = len(steps)
-    while place > 0 and not needs(steps[place - 1], column):
+    while place > 0 and not (steps[place - 1].step.python or column in steps[place - 1].columns):
         place -= 1
-    if place < len(steps) and (others := steps[place].drop_columns):
-        steps[place] = steps[place].model_copy(update={"drop_columns": [*others, column]})
-    else:
-        steps.insert(place, drop.model_copy(update={"drop_columns": [column]}))
-
-
-def needs(step: Step, column: str) -> bool:
-    """Return whether the step needs the column, so that a drop must not be moved before it."""
-    own_code = step.python is not None
-    return own_code or column in columns_read(step) or column in columns_added(step)
+    if not (place < len(steps) and steps[place].dropped):
+        steps.insert(place, _Placed(drop, set()))
+    steps[place].dropped.append(column)
+    steps[place].columns.add(column)
 
 
 def columns_read(step: Step) -> set[str]:
@@ -43,10 +54,9 @@ def columns_read(step: Step) -> set[str]:
     if step.model is not None:
         return set(step.model.inputs.values())
     if step.filter is not None:
-        return columns_of(parse_expression(step.filter))
+        return set(columns_read_by(step.filter))
     if step.add_columns is not None:
-        trees = map(parse_expression, step.add_columns.values())
-        return {column for tree in trees for column in columns_of(tree)}
+        return set().union(*map(columns_read_by, step.add_columns.values()))
     if step.decode is not None:
         return {step.decode.column}
     if step.label_from_path is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from batchinference.plan import WorkerGroup
 from batchinference.rendering.kueue import check_queue
@@ -15,20 +15,17 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
 
 
-def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> list[Problem]:
-    """Return the problems of a job with complete cluster settings, except for those of its pods."""
-    return [
-        *check_paths(spec),
-        *check_profiles(spec),
-        *check_priority(spec),
-        *check_queue(spec.cluster, groups),
-        *_check_group_names(spec.cluster, [group.name for group in groups]),
-    ]
+def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
+    """Yield the problems of a job with complete cluster settings, except for those of its pods."""
+    yield from check_paths(spec)
+    yield from check_profiles(spec)
+    yield from check_priority(spec)
+    yield from check_queue(spec.cluster, groups)
+    yield from _check_group_names(spec.cluster, [group.name for group in groups])
 
 
-def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> list[Problem]:
-    """Return the problems with settings that name groups."""
-    problems = check_groups("spec.cluster.rayStartParams", list(cluster.ray_start_params), groups)
+def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Problem]:
+    """Yield the problems with settings that name groups."""
+    yield from check_groups("spec.cluster.rayStartParams", list(cluster.ray_start_params), groups)
     for index, patch in enumerate(cluster.patches):
-        problems += check_groups(f"spec.cluster.patches[{index}].groups", patch.groups, groups)
-    return problems
+        yield from check_groups(f"spec.cluster.patches[{index}].groups", patch.groups, groups)

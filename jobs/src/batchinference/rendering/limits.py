@@ -83,7 +83,7 @@ def check_priority(spec: BatchInferenceSpec) -> list[Problem]:
     most = spec.cluster.limits.priority
     if most is None or spec.priority <= most:
         return []
-    message = f"at most {most} is allowed, got {spec.priority}: lower it"
+    message = f"{spec.priority} is above limits.priority ({most}). Lower it"
     return [Problem("spec.priority", message)]
 
 

@@ -48,15 +48,13 @@ def templates_of(ray_cluster: Object) -> list[tuple[str, int, Object]]:
     ]
 
 
-def check_groups(field: str, names: Sequence[str], groups: Sequence[str]) -> list[Problem]:
-    """Return a problem for each name that is no group of the job."""
+def check_groups(field: str, names: Sequence[str], groups: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each name that is no group of the job."""
     known = [HEAD_GROUP, *groups]
-    return [
-        Problem(field, f"there is no group '{name}', only {', '.join(known)}, and "
-                       f"'{ALL_GROUPS}' for all{did_you_mean(name, known)}")
-        for name in names
-        if name not in (ALL_GROUPS, *known)
-    ]  # fmt: skip
+    for name in names:
+        if name not in (ALL_GROUPS, *known):
+            there = f"{', '.join(known)}, and '{ALL_GROUPS}' for all{did_you_mean(name, known)}"
+            yield Problem(field, f"there is no group '{name}', only {there}")
 
 
 def patched(ray_cluster: Object, patches: Sequence[Patch]) -> Object:

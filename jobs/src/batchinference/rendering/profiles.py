@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from batchinference.plan.devices import Profiles, profiles_of
 from batchinference.spec.accelerators import RAY_NAMES
 from batchinference.spec.job import BatchInferenceSpec
@@ -11,40 +13,32 @@ from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Step
 
 
-def check_profiles(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return the problems with devices that steps request, given complete cluster settings.
+def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield the problems with devices that steps request, given complete cluster settings.
 
     Devices without a profile are problems, because node labels cannot be guessed. They differ
     between clouds, and a pod without a node selector gets any GPU, perhaps a more expensive one. A
     replica with several kinds of devices is also a problem.
     """
-    return [
-        problem
-        for index, step in enumerate(spec.steps)
-        if step.resources
-        for problem in _check(f"spec.steps[{index}].resources", step, spec.cluster.profiles)
-    ]
+    for index, step in enumerate(spec.steps):
+        if step.resources:
+            yield from _check(f"spec.steps[{index}].resources", step, spec.cluster.profiles)
 
 
-def _check(field: str, step: Step, profiles: Profiles) -> list[Problem]:
+def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
     asked, known = step.resources or Resources(), known_profiles(profiles)
-    problems = [
-        Problem(f"{field}.custom.{name}", _unknown(name, list(known), "resource, device"))
-        for name in sorted(asked.custom.keys() - known.keys())
-    ]
+    for name in sorted(asked.custom.keys() - known.keys()):
+        yield Problem(f"{field}.custom.{name}", _unknown(name, list(known), "resource, device"))
     accelerator = asked.accelerator_type
     if accelerator is not None and accelerator not in profiles:
         names = [*profiles, *RAY_NAMES]
-        problems.append(
-            Problem(f"{field}.acceleratorType", _unknown(accelerator, names, "nodeSelector"))
-        )
+        yield Problem(f"{field}.acceleratorType", _unknown(accelerator, names, "nodeSelector"))
     custom = tuple(asked.custom.items())
     found = profiles_of(asked.gpu, custom, accelerator, profiles)
     kinds = {name: profile.device for name, profile in found.items() if profile.device}
     if len(kinds) > 1:
         message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
-        problems.append(Problem(field, message))
-    return problems
+        yield Problem(field, message)
 
 
 def _unknown(name: str, names: list[str], fields: str) -> str:

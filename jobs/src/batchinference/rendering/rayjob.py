@@ -33,7 +33,7 @@ from batchinference.spec.cluster import Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import BatchInference
 from batchinference.spec.patches import ALL_GROUPS
-from batchinference.spec.problems import SpecError
+from batchinference.spec.problems import raise_for_problems
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
@@ -66,16 +66,14 @@ def attempt_objects(
     not run on a cluster.
     """
     plan = plan_for_cluster(job.spec)
-    if problems := check_cluster(job.spec, plan.groups):
-        raise SpecError(problems)
+    raise_for_problems(check_cluster(job.spec, plan.groups))
     files = files_of(job, plan, names.uid)
     unpatched = _ray_cluster(job, names, files, plan.groups)
     cluster = patched(unpatched, job.spec.cluster.patches)
     problems = check_limits(job.spec.cluster.limits, unpatched, cluster)
     if job.spec.retry.out_of_memory is not None:
         problems += check_patched_memory(unpatched, cluster)
-    if problems:
-        raise SpecError(problems)
+    raise_for_problems(problems)
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
         ray_job["metadata"].setdefault("annotations", {})[GENERATION] = str(generation)

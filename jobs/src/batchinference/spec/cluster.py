@@ -9,14 +9,21 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DIRECTORY, DNS_LABEL, DNS_SUBDOMAIN, Cpus, SpecModel, rules
+from batchinference.spec.base import (
+    DIRECTORY,
+    DNS_LABEL,
+    DNS_SUBDOMAIN,
+    START_VALUE,
+    Cpus,
+    SpecModel,
+    rules,
+)
 from batchinference.spec.durations import Duration, seconds_of
 from batchinference.spec.limits import Limits
 from batchinference.spec.patches import GroupName, Patch
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
 from batchinference.spec.profiles import Profiles
 from batchinference.spec.quantities import HeadMemory, Memory, MemoryRequest
-from batchinference.spec.ray_start_params import RayStartParams
 
 Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
@@ -41,6 +48,32 @@ def _check_grace(duration: str) -> str:
 
 
 GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
+
+
+RAY_START_OPTIONS = (
+    *("object-store-memory", "object-spilling-directory", "plasma-directory", "memory"),
+    *("min-worker-port", "max-worker-port", "worker-port-list"),
+    *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
+    *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
+)
+"""The others are set by BatchInference or KubeRay, or open the node to other clients."""
+
+
+def _start_option(name: str) -> str:
+    if name not in RAY_START_OPTIONS:
+        message = "not an option of `ray start` that a job may set; there are {known}"
+        raise PydanticCustomError("start_option", message, {"known": ", ".join(RAY_START_OPTIONS)})
+    return name
+
+
+RayStartParams = Annotated[
+    dict[
+        Annotated[str, Field(max_length=64), AfterValidator(_start_option)],
+        Annotated[str, Field(pattern=START_VALUE, max_length=256)],
+    ],
+    Field(max_length=32),
+]
+"""Options by name. KubeRay puts the values into a shell command, hence their pattern."""
 
 
 class NamedRef(SpecModel):

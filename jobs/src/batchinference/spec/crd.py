@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from batchinference.spec.base import DNS_LABEL
 from batchinference.spec.causes import Cause
@@ -27,6 +27,7 @@ from batchinference.spec.schedule import (
 from batchinference.spec.schema import Schema, structural_schema
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference.spec.steps import Step, to_alias
+from batchinference.spec.write import WriteTable
 
 PRINTER_COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
@@ -55,6 +56,7 @@ SCHEDULE_COLUMNS = (
     ("Missed", "integer", ".status.missedRuns", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )
+TABLES = [get_args(one.model_fields["format"].annotation)[0] for one in get_args(WriteTable)]
 _Columns = tuple[tuple[str, str, str, int], ...]
 
 
@@ -167,9 +169,15 @@ def _spec() -> Schema:
             "self.read.options.include_paths)",
             "message": "a labelFromPath step needs read.options.include_paths: true",
         },
+        {
+            "rule": "!has(self.errors) || !has(self.errors.retry) || !self.errors.retry || "
+            f"!(self.write.format in {TABLES})",
+            "message": "errors.retry: the rows of a table are written in one commit, so failed "
+            "rows cannot be retried alone. Remove it",
+        },
     ]
     step = spec["properties"]["steps"]["items"]
-    step["x-kubernetes-validations"] = [*_step_rules(), _unchanged_step(step)]
+    step["x-kubernetes-validations"] += [*_step_rules(), _unchanged_step(step)]
     spec["properties"]["steps"] |= {
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["name"],

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, SpecModel
+from batchinference.spec.base import ENV_NAME, SpecModel, rules
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -19,6 +19,7 @@ TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
 _SECRET = re.compile(
     r"secret|token|passw|pwd|credential|authorization|access-key|account-key|sas", re.IGNORECASE
 )
+_ONE_ADDRESS = "give exactly one of url and urlEnv"
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """The properties by which pyiceberg imports a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
@@ -64,6 +65,10 @@ TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 class Database(SpecModel):
     """A database that SQLAlchemy can reach."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(("has(self.url) != has(self.urlEnv)", _ONE_ADDRESS))
+    )
+
     url: DatabaseUrl | None = None
     """The address of the database, as SQLAlchemy has it, without a password: sqlite:////data/x.db,
     or postgresql+psycopg://user@host/name."""
@@ -84,7 +89,7 @@ class Database(SpecModel):
     @model_validator(mode="after")
     def _one_address(self) -> Database:
         if (self.url is None) == (self.url_env is None):
-            raise PydanticCustomError("database_url", "give exactly one of url and urlEnv", {})
+            raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
         return self
 
 

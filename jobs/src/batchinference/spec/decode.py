@@ -1,4 +1,4 @@
-"""Decode steps: what is made of a column of bytes."""
+"""Decode steps: a column of bytes becomes images, audio, text or structs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _known(encoding: str) -> str:
 
 
 class DecodeModel(SpecModel):
-    """The fields of every kind of content."""
+    """The fields of each kind of content."""
 
     column: ColumnName
-    """The column of bytes, or of structs with a field `bytes` as Hugging Face stores media. Null
-    stays null."""
+    """The column of bytes, or of structs with a field `bytes` as in data sets of Hugging Face.
+    Null stays null."""
     output: ColumnName | None = None
-    """The column for the result. It replaces `column` by default."""
+    """The column for the result. By default, the result replaces `column`."""
 
     @property
     def columns_added(self) -> list[str]:
@@ -50,11 +50,11 @@ class DecodeImage(DecodeModel):
     format: Literal["image"]
     """What the bytes are."""
     mode: Mode = "RGB"
-    """Pillow's name of the colour mode that every image is converted to."""
+    """The mode that every image is converted to, as Pillow names it."""
     size: Size | None = None
-    """Height and width in pixels that every image is resized to."""
+    """Height and width in pixels to which every image is resized."""
     max_pixels: MaxPixels = MAX_PIXELS
-    """Pixels that one image may have. A larger one is a bad row."""
+    """Maximum number of pixels of an image. A larger image is a failed row."""
 
 
 class DecodeAudio(DecodeModel):
@@ -63,9 +63,9 @@ class DecodeAudio(DecodeModel):
     format: Literal["audio"]
     """What the bytes are."""
     sample_rate: SampleRate | None = None
-    """Samples a second that every recording is resampled to. Otherwise each keeps its own."""
+    """Samples per second to which all audio is resampled. By default, each value keeps its own."""
     mono: bool = False
-    """Mix the channels into one, so that the result is samples instead of channels x samples."""
+    """Mix the channels into one. The result is then samples instead of channels x samples."""
 
     @property
     def columns_added(self) -> list[str]:
@@ -78,19 +78,18 @@ class DecodeText(DecodeModel):
     format: Literal["text"]
     """What the bytes are."""
     encoding: Annotated[str, Field(min_length=1, max_length=32), AfterValidator(_known)] = "utf-8"
-    """The name that Python gives the encoding."""
+    """Python's name of the encoding."""
 
 
 class DecodeJson(DecodeModel):
-    """JSON documents, as bytes or text: structs, lists, texts and numbers."""
+    """JSON documents that are objects, as bytes or text."""
 
     format: Literal["json"]
     """What the bytes are."""
-    fields: JsonSchema | None = None
-    """The type of each wanted field, for documents that are objects: `bool`, `int64`, `float64`,
-    `string`, `list<TYPE>` or `struct<NAME: TYPE, ...>`. Other fields are dropped, missing ones are
-    null, and a document with another type is a bad row. Without it, the first documents set the
-    type."""
+    fields: JsonSchema
+    """The type of each wanted field: `bool`, `int64`, `float64`, `string`, `list<TYPE>` or
+    `struct<NAME: TYPE, ...>`. Other fields are dropped, missing ones are null, and a document with
+    another type is a failed row."""
 
 
 Decode = Annotated[

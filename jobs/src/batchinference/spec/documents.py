@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from yaml.error import MarkedYAMLError
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.problems import Problem, SpecError, problems_of, type_name
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -106,18 +108,22 @@ def parse_one(text: str, values: Values | None = None) -> BatchInference:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Settings in the form of spec.cluster, such as a platform's defaults; an empty text has none.
+    """Return settings in the form of spec.cluster, such as a platform's defaults.
 
-    Raises SpecError that names every fault.
+    An empty text has none. Raises SpecError that names every problem.
     """
+    return parse_settings(text, Cluster)
+
+
+def parse_settings(text: str, model: type[Model]) -> Model:
+    """Return the settings of a YAML text. Raises SpecError that names every problem."""
     documents = _load(text)
     if len(documents) > 1:
-        problem = f"expected one document of cluster settings, found {len(documents)}"
-        raise SpecError([Problem("", problem)])
+        raise SpecError([Problem("", f"expected one document, found {len(documents)}")])
     try:
-        return Cluster.model_validate(documents[0] if documents else {})
+        return model.model_validate(documents[0] if documents else {})
     except ValidationError as error:
-        raise SpecError(problems_of(error, Cluster)) from None
+        raise SpecError(problems_of(error, model)) from None
 
 
 def _name(document: dict[str, Any]) -> str:

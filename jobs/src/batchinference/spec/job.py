@@ -9,11 +9,11 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.error_policy import ErrorPolicy
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
 from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.steps import Step
+from batchinference.spec.uris import Uri
 from batchinference.spec.write import Write, WriteTable
 
 GROUP = "batchinference.dev"
@@ -37,17 +37,44 @@ MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 """Fields of a step that can be changed: they affect its speed, but not its result."""
 
 
+class ErrorPolicy(SpecModel):
+    """Failed rows. If a row cannot be decoded or a step raises an error for it, the row gets an
+    error record and the job continues, up to a limit. Without a limit, the first failed row fails
+    the job."""
+
+    max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
+    """Maximum number of failed rows."""
+    max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Maximum percentage of failed rows among the rows of the input. If the number of input rows is
+    an estimate, the job ends early only if the percentage is clearly higher."""
+    path: Uri | None = None
+    """The directory or object store prefix for the error records (parquet: id, path, row, step,
+    error, traceback, values). It must be outside of the output. `_batchinference/errors` below the
+    output by default."""
+    values: bool = False
+    """Whether an error record contains the values of its row before the failed step, as a JSON
+    object. Long values are shortened."""
+    retry: bool = False
+    """Whether rows that failed in earlier runs are retried, including rows of added files. If
+    false, their error records are kept, and a complete output is not changed. Not for tables."""
+
+    @property
+    def tolerant(self) -> bool:
+        """Whether the job may have failed rows."""
+        return bool(self.max_rows) or bool(self.max_percent)
+
+
 class BatchInferenceSpec(SpecModel):
     """What to read, which steps to run over it, and where to write."""
 
     read: Read
     """The input."""
     steps: Annotated[list[Step], Field(max_length=32)] = []
-    """What is done with the rows, in this order."""
+    """The steps that process the rows, in this order."""
     write: Write
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
-    """What happens to bad rows."""
+    """What happens to failed rows."""
     parameters: Annotated[
         list[Parameter],
         Field(
@@ -67,16 +94,16 @@ class BatchInferenceSpec(SpecModel):
     suspend: bool = False
     """On a cluster: true deletes the RayJob and its cluster, false resumes the job."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
-    """On a cluster where only so many jobs may run at a time: who waits with a higher one begins
-    first, and of two alike the older. It may change while the job waits. A running job makes
-    room only where the platform allows preemption. Jobs in a queue of Kueue have
-    `cluster.queuePriorityClass` instead."""
+    """On a cluster that limits the number of running jobs: the waiting job with the highest
+    priority starts first, and of two with the same priority the older one. It can be changed while
+    the job waits. A running job is preempted only if the platform allows it. Jobs in a Kueue queue
+    use `cluster.queuePriorityClass` instead."""
     retry: Retry = Retry()
-    """On a cluster: how often the job is tried, and after which causes."""
+    """On a cluster: the number of attempts, and the causes that are retried."""
     deadlines: Deadlines = Deadlines()
-    """On a cluster: when to give up."""
+    """On a cluster: the deadlines of the job."""
     ttl: Ttl = Ttl()
-    """On a cluster: what is kept of the finished job."""
+    """On a cluster: how long the objects of the finished job are kept."""
     managed_by: Annotated[str, Field(pattern=CONTROLLER, max_length=63)] | None = None
     """On a cluster: the controller that runs the job, by default `batchinference.dev/operator`. The
     operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. It cannot be
@@ -112,7 +139,7 @@ class BatchInferenceSpec(SpecModel):
 
     @property
     def why_not_retried(self) -> str | None:
-        """What stands against trying failed rows again by themselves, and the way out."""
+        """Return why failed rows alone cannot be retried, and the fix; None if they can."""
         if not isinstance(self.write, WriteTable):
             return None
         return (

@@ -18,11 +18,13 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text
 from batchinference.spec.problems import (
+    MAX_PROBLEMS,
     Problem,
     SpecError,
     did_you_mean,
     path_of,
     problems_of,
+    raise_for_problems,
 )
 
 REPLACED = ("read", "steps", "write", "errors")
@@ -112,8 +114,7 @@ def substitute(document: dict[str, Any], values: Values) -> dict[str, Any]:
         for name, value in spec.items()
         if name != "parameters"
     }
-    if problems := [*inside.problems, *outside.problems]:
-        raise SpecError(problems)
+    raise_for_problems([*inside.problems, *outside.problems])
     return {**document, "spec": resolved}
 
 
@@ -136,8 +137,7 @@ def _declared(spec: dict[str, Any], values: Values) -> dict[str, Parameter]:
             near = did_you_mean(name, declared) or "."
             message = f"'{name}' is not declared{near} Add it, or remove --set {name}"
             problems.append(Problem("spec.parameters", message))
-    if problems:
-        raise SpecError(problems)
+    raise_for_problems(problems)
     return declared
 
 
@@ -175,7 +175,10 @@ class _Search:
         return text
 
     def report(self, words: Words, message: str) -> None:
+        """Record a problem. Raises SpecError if there are more than are described."""
         self.problems.append(Problem(path_of(list(words)), message))
+        if len(self.problems) > MAX_PROBLEMS:
+            raise SpecError(self.problems)
 
 
 class _Substitution(_Search):

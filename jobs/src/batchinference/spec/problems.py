@@ -11,8 +11,9 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -47,6 +48,12 @@ from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
+MAX_PROBLEMS = 20
+"""Maximum number of problems that are described. The operator parses the documents of all tenants,
+and one document may have thousands of problems."""
+MAX_COMPARED = 50_000
+"""Maximum pairs of characters of a word and the known names that are compared to find the nearest
+name. More would take longer than 10 ms."""
 CLOSE = 0.7
 """How alike two names are when one is taken for a slip: `gpu` is none of `cpu`."""
 _PATTERNS = {
@@ -106,14 +113,23 @@ class Problem:
 class SpecError(Exception):
     """A document that is no valid BatchInference; `problems` says all that is wrong with it."""
 
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
-        self.problems = problems
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        """Only the first MAX_PROBLEMS are described."""
+        self.problems = list(islice(problems, MAX_PROBLEMS + 1))
+        if len(self.problems) > MAX_PROBLEMS:
+            self.problems[-1] = Problem("", "there are more problems: correct these first")
+        super().__init__("\n".join(map(str, self.problems)))
 
 
-def problems_of(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
+def raise_for_problems(problems: Iterable[Problem]) -> None:
+    """Raise SpecError if there are problems. No more are looked for than are described."""
+    if found := list(islice(problems, MAX_PROBLEMS + 1)):
+        raise SpecError(found)
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """The faults that pydantic found when it read a document as `model`."""
-    return [_problem(details, model) for details in error.errors(include_url=False)]
+    return (_problem(details, model) for details in error.errors(include_url=False))
 
 
 def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
@@ -275,15 +291,20 @@ def _aliases(model: type[BaseModel] | None) -> list[str]:
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a message about an unknown word: the nearest one there is, where one is near."""
-    nearest = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
-    return f"; did you mean '{nearest[0]}'?" if nearest else ""
+    nearest = _closest(word, list(known), cutoff)
+    return f"; did you mean '{nearest}'?" if nearest else ""
+
+
+def _closest(word: str, known: Collection[str], cutoff: float) -> str | None:
+    if len(word) * sum(map(len, known)) > MAX_COMPARED:
+        return None
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
 def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:
     folded = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(str(word).lower(), folded, n=1, cutoff=CLOSE)
-    if found:
-        return f"; did you mean '{folded[found[0]]}'?"
+    if found := _closest(str(word).lower(), folded.keys(), CLOSE):
+        return f"; did you mean '{folded[found]}'?"
     return f"; there are {', '.join(known)}" if known and not listed else ""
 
 

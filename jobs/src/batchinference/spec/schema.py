@@ -7,6 +7,7 @@ that keep each field with the arms that have it.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,6 +22,7 @@ _KEPT = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
 )
 _MAX_DESCRIPTION = 1024
+_RULES = "x-kubernetes-validations"
 _NESTED = ("items", "additionalProperties")
 
 
@@ -158,12 +160,28 @@ def merge_arms(tag: str, arms: dict[str, Schema], path: str = "self") -> Schema:
     for value, arm in arms.items():
         own = sorted(set(arm.get("required", [])) - set.intersection(*required))
         rules += [_required_for(tag, f"{path}.{name}", value) for name in own]
+    rules += _rules_of_arms(tag, arms, path)
     merged: Schema = {"type": "object", "properties": properties}
     if common := sorted(set.intersection(*required), key=list(names).index):
         merged["required"] = common
     if rules:
         merged["x-kubernetes-validations"] = rules
     return merged
+
+
+def _rules_of_arms(tag: str, arms: dict[str, Schema], path: str) -> list[Schema]:
+    """Return the rules of the models, each for the arms that have it."""
+    holders: dict[str, list[str]] = {}
+    messages: dict[str, str] = {}
+    for value, arm in arms.items():
+        for one in arm.get(_RULES, []):
+            rule = re.sub(r"\bself\b", path, one["rule"])
+            holders.setdefault(rule, []).append(value)
+            messages[rule] = one["message"]
+    return [
+        {"rule": f"!(self.{tag} in {values}) || ({rule})", "message": messages[rule]}
+        for rule, values in holders.items()
+    ]
 
 
 def _merge_field(

@@ -1,4 +1,4 @@
-"""A step: what is done with the rows, in the order of the list."""
+"""A step, which processes the rows. Steps run in the order of the list."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
-from batchinference.spec.python_step import PythonStep
+from batchinference.spec.python_step import CLASS, PythonStep
 from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]
@@ -29,7 +29,7 @@ NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_lengt
 
 
 def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int | str:
-    """One message where each arm of the union would have its own."""
+    """Return the validated value, with one error message for both types of the union."""
     try:
         size: int | str = handler(value)
     except ValidationError:
@@ -45,30 +45,30 @@ BatchSize = Annotated[
 
 
 class LabelFromPath(SpecModel):
-    """A column made from the path of the file that a row came from."""
+    """A column with a part of the path of the file of each row."""
 
     column: ColumnName
     """The column to add."""
     index: Annotated[int, Field(ge=-100, le=100)]
-    """The part of the path, as in Python's `path.split('/')[index]`: -2 is the folder."""
+    """The part of the path, as in Python's `path.split('/')[index]`. -2 is the directory."""
 
 
 class Explode(SpecModel):
-    """A row for each element of a list."""
+    """One row for each element of a list."""
 
     column: ColumnName
-    """The column of lists; it holds one element then. A row whose list is empty or null goes."""
+    """The column of lists, which then has one element. Rows without elements are filtered."""
 
 
 class Repartition(SpecModel):
-    """Blocks of another size, as they stream by."""
+    """Blocks of another size."""
 
     rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """Rows of a block: what a task of the next steps takes, and a replica waits for."""
+    """Rows of a block, the unit of work of the next steps."""
 
 
 class Replicas(SpecModel):
-    """How many copies of the model or class run side by side."""
+    """The number of concurrent copies of the model or class."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -80,9 +80,9 @@ class Replicas(SpecModel):
     )
 
     min: Count = 1
-    """Copies that must run before the first batch."""
+    """Replicas that must be ready before the first batch."""
     max: Count = 1
-    """Copies that the job may grow to."""
+    """Maximum number of replicas."""
 
     @model_validator(mode="after")
     def _check(self) -> Replicas:
@@ -93,9 +93,37 @@ class Replicas(SpecModel):
         return self
 
 
+_CLASSES_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
+_TASKS = (
+    "!has(self.replicas) && (!has(self.resources) || !(has(self.resources.memory) || "
+    "(has(self.resources.gpu) && self.resources.gpu > 0) || "
+    "(has(self.resources.custom) && size(self.resources.custom) > 0)))"
+)
+_GPUS = "(has(self.resources) && has(self.resources.gpu) ? self.resources.gpu : 0)"
+_NEEDED = " * ".join(
+    f"(has(self.model.parallelism) && has(self.model.parallelism.{name}) ? "
+    f"self.model.parallelism.{name} : 1)"
+    for name in ("tensor", "pipeline")
+)
+_RULES = (
+    (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
+    (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
+    (
+        f"!has(self.model) || self.model.runtime != 'vllm' || {_GPUS} == {_NEEDED}",
+        "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
+    ),
+    (
+        f"!has(self.model) || self.model.runtime != 'http' || {_GPUS} == 0",
+        "the endpoint computes elsewhere: leave out resources.gpu",
+    ),
+)
+
+
 class Step(SpecModel):
-    """One step. It holds exactly one of: model, python, filter, addColumns, decode, labelFromPath,
+    """One step. It has exactly one of: model, python, filter, addColumns, decode, labelFromPath,
     selectColumns, dropColumns, renameColumns, explode, repartition, nearest."""
+
+    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
     KINDS: ClassVar[tuple[str, ...]] = (
         "model",
@@ -113,40 +141,39 @@ class Step(SpecModel):
     )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
-    """The step's name in reports, errors and worker groups."""
+    """The name of the step in reports, errors and worker groups."""
     model: Model | None = None
-    """Run a model over each batch."""
+    """Run a model on each batch."""
     python: PythonStep | None = None
-    """Run your own function or class over each batch."""
+    """Run your own function or class on each batch."""
     filter: Expression | None = None
     """Keep the rows for which this expression is true: Python's comparisons, arithmetic, `and`,
     `or`, `not`, `in`, `is None`, `a if b else c`, and len, lower, upper, strip, abs, int, float,
-    str, startswith, endswith, contains and matches, over columns; col('NAME') for a column whose
-    name is no identifier. Rows for which it is null are left out."""
+    str, startswith, endswith, contains and matches, over columns. col('NAME') is for a column whose
+    name is not an identifier. Rows for which it is null are filtered."""
     add_columns: AddedColumns | None = None
-    """Add or replace columns: `name: expression`, in the language of `filter`. All expressions
+    """Add or replace columns: `name: expression`, with the expressions of `filter`. All expressions
     read the columns before the step."""
     decode: Decode | None = None
     """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None
-    """Add a column made from the path of the row's file."""
+    """Add a column with a part of the path of the file."""
     select_columns: Columns | None = None
-    """Keep these columns, drop the others."""
+    """Keep only these columns."""
     drop_columns: Columns | None = None
     """Drop these columns."""
     rename_columns: NewNames | None = None
-    """Give columns new names: `old: new`."""
+    """Rename columns: `old: new`."""
     explode: Explode | None = None
-    """Make a row of each element of a list."""
+    """Create one row for each element of a list."""
     repartition: Repartition | None = None
-    """Cut the rows into other blocks."""
+    """Divide the rows into blocks of another size."""
     nearest: Nearest | None = None
     """Find the most similar rows of a finished output."""
     batch_size: BatchSize | None = None
-    """Rows a batch, for model, python and nearest. 32 for a model, 8 times its concurrency for one
-    of runtime http; else as many as a block holds.
-    `auto` searches for the fastest while the first batches run. Whenever memory runs out, the
-    replica continues with half as many."""
+    """Rows per batch, for model, python and nearest. The default is 32 for a model, 8 times the
+    concurrency for runtime http, and otherwise a whole block. `auto` searches for the fastest size
+    during the first batches. If a replica runs out of memory, it continues with half as many."""
     replicas: Replicas | None = None
     """Replicas of a model or a python class, each in an actor. Without this field, a step that
     needs only CPUs has a copy in each task if the whole job can run in tasks, else one replica."""
@@ -155,7 +182,7 @@ class Step(SpecModel):
 
     @property
     def kind(self) -> str:
-        """The one kind this step is, as the field is called in Python."""
+        """The kind of this step: the name of its field in Python."""
         return next(kind for kind in self.KINDS if getattr(self, kind) is not None)
 
     @model_validator(mode="after")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import inf
 
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
-from batchinference_operator.controller.keys import Key, key_of, parent_of
-from batchinference_operator.controller.pod_cache import STALE_SECONDS, PodCache
+from batchinference_operator.controller.keys import Key, identity, key_of, parent_of
+from batchinference_operator.controller.pod_cache import PodCache
 from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_summary import JobSummary
@@ -19,33 +17,27 @@ from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.ray_job import Object, RayJobView
 
-UNSYNCED_SECONDS = 1.0
-"""Seconds after which a created RayJob is stale if the watch has not reported it."""
-
 
 class Cache:
     """The latest state of each object that the watches have reported.
 
-    Methods that set or drop an object return the key of its job, or None if nothing changed.
-    kopf delivers the events of one object in order. If an object is deleted and another is created
+    Methods that set or drop an object return the key of its job, or None if nothing changed. A
+    reflector reports each RayJob and pod that is gone, in the order of the watch. For jobs, kopf
+    delivers the events of one object in order. If an object is deleted and another is created
     under the same name, their events may arrive in any order: the object created last wins.
     """
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, config: Config | None = None
-    ) -> None:
-        self._clock = clock
+    def __init__(self, config: Config | None = None) -> None:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
         """Called with the old and new state when an unfinished job changed, whoever changed it."""
         self._jobs: dict[Key, CompactJob] = {}
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
-        self._last_event: dict[Key, float] = {}
-        self._unsynced: set[Key] = set()
-        """RayJobs that this process created and that the watch has not reported yet."""
+        self._ray_job_versions: dict[str, str] = {}
+        """The resource version up to which RayJobs are known, by namespace; all are empty."""
         self._active_drivers: set[Key] = set()
-        self.pods = PodCache(clock, self._ray_job_of_cluster)
+        self.pods = PodCache(self._ray_job_of_cluster)
 
     def set_job(self, body: Object) -> Key | None:
         job = JobView.of(body)
@@ -78,33 +70,44 @@ class Cache:
             self.pods.forget_job(key)
 
     def set_ray_job(self, body: Object) -> Key | None:
+        """Store a RayJob that the watch reports."""
+        metadata = body["metadata"]
+        self.set_ray_job_version(metadata["namespace"], metadata.get("resourceVersion", ""))
+        return self._set_ray_job(body)
+
+    def _set_ray_job(self, body: Object) -> Key | None:
         key, view = parent_of(body), RayJobView.of(body)
         known = self._ray_jobs.setdefault(key, {})
         before = known.get(view.name)
         if _outlived(view, before):
             return None
         known[view.name] = view
-        self._set_synced(key, view.name)
         self._update_usage(key)
         return None if view == before else key
 
+    def set_ray_job_version(self, namespace: str, version: str) -> None:
+        """Record that all RayJobs up to a resource version are known. Empty means all namespaces.
+
+        The API server increases the version of a kind with each change.
+        """
+        known = self._ray_job_versions.get(namespace, "")
+        self._ray_job_versions[namespace] = max(known, version, key=_order)
+
     def add_ray_job(self, body: Object) -> None:
-        """Store a RayJob that was just created, before the watch reports it."""
-        key, name = parent_of(body), body["metadata"]["name"]
-        if name not in self._ray_jobs.get(key, {}):
-            self.set_ray_job(body)
-            self._unsynced.add((key[0], name))
+        """Store a RayJob that was just created, before the watch reports it.
 
-    def _set_synced(self, key: Key, name: str) -> None:
-        self._last_event[key[0], name] = self._clock()
-        self._unsynced.discard((key[0], name))
+        If the watch is ahead of its creation and the RayJob is unknown, it is already deleted.
+        """
+        key, metadata = parent_of(body), body["metadata"]
+        known = max(map(_order, (self._ray_job_versions.get(each, "") for each in (key[0], ""))))
+        if _order(metadata["resourceVersion"]) > known:
+            self._set_ray_job(body)
 
-    def mark_deleting(self, key: Key, ray_job: RayJobView) -> None:
-        """Mark a RayJob as being deleted. It is stale until the watch reports it."""
+    def mark_deleting(self, key: Key, ray_job: RayJobView, now: str) -> None:
+        """Mark a RayJob as being deleted, before the watch reports it."""
         known = self._ray_jobs.get(key, {})
         if known.get(ray_job.name) is ray_job:
-            known[ray_job.name] = replace(ray_job, deleting=True)
-            self._last_event[key[0], ray_job.name] = -inf
+            known[ray_job.name] = replace(ray_job, deleted_at=ray_job.deleted_at or now)
             self._update_usage(key)
 
     def _update_usage(self, key: Key) -> None:
@@ -127,42 +130,23 @@ class Cache:
     def delete_ray_job(self, body: Object) -> Key:
         key, name = parent_of(body), body["metadata"]["name"]
         known = self._ray_jobs.get(key, {}).get(name)
-        if known is not None and known.uid == body["metadata"]["uid"]:
-            self._delete_ray_job(key, name)
-        return key
-
-    def _delete_ray_job(self, key: Key, name: str) -> None:
+        if known is None or known.uid != body["metadata"]["uid"]:
+            return key
         ray_job = self._ray_jobs[key].pop(name)
-        del self._last_event[key[0], name]
-        self._unsynced.discard((key[0], name))
         if not self._ray_jobs[key]:
             del self._ray_jobs[key]
         self._update_usage(key)
         self.pods.forget_cluster(key, ray_job.cluster)
+        return key
 
-    def is_stale(self, namespace: str, ray_job: str) -> bool:
-        """Return whether a known RayJob is stale: the watch was silent about it for too long."""
-        known = namespace, ray_job
-        last_event = self._last_event.get(known)
-        limit = UNSYNCED_SECONDS if known in self._unsynced else STALE_SECONDS
-        return last_event is not None and self._clock() - last_event > limit
-
-    def refresh(self, key: Key, ray_job: RayJobView, body: Object | None) -> RayJobView | None:
-        """Replace a stale RayJob with the result of a live read, and return the current RayJob.
-
-        `body` is None if the RayJob is gone. The live read is ignored if the watch has reported
-        something newer in the meantime.
-        """
-        known = self._ray_jobs.get(key, {})
-        if known.get(ray_job.name) is not ray_job:
-            return known.get(ray_job.name)
-        if body is None:
-            self._delete_ray_job(key, ray_job.name)
-            return None
-        known[ray_job.name] = RayJobView.of(body)
-        self._set_synced(key, ray_job.name)
-        self._update_usage(key)
-        return known[ray_job.name]
+    def known_ray_jobs(self, namespace: str) -> list[Object]:
+        """Return the identities of the RayJobs of a namespace; of all if it is empty."""
+        return [
+            identity(key, ray_job.name, ray_job.uid)
+            for key, known in self._ray_jobs.items()
+            for ray_job in known.values()
+            if namespace in ("", key[0])
+        ]
 
     def is_current(self, job: JobView) -> bool:
         """Return whether the cache holds no newer version of a job."""
@@ -183,11 +167,8 @@ class Cache:
         if compact is None:
             return None
         job = compact.job()
-        ray_jobs, last = dict(self._ray_jobs.get(key, {})), job.status.get("rayJobName", "")
-        pods, drivers = self.pods.of(key), len(self._active_drivers)
-        synced = self._last_event.get((key[0], last), -inf) > -inf
-        ray_job_synced = synced and (key[0], last) not in self._unsynced
-        observed = Observed(job, ray_jobs, pods, ray_job_synced=ray_job_synced, drivers=drivers)
+        ray_jobs, drivers = dict(self._ray_jobs.get(key, {})), len(self._active_drivers)
+        observed = Observed(job, ray_jobs, self.pods.of(key), drivers=drivers)
         disruptions = self.pods.disruptions(key, observed.cluster)
         crashes = self.pods.crashes(key, observed.cluster)
         return replace(observed, disruptions=disruptions, crashes=crashes)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 
 from batchinference.rendering import RAY_JOB, Backstop
@@ -18,9 +19,9 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Drivers
 from batchinference_operator.controller.keys import Key, parent_of
 from batchinference_operator.controller.observer import Observer
-from batchinference_operator.controller.pod_cache import STALE_SECONDS
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.api import Conflict, Invalid, KubeApi, Refused, Unreachable
+from batchinference_operator.kube.api import POD, Conflict, Invalid, KubeApi, Refused, Unreachable
+from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
@@ -31,7 +32,10 @@ from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch, without_newer_fields
 from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
+ORPHAN_SECONDS = 300.0
+"""How long KubeRay may take to delete a RayJob of a deleted job."""
 BACKLOG = 64
 """From this queue length on, creating objects takes precedence over writing statuses: the first
 status of a job whose RayJob was just created is deferred by BACKLOG_SECONDS."""
@@ -66,6 +70,8 @@ class Controller:
     queue: WorkQueue[Key] = field(default_factory=lambda: WorkQueue(flow=_namespace))
     now: Callable[[], datetime] = _now
     telemetry: Telemetry = field(default_factory=Telemetry)
+    is_listed: Callable[[str], bool] = lambda _: True
+    """Returns whether all RayJobs and pods of a namespace are known."""
     last_write: dict[Key, datetime] = field(default_factory=dict)
     """When the status of each job was last written."""
     unreachable_since: dict[Key, datetime] = field(default_factory=dict)
@@ -116,6 +122,12 @@ class Controller:
         if (key := update_cache(body)) is not None:
             self.queue.add(key)
 
+    def requeue_namespace(self, namespace: str) -> None:
+        """Queue all jobs of a namespace; of all if it is empty."""
+        for key in self.cache.uids():
+            if namespace in ("", key[0]):
+                self.queue.add(key)
+
     async def work(self) -> None:
         """Run one worker until it is cancelled."""
         while True:
@@ -144,7 +156,12 @@ class Controller:
             self.queue.done(key)
 
     async def _reconcile(self, key: Key) -> None:
-        """Observe a job, compute the actions, and apply them."""
+        """Observe a job, compute the actions, and apply them.
+
+        A job whose RayJobs and pods are not known yet waits for `requeue_namespace`.
+        """
+        if not self.is_listed(key[0]):
+            return
         observed = await self.observer.observe(key)
         if observed is None:
             await self._forget(key)
@@ -152,7 +169,8 @@ class Controller:
         if self.config.concurrency.limited and not self.cache.is_current(observed.job):
             self.queue.add(key)
             return
-        actions = self._decide(observed)
+        with self.queue.count_cpu_time(key):
+            actions = self._decide(observed)
         self._update_admission(key, actions)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:
@@ -165,9 +183,10 @@ class Controller:
             self.queue.add_after(key, requeue_after)
 
     async def _forget(self, key: Key) -> None:
-        """Forget a job that is gone, and requeue it while RayJobs of it are left.
+        """Forget a job that is gone.
 
-        They count towards the concurrency limit until they are gone, and the watch may miss that.
+        A RayJob of it that is still being deleted after ORPHAN_SECONDS waits for KubeRay, which is
+        unavailable: its cluster is deleted here.
         """
         self.queue.drop(key)
         self.last_write.pop(key, None)
@@ -175,8 +194,12 @@ class Controller:
         self.backstop_requests.pop(key, None)
         self.first_status_deferred.discard(key)
         self.accepted_dry_runs.pop(key, None)
-        if await self.observer.has_orphans(key):
-            self.queue.add_after(key, STALE_SECONDS + 1)
+        for ray_job in self.cache.ray_jobs(key):
+            if not ray_job.deleting:
+                continue
+            if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
+                await self.api.delete_ray_job(key[0], ray_job)
+            self.queue.add_after(key, ORPHAN_SECONDS + 1)
 
     def _decide(self, observed: Observed) -> Actions:
         """Return the actions for a job.
@@ -208,7 +231,7 @@ class Controller:
             self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job.name))
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
-            self.cache.mark_deleting(job.key, ray_job)
+            self.cache.mark_deleting(job.key, ray_job, to_rfc3339(self.now()))
             if not ray_job.deleting:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
@@ -360,3 +383,28 @@ class Controller:
         self.telemetry.count_status_write("written")
         if "phase" in patch:
             logger.info("phase %s", patch["phase"])
+
+
+def stores(controller: Controller) -> dict[str, Store]:
+    """Return the stores of the watched kinds: the cache, and the work queue for each change."""
+    cache = controller.cache
+
+    def store(
+        put: CacheUpdate,
+        delete: CacheUpdate,
+        known: Callable[[str], list[Object]],
+        listed: Callable[[str, str], None] = lambda *_: None,
+    ) -> Store:
+        put_object = partial(controller.handle_event, put)
+        delete_object = partial(controller.handle_event, delete)
+        return Store(put_object, delete_object, known, listed, controller.requeue_namespace)
+
+    return {
+        RAY_JOB: store(
+            cache.set_ray_job,
+            cache.delete_ray_job,
+            cache.known_ray_jobs,
+            cache.set_ray_job_version,
+        ),
+        POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.known),
+    }

@@ -14,6 +14,13 @@ def key_of(body: Object) -> Key:
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 
+def identity(key: Key, name: str, uid: str = "") -> Object:
+    """Return an object of a job with nothing but its identity."""
+    namespace, job = key
+    labels = {NAME_LABEL: job}
+    return {"metadata": {"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
+
+
 def parent_of(body: Object) -> Key:
     """Return the key of the job that an object's label names."""
     metadata = body["metadata"]

@@ -11,13 +11,13 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.diagnostics import Diagnostics
 from batchinference_operator.controller.driver_poller import Drivers
 from batchinference_operator.controller.keys import Key
-from batchinference_operator.controller.live_reads import LiveReads
 from batchinference_operator.kube.api import KubeApi
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import polls_driver
-from batchinference_operator.reconcile.owned import attempt_ray_job
+from batchinference_operator.reconcile.owned import attempt_ray_job, last_names
 from batchinference_operator.reconcile.requeue import poll_interval
 from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job import RayJobView
 
 
@@ -32,8 +32,7 @@ class Observer:
         config: Config,
         now: Callable[[], datetime],
     ) -> None:
-        self._cache, self._drivers, self._config = cache, drivers, config
-        self._live_reads = LiveReads(api, cache)
+        self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
         self._diagnostics = Diagnostics(api, now=now)
 
     async def observe(self, key: Key) -> Observed | None:
@@ -44,16 +43,29 @@ class Observer:
         observed = self._cache.observe(key)
         if observed is None:
             return None
-        if observed.job.terminal:
-            observed = await self._live_reads.refresh_active(observed)
-        else:
-            observed = await self._observe_attempt(await self._live_reads.refresh_stale(observed))
+        if not observed.job.terminal:
+            observed = await self._observe_attempt(await self._read_missing(observed))
         queue = self._cache.admission_queue
         return replace(observed, admission=queue.decide(key), preemptor=queue.preemptor(key))
 
-    async def has_orphans(self, key: Key) -> bool:
-        """Read the stale RayJobs of a deleted job live, and return whether any are left."""
-        return await self._live_reads.refresh_orphans(key)
+    async def _read_missing(self, observed: Observed) -> Observed:
+        """Return the observation with a live read of the running attempt's RayJob if it is missing.
+
+        It may have no label or that of another job, and its creation may not be reported yet. The
+        attempt fails only if the API server says that the RayJob is gone.
+        """
+        job = observed.job
+        name = last_names(job).ray_job
+        if not is_running(job.status) or name in observed.ray_jobs:
+            return observed
+        return await self._read_live(observed, name)
+
+    async def _read_live(self, observed: Observed, name: str) -> Observed:
+        """Return the observation with the current state of a RayJob. The cache is not changed."""
+        body = await self._api.get_ray_job(observed.job.namespace, name)
+        found = {one: view for one, view in observed.ray_jobs.items() if one != name}
+        read = {name: RayJobView.of(body)} if body else {}
+        return replace(observed, ray_jobs={**found, **read})
 
     async def _observe_attempt(self, observed: Observed) -> Observed:
         ray_job = attempt_ray_job(observed)
@@ -87,4 +99,4 @@ class Observer:
         report = observed.report
         if not ray_job.queue or report is None or report.state != JobState.FAILED:
             return observed
-        return await self._live_reads.read_live(observed, ray_job)
+        return await self._read_live(observed, ray_job.name)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from batchinference_operator.controller.keys import Key, parent_of
+from batchinference_operator.controller.keys import Key, identity, parent_of
 from batchinference_operator.status.crashes import Crash, crash_of
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 
-STALE_SECONDS = 300.0
-"""Seconds that the watch may be silent about an object before it is stale and is read live. A watch
-that starts over reports what exists, not what was deleted in the meantime."""
 MAX_CRASHES = 1024
 """Maximum number of crashes kept per cluster, for heads and for workers each."""
 RayJobOfCluster = Callable[[Key, str], RayJobView | None]
@@ -25,17 +22,16 @@ class PodCache:
     `set_pod` and `delete_pod` return the key of the pod's job, or None if nothing changed.
     """
 
-    def __init__(self, clock: Callable[[], float], ray_job_of_cluster: RayJobOfCluster) -> None:
-        self._clock, self._ray_job_of_cluster = clock, ray_job_of_cluster
-        self._pods: dict[Key, dict[str, tuple[PodView, float]]] = {}
+    def __init__(self, ray_job_of_cluster: RayJobOfCluster) -> None:
+        self._ray_job_of_cluster = ray_job_of_cluster
+        self._pods: dict[Key, dict[str, PodView]] = {}
         self._disruptions: dict[Key, dict[str, Disruption]] = {}
         self._crashes: dict[Key, dict[str, dict[str, Crash]]] = {}
 
     def set_pod(self, body: Object) -> Key | None:
         key, view = parent_of(body), PodView.of(body)
         known = self._pods.setdefault(key, {})
-        before, _ = known.get(view.name, (None, 0.0))
-        known[view.name] = view, self._clock()
+        before, known[view.name] = known.get(view.name), view
         if view.disruption is not None:
             disruptions = self._disruptions.setdefault(key, {})
             disruptions[view.cluster] = _worse(disruptions.get(view.cluster), view.disruption)
@@ -57,21 +53,20 @@ class PodCache:
         return True
 
     def delete_pod(self, body: Object) -> Key:
-        """Record a pod's final state, then remove the pod.
-
-        The event of the deletion may be the only one that says how the pod ended.
-        """
-        self.set_pod(body)
         key = parent_of(body)
-        self._drop(key, body["metadata"]["name"])
-        return key
-
-    def _drop(self, key: Key, name: str) -> None:
-        pod, _ = self._pods[key].pop(name)
+        pod = self._pods.get(key, {}).pop(body["metadata"]["name"], None)
+        if pod is None:
+            return key
         if not self._pods[key]:
             del self._pods[key]
         if self._ray_job_of_cluster(key, pod.cluster) is None:
             self.forget_cluster(key, pod.cluster)
+        return key
+
+    def known(self, namespace: str) -> list[Object]:
+        """Return the identities of the pods of a namespace; of all if it is empty."""
+        found = ((key, name) for key, pods in self._pods.items() for name in pods)
+        return [identity(key, name) for key, name in found if namespace in ("", key[0])]
 
     def forget_job(self, key: Key) -> None:
         """Forget everything about a job that is gone."""
@@ -89,18 +84,8 @@ class PodCache:
                 each.pop(key, None)
 
     def of(self, key: Key) -> tuple[PodView, ...]:
-        """Return the pods of a job, sorted by name.
-
-        Stale pods without a live RayJob are omitted: the watch must have missed their deletion.
-        """
-        return tuple(self._existing(key))
-
-    def _existing(self, key: Key) -> Iterator[PodView]:
-        now = self._clock()
-        for _, (pod, last_event) in sorted(self._pods.get(key, {}).items()):
-            ray_job = self._ray_job_of_cluster(key, pod.cluster)
-            if (ray_job is not None and not ray_job.ended) or now - last_event <= STALE_SECONDS:
-                yield pod
+        """Return the pods of a job, sorted by name."""
+        return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
     def disruptions(self, key: Key, cluster: str) -> tuple[Disruption, ...]:
         """Return the decisive disruption of a cluster's pods, including deleted pods."""
@@ -110,33 +95,6 @@ class PodCache:
     def crashes(self, key: Key, cluster: str) -> tuple[Crash, ...]:
         """Return the crashes of a cluster's pods, in the order in which they were seen."""
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
-
-    def stale_pods(self, key: Key) -> dict[str, PodView]:
-        """Return all pods of a job, by name, if one that has not ended is stale; else nothing.
-
-        Pods that have ended do not matter, because they are no longer charged.
-        """
-        now, known = self._clock(), self._pods.get(key, {})
-        stale = any(
-            pod.ended is None and now - last_event > STALE_SECONDS
-            for pod, last_event in known.values()
-        )
-        return {name: pod for name, (pod, _) in known.items()} if stale else {}
-
-    def refresh(self, key: Key, stale: dict[str, PodView], there: set[str]) -> tuple[PodView, ...]:
-        """Drop the stale pods that a live read did not find, and return the pods of the job.
-
-        `there` has the names that the live read found. It is ignored for a pod about which the
-        watch has reported something newer in the meantime.
-        """
-        for name, pod in stale.items():
-            if self._pods.get(key, {}).get(name, (None,))[0] is not pod:
-                continue
-            if name in there:
-                self._pods[key][name] = pod, self._clock()
-            else:
-                self._drop(key, name)
-        return self.of(key)
 
 
 def _worse(known: Disruption | None, new: Disruption) -> Disruption:

@@ -1,6 +1,8 @@
-"""The periodic resync of all jobs, for changes that no watch has reported.
+"""Forgets deleted jobs whose deletion kopf has missed.
 
-A watch that starts over reports what exists, not what was deleted in the meantime.
+If a watch of kopf starts over, it reports the jobs that exist, not those that were deleted in the
+meantime. Nothing waits for such a job: its next reconcile finds that it is gone. But a finished or
+suspended job is never reconciled, and would be counted and kept in memory for ever.
 """
 
 from __future__ import annotations
@@ -18,10 +20,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
-    """Every RESYNC_SECONDS, forget jobs that are gone and requeue all others.
-
-    No namespaces means all namespaces. Runs until cancelled.
-    """
+    """Every RESYNC_SECONDS, forget the jobs that are gone. No namespaces means all namespaces."""
     while True:
         await asyncio.sleep(RESYNC_SECONDS)
         for namespace in namespaces or [""]:
@@ -29,7 +28,6 @@ async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
                 await _forget_deleted(controller, namespace)
             except (Refused, Conflict) as problem:
                 logger.warning("jobs cannot be listed: %s", problem)
-        _requeue_all(controller)
 
 
 async def _forget_deleted(controller: Controller, namespace: str) -> None:
@@ -43,10 +41,3 @@ async def _forget_deleted(controller: Controller, namespace: str) -> None:
     for key, uid in deleted.items():
         controller.cache.forget_job(key, uid)
         controller.queue.add(key)
-
-
-def _requeue_all(controller: Controller) -> None:
-    """Requeue all jobs, spread over the time until the next resync; most are due earlier anyway."""
-    keys = list(controller.cache.uids())
-    for number, key in enumerate(keys):
-        controller.queue.add_after(key, RESYNC_SECONDS * number / len(keys))

@@ -21,7 +21,7 @@ from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.schedule import ObservedSchedule, ScheduleActions, decide
-from batchinference_operator.reconcile.schedule_view import ScheduleView, runs_of
+from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
 from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 
@@ -85,11 +85,11 @@ class ScheduleController:
         if observed is None:
             self.queue.drop(key)
             return
-        actions = decide(observed, self.config, self.now())
+        actions = self._decide(observed, key)
         if actions.create is not None:
             created = await self._create(observed, actions.create)
             if created is not observed:
-                observed, actions = created, decide(created, self.config, self.now())
+                observed, actions = created, self._decide(created, key)
         for run in actions.replace:
             await self.api.delete_run(key[0], run.name, run.uid)
             logger.info("deleted run %s, which another run replaces", run.name)
@@ -100,13 +100,26 @@ class ScheduleController:
             raise Refused(observed.refused)
         self.queue.add_after(key, actions.requeue_after)
 
+    def _decide(self, observed: ObservedSchedule, key: Key) -> ScheduleActions:
+        with self.queue.count_cpu_time(key):
+            return decide(observed, self.config, self.now())
+
     async def _observe(self, key: Key) -> ObservedSchedule | None:
         """Return a schedule and its runs; None if it is gone."""
         body = await self.api.get_schedule(*key)
         if body is None:
             return None
         schedule = ScheduleView.of(body)
-        return ObservedSchedule(schedule, runs_of(schedule, await self.api.list_runs(*key)))
+        return ObservedSchedule(schedule, await self._runs(schedule))
+
+    async def _runs(self, schedule: ScheduleView) -> tuple[Run, ...]:
+        """Return the runs of a schedule in the order of their scheduled times.
+
+        One run is in memory at a time, because each may be of the maximum size.
+        """
+        bodies = self.api.list_runs(schedule.namespace, schedule.name)
+        runs = [Run.of(body) async for body in bodies if schedule.owns(body)]
+        return tuple(sorted(runs, key=lambda run: run.name))
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
         """Create a run. Return another observation if it was refused or exists already.
@@ -124,8 +137,7 @@ class ScheduleController:
         if created is not None:
             logger.info("created run %s", name)
             return observed
-        schedule = observed.schedule
-        runs = runs_of(schedule, await self.api.list_runs(schedule.namespace, schedule.name))
+        runs = await self._runs(observed.schedule)
         taken = "" if any(run.name == name for run in runs) else name
         return replace(observed, runs=runs, taken=taken)
 

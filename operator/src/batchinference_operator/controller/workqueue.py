@@ -1,6 +1,7 @@
 """The work queue of keys to reconcile.
 
 Keys wait in flows, which are served round-robin, so that a long flow does not delay a short one. A
+flow that has used much CPU time is paused, so that it cannot use most of the event loop's time. A
 key is in the queue at most once, however often it is added. It is never given to two workers at the
 same time: a key that is added while a worker processes it is given out again afterwards. Watches
 may lose or repeat events, so keys are also requeued after a delay.
@@ -9,14 +10,18 @@ may lose or repeat events, so keys are also requeued after a delay.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
+BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
+"""CPU time above which a flow is paused, and the length of the pause as a multiple of this time."""
 
 
 class WorkQueue(Generic[Key]):
@@ -25,10 +30,17 @@ class WorkQueue(Generic[Key]):
     All methods must be called in one event loop.
     """
 
-    def __init__(self, flow: Callable[[Key], Hashable] = lambda _: None) -> None:
-        self._flow = flow
+    def __init__(
+        self,
+        flow: Callable[[Key], Hashable] = lambda _: None,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._flow, self._cpu_clock = flow, cpu_clock
         self._flows: dict[Hashable, deque[Key]] = {}
         """The waiting keys by flow; the next flow to serve comes first."""
+        self._paused: dict[Hashable, deque[Key]] = {}
+        """The waiting keys of each paused flow."""
+        self._pauses: dict[Hashable, asyncio.TimerHandle] = {}
         self._dirty: set[Key] = set()
         self._active: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -62,6 +74,8 @@ class WorkQueue(Generic[Key]):
     async def get(self) -> Key:
         """Wait for the next key and return it. `done` must be called for it afterwards."""
         await self._ready.acquire()
+        while not self._flows:  # the flow whose key was ready was paused
+            await self._ready.acquire()
         flow, keys = next(iter(self._flows.items()))
         key = keys.popleft()
         del self._flows[flow]
@@ -74,6 +88,30 @@ class WorkQueue(Generic[Key]):
     def done(self, key: Key) -> None:
         self._active.discard(key)
         if key in self._dirty:
+            self._make_ready(key)
+
+    @contextmanager
+    def count_cpu_time(self, key: Key) -> Iterator[None]:
+        """Pause the flow of a key if the block, which must not await, uses much CPU time."""
+        start = self._cpu_clock()
+        try:
+            yield
+        finally:
+            if (seconds := self._cpu_clock() - start) > BUSY_SECONDS:
+                self._pause(self._flow(key), PAUSE_FACTOR * seconds)
+
+    def _pause(self, flow: Hashable, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._paused.setdefault(flow, deque()).extend(self._flows.pop(flow, ()))
+        start = loop.time()
+        if earlier := self._pauses.get(flow):
+            start = earlier.when()
+            earlier.cancel()
+        self._pauses[flow] = loop.call_at(start + seconds, self._resume, flow)
+
+    def _resume(self, flow: Hashable) -> None:
+        del self._pauses[flow]
+        for key in self._paused.pop(flow):
             self._make_ready(key)
 
     def add_rate_limited(self, key: Key) -> float:
@@ -97,10 +135,14 @@ class WorkQueue(Generic[Key]):
         self._cancel_timer(key)
 
     def __len__(self) -> int:
-        return sum(map(len, self._flows.values()))
+        return sum(map(len, (*self._flows.values(), *self._paused.values())))
 
     def _make_ready(self, key: Key) -> None:
-        self._flows.setdefault(self._flow(key), deque()).append(key)
+        flow = self._flow(key)
+        if flow in self._paused:
+            self._paused[flow].append(key)
+            return
+        self._flows.setdefault(flow, deque()).append(key)
         self._ready.release()
 
     def _cancel_timer(self, key: Key) -> None:

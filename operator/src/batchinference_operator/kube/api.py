@@ -29,6 +29,10 @@ class Forbidden(Refused):
     """The operator lacks the permission for a request."""
 
 
+class Expired(Refused):
+    """A watch or a list cannot continue and must start over."""
+
+
 class Invalid(Refused):
     """The API server does not accept a field or a value of an object."""
 
@@ -65,9 +69,6 @@ class KubeApi(Protocol):
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
         """Yield every object of a kind in a namespace, or in all namespaces if it is empty."""
-
-    async def list_pod_names(self, namespace: str, job: str) -> set[str]:
-        """Return the names of the pods that a job has now (a live read)."""
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
         """Return the current state of a RayJob (a live read); None if it is gone."""
@@ -108,8 +109,8 @@ class KubeApi(Protocol):
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
         """Return the current state of a BatchInferenceSchedule; None if it is gone."""
 
-    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
-        """Return the first BatchInferences by name with the label of a schedule (a live read)."""
+    def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+        """Yield the first BatchInferences by name with the label of a schedule (a live read)."""
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
         """Delete a BatchInference, also if it has changed. It is no error if it is gone."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -23,11 +24,19 @@ from batchinference_operator.kube.http import (
     is_error,
     is_gone,
     message_of,
+    open_stream,
     raise_for,
+    read_lines,
     send_recorded,
 )
+from batchinference_operator.kube.json_reader import read_json
 from batchinference_operator.kube.rate_limiter import RateLimiter
-from batchinference_operator.status.event_messages import last_warning, quota_message
+from batchinference_operator.status.event_messages import (
+    Occurrence,
+    is_relevant,
+    last_warning,
+    quota_message,
+)
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
@@ -35,12 +44,18 @@ EVENT = "events.k8s.io"
 """The API group through which Events are written. They are read through the core API."""
 RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last retry, the work queue retries the job."""
+WATCH_GRACE_SECONDS = 10.0
+"""Seconds that a watch may take to start and to end."""
+MAX_ERROR_BYTES = 4096
 MAX_EVENTS = 50
 """Maximum number of Events that are read about one object."""
+MAX_LISTS = 4
+"""Maximum number of pages of lists that are read at the same time. A page may have 15 MB, which
+tenants choose, and takes a multiple of that in memory."""
 MAX_RUNS = 300
 """Maximum number of runs that are read of a schedule. The history limits allow 200 finished ones. A
 tenant with more must not delay other schedules."""
-_SELECTED = {RAY_JOB: NAME_LABEL}
+_SELECTED = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 _COLLECTIONS = {
@@ -73,6 +88,7 @@ class KubeClient:
         self._client = client
         self._on_request = on_request
         self._rate = rate or RateLimiter()
+        self._lists = asyncio.Semaphore(MAX_LISTS)
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
         """Send a request, with retries, and return the status and the answer.
@@ -102,7 +118,7 @@ class KubeClient:
     async def create(self, body: Object) -> Object | None:
         answer: Object
         # a KubeRay version that lacks a field must return an error instead of dropping the field
-        path = f"{_path(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
+        path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
         status, answer = await self._request("POST", path, body)
         # a ResourceQuota under contention also returns 409, and then nothing was created
         if is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
@@ -111,7 +127,7 @@ class KubeClient:
         return answer
 
     async def dry_run(self, field: str, body: Object) -> None:
-        path = _path(body["kind"], body["metadata"]["namespace"])
+        path = path_of(body["kind"], body["metadata"]["namespace"])
         query = "dryRun=All&fieldValidation=Strict"
         status, answer = await self._request("POST", f"{path}?{query}", body)
         # 400 is an unknown field or a value of another type
@@ -120,26 +136,64 @@ class KubeClient:
         raise_for(status, answer)
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
-        return self._list(_path(kind, namespace), _SELECTED.get(kind, ""))
+        return self._list(path_of(kind, namespace), _label(_SELECTED.get(kind, "")))
 
-    async def list_pod_names(self, namespace: str, job: str) -> set[str]:
-        found = self._list(_path(POD, namespace), f"{NAME_LABEL}={job}")
-        return {body["metadata"]["name"] async for body in found}
-
-    async def _list(self, path: str, labels: str) -> AsyncIterator[Object]:
-        selected = f"&labelSelector={quote(labels)}" if labels else ""
-        query: str | None = ""
-        while query is not None:
-            page = f"{path}?limit={PAGE}{selected}{query}"
-            status, answer = await self._request("GET", page)
-            raise_for(status, answer)
-            for body in answer["items"]:
+    async def _list(
+        self, path: str, selector: str, most: int = sys.maxsize
+    ) -> AsyncIterator[Object]:
+        """Yield the selected objects, at most this many. One page is in memory at a time."""
+        async for items, _ in self._pages(path, selector):
+            for body in items[:most]:
                 yield body
-            more = answer["metadata"].get("continue")
-            query = f"&continue={quote(more)}" if more else None
+            most -= len(items)
+            if most <= 0:
+                return
+
+    def list_pages(self, kind: str, namespace: str) -> AsyncIterator[tuple[list[Object], str]]:
+        """Yield each page of a list, with the resource version of the list."""
+        return self._pages(path_of(kind, namespace), _label(_SELECTED.get(kind, "")))
+
+    async def _pages(self, path: str, selector: str) -> AsyncIterator[tuple[list[Object], str]]:
+        more: str | None = ""
+        while more is not None:
+            after = more and f"continue={quote(more)}"
+            query = "&".join(filter(None, (f"limit={PAGE}", selector, after)))
+            async with self._lists:
+                status, answer = await self._request("GET", f"{path}?{query}")
+            raise_for(status, answer)
+            yield answer["items"], answer["metadata"].get("resourceVersion", "")
+            more = answer["metadata"].get("continue") or None
+
+    async def watch(
+        self,
+        kind: str,
+        namespace: str,
+        version: str,
+        seconds: int,
+        accepted: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[Object, None]:
+        """Yield the events after a resource version, until the server ends the watch.
+
+        It does so after some seconds. `accepted` is called when the watch starts. Raises Refused.
+        """
+        query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
+        selector = _label(_SELECTED.get(kind, ""))
+        query = "&".join(filter(None, (query, selector, f"resourceVersion={quote(version)}")))
+        path = f"{path_of(kind, namespace)}?{query}"
+        timeout = seconds + WATCH_GRACE_SECONDS
+        try:
+            async with open_stream(self._client, self._on_request, path, timeout) as found:
+                status, stream = found
+                if status != HTTPStatus.OK:
+                    raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))
+                accepted()
+                async for line in read_lines(stream):
+                    yield await read_json(line)
+        except (OSError, aiohttp.ClientError) as problem:
+            raise Unreachable(str(problem) or "no answer") from problem
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
-        return await self._object("GET", _path(RAY_JOB, namespace, name))
+        return await self._object("GET", path_of(RAY_JOB, namespace, name))
 
     async def _object(self, *call: Any) -> Object | None:
         """Send a request about one object and return the object; None if it is gone."""
@@ -152,14 +206,17 @@ class KubeClient:
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
-        path = f"{_path('Event', namespace)}?fieldSelector={quote(about)}&limit={MAX_EVENTS}"
-        status, answer = await self._request("GET", path)
-        raise_for(status, answer)
-        return last_warning(answer["items"], of_pod=kind == POD)
+        selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
+        events = self._list(path_of("Event", namespace), selector, MAX_EVENTS)
+        return last_warning([
+            Occurrence.of(event, of_pod=of_pod)
+            async for event in events
+            if is_relevant(event, of_pod=of_pod)
+        ])  # fmt: skip
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
-        label = quote(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
-        path = f"{_path(WORKLOAD, namespace)}?labelSelector={label}"
+        label = _label(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
+        path = f"{path_of(WORKLOAD, namespace)}?limit={PAGE}&{label}"
         status, answer = await self._request("GET", path)
         if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
             return ""
@@ -171,16 +228,16 @@ class KubeClient:
         # the cluster goes first: the patch marks the RayJob as released, so no retry would follow
         await self._delete_cluster(namespace, ray_job)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
-        path = _path(RAY_JOB, namespace, ray_job.name)
+        path = path_of(RAY_JOB, namespace, ray_job.name)
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
         patch = {"metadata": {"uid": ray_job.uid}, "spec": backstop.fields}
-        path = _path(RAY_JOB, namespace, ray_job.name)
+        path = path_of(RAY_JOB, namespace, ray_job.name)
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
-        await self._delete(_path(RAY_JOB, namespace, ray_job.name), ray_job.uid)
+        await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
         # even while KubeRay's finalizer blocks the deletion of the RayJob
         await self._delete_cluster(namespace, ray_job)
 
@@ -192,13 +249,13 @@ class KubeClient:
         """
         if not ray_job.cluster:
             return
-        path = _path(RAY_CLUSTER, namespace, ray_job.cluster)
+        path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
         cluster = await self._object("GET", path)
         if cluster is not None and owner_uid(cluster, RAY_JOB) == ray_job.uid:
             await self._delete(path, cluster["metadata"]["uid"])
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
-        await self._delete(_path(KIND, namespace, name), uid, resourceVersion=resource_version)
+        await self._delete(path_of(KIND, namespace, name), uid, resourceVersion=resource_version)
 
     async def _delete(self, path: str, uid: str, **preconditions: str) -> None:
         preconditions["uid"] = uid
@@ -208,33 +265,29 @@ class KubeClient:
             raise_for(status, answer)
 
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
-        return await self._object("GET", _path(SCHEDULE_KIND, namespace, name))
+        return await self._object("GET", path_of(SCHEDULE_KIND, namespace, name))
 
-    async def list_runs(self, namespace: str, schedule: str) -> list[Object]:
-        found: list[Object] = []
-        async for body in self._list(_path(KIND, namespace), f"{SCHEDULE_LABEL}={schedule}"):
-            found.append(body)
-            if len(found) == MAX_RUNS:
-                break
-        return found
+    def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+        path, label = path_of(KIND, namespace), _label(f"{SCHEDULE_LABEL}={schedule}")
+        return self._list(path, label, MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
-        await self._delete(_path(KIND, namespace, name), uid)
+        await self._delete(path_of(KIND, namespace, name), uid)
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND
     ) -> Object | None:
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
-        path = _path(kind, namespace, name, "status")
+        path = path_of(kind, namespace, name, "status")
         return await self._object("PATCH", path, body, MERGE_PATCH)
 
     async def post_event(self, body: Object) -> bool:
         namespace = body["metadata"]["namespace"]
-        status, answer = await self._request("POST", _path(EVENT, namespace), body)
+        status, answer = await self._request("POST", path_of(EVENT, namespace), body)
         if not is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
             raise_for(status, answer)
             return False
-        path = _path(EVENT, namespace, body["metadata"]["name"])
+        path = path_of(EVENT, namespace, body["metadata"]["name"])
         # an empty patch returns the current object, so no permission to read these Events is needed
         status, answer = await self._request("PATCH", path, {}, MERGE_PATCH)
         raise_for(status, answer)
@@ -245,7 +298,12 @@ class KubeClient:
         return True
 
 
-def _path(kind: str, namespace: str, *below: str) -> str:
+def _label(selector: str) -> str:
+    """Return the parameter of a list request that selects objects by labels."""
+    return f"labelSelector={quote(selector)}" if selector else ""
+
+
+def path_of(kind: str, namespace: str, *below: str) -> str:
     """Return the API path of all objects of a kind, or of the object or subresource in `below`."""
     root, plural = _COLLECTIONS[kind]
     place = ["namespaces", namespace] if namespace else []

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
+import aiohttp
 from kubernetes.aio.client import ApiClient
+from kubernetes.aio.client.rest import RESTResponse
 
 from batchinference import __version__
 from batchinference.rendering import MANAGER
-from batchinference_operator.kube.api import Conflict, Forbidden, Invalid, Refused, Unreachable
+from batchinference_operator.kube.api import (
+    Conflict,
+    Expired,
+    Forbidden,
+    Invalid,
+    Refused,
+    Unreachable,
+)
 from batchinference_operator.kube.json_reader import read_json
 
 JSON = "application/json"
@@ -39,12 +49,7 @@ async def send(
 
     The wait is at most MAX_BUSY_SECONDS, and 0 without the header.
     """
-    request_headers = {"Accept": "application/json", "Content-Type": content_type}
-    # the body is passed later: it is plain data already, and serializing it here would be slow
-    method, url, headers, *_ = await client.param_serialize(
-        method, path, header_params=request_headers, auth_settings=["BearerToken"]
-    )
-    response = await client.call_api(method, url, headers, body, _request_timeout=TIMEOUT_SECONDS)
+    response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
     content = await response.read()
     wait = response.getheader("Retry-After") or ""
     busy = min(float(wait), MAX_BUSY_SECONDS) if wait.isdecimal() else 0.0
@@ -52,6 +57,17 @@ async def send(
         return response.status, await read_json(content), busy
     except ValueError:
         return response.status, content.decode(errors="replace").strip(), busy
+
+
+async def _call(
+    client: ApiClient, method: str, path: str, body: Any, content_type: str, seconds: float
+) -> RESTResponse:
+    request_headers = {"Accept": JSON, "Content-Type": content_type}
+    # the body is passed later: it is plain data already, and serializing it here would be slow
+    method, url, headers, *_ = await client.param_serialize(
+        method, path, header_params=request_headers, auth_settings=["BearerToken"]
+    )
+    return await client.call_api(method, url, headers, body, _request_timeout=seconds)
 
 
 async def send_recorded(
@@ -64,6 +80,34 @@ async def send_recorded(
         return status, answer, busy
     finally:
         on_request(method, path, status, time.monotonic() - start)
+
+
+@asynccontextmanager
+async def open_stream(
+    client: ApiClient, on_request: OnRequest, path: str, seconds: float
+) -> AsyncIterator[tuple[int, aiohttp.StreamReader]]:
+    """Open a GET request, and yield the status and the body as a stream, for at most `seconds`."""
+    start, status = time.monotonic(), None
+    try:
+        response = (await _call(client, "GET", path, None, JSON, seconds)).response
+        status = response.status
+    finally:
+        on_request("GET", path, status, time.monotonic() - start)
+    try:
+        yield status, response.content
+    finally:
+        response.close()
+
+
+async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the complete lines of a stream, of any length, without their ends."""
+    incomplete: list[bytes] = []
+    async for chunk in stream.iter_any():
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            yield b"".join([*incomplete, line])
+            incomplete = []
+        incomplete.append(rest)
 
 
 def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
@@ -90,6 +134,7 @@ def raise_for(status: int, answer: Any) -> None:
         raise Conflict(message_of(answer))
     kinds: dict[int, type[Refused]] = {
         HTTPStatus.FORBIDDEN: Forbidden,
+        HTTPStatus.GONE: Expired,
         HTTPStatus.UNPROCESSABLE_ENTITY: Invalid,
     }
     kind = Unreachable if status in TRANSIENT else kinds.get(status, Refused)

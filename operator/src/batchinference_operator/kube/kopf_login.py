@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 import time
-from functools import lru_cache, partial
+from collections.abc import Iterator
+from functools import lru_cache
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,18 @@ from batchinference_operator.kube.http import USER_AGENT, OnRequest
 from batchinference_operator.kube.limited_response import LimitedResponse
 from batchinference_operator.kube.watch_health import WatchHealth
 
-REFUSED_SECONDS = 20.0
-"""Delay after a refused list or watch; shorter than kopf's request timeout."""
+BACKOFFS = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+class EndlessBackoffs:
+    """The delays between the retries of a request by kopf.
+
+    After the last delay of a finite list, kopf would stop all watches and the operator because a
+    single namespace is refused.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain(BACKOFFS, itertools.repeat(BACKOFFS[-1]))
 
 
 class KopfLogin:
@@ -28,7 +39,6 @@ class KopfLogin:
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
         self._trace = _trace(watches, on_request)
-        self._hold = partial(_hold_refused, watches)
         # the same credentials return the same session, so that kopf recognizes refused ones
         self._session = lru_cache(maxsize=1)(self._new_session)
 
@@ -43,7 +53,6 @@ class KopfLogin:
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             trace_configs=[self._trace],
-            middlewares=(self._hold,),
             response_class=LimitedResponse,
         )
         return kopf.AiohttpSession(
@@ -55,27 +64,6 @@ class KopfLogin:
         )
 
 
-class WatchRefused(aiohttp.ClientConnectionError):
-    """The API server refused a list or a watch.
-
-    It is a connection error, because kopf retries after those forever. After a refusal, kopf would
-    stop all watches and the operator.
-    """
-
-
-async def _hold_refused(
-    watches: WatchHealth, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
-) -> aiohttp.ClientResponse:
-    """Send a request. If it is a refused list or watch, wait and raise WatchRefused."""
-    response = await send(request)
-    refused = response.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-    if not refused or not watches.record_refusal(request.url.path, response.status):
-        return response
-    response.release()
-    await asyncio.sleep(REFUSED_SECONDS)
-    raise WatchRefused(f"{request.url.path}: {response.status}")
-
-
 def _trace(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
     async def started(_: Any, context: SimpleNamespace, __: Any) -> None:
         context.since = time.monotonic()
@@ -83,10 +71,12 @@ def _trace(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
     async def answered(
         _: Any, context: SimpleNamespace, params: aiohttp.TraceRequestEndParams
     ) -> None:
-        seconds = time.monotonic() - context.since
-        on_request(params.method, params.url.path_qs, params.response.status, seconds)
+        status, url = params.response.status, params.url
+        on_request(params.method, url.path_qs, status, time.monotonic() - context.since)
         if params.response.ok:
-            watches.record_answer(params.url.path, watch=params.url.query.get("watch") == "true")
+            watches.record_answer(url.path, watch=url.query.get("watch") == "true")
+        elif status == HTTPStatus.FORBIDDEN:
+            watches.record_refusal(url.path, str(status))
 
     async def failed(
         _: Any, context: SimpleNamespace, params: aiohttp.TraceRequestExceptionParams

@@ -10,6 +10,7 @@ import aiohttp
 from aiohttp.connector import Connection
 from pydantic_core import from_json
 
+from batchinference_operator.kube.http import read_lines
 from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
 
 
@@ -37,16 +38,9 @@ class _LimitedLines:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
-        """Yield complete lines, and at the end of the stream the bytes after the last line."""
-        incomplete: list[bytes] = []
-        async for chunk in self._stream.iter_chunked(size):
-            *lines, rest = chunk.split(b"\n")
-            for line in lines:
-                yield await _limited(b"".join([*incomplete, line])) + b"\n"
-                incomplete = []
-            incomplete.append(rest)
-        yield b"".join(incomplete)
+    async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
+        async for line in read_lines(self._stream):
+            yield await _limited(line) + b"\n"
 
 
 async def _limited(line: bytes) -> bytes:

@@ -58,15 +58,12 @@ class WatchHealth:
                 self._refused.discard(path)
                 logger.info("%s is watched again", path)
 
-    def record_refusal(self, path: str, status: int) -> bool:
-        """Record a refused list or watch; return False if no watch has this path."""
-        if path not in self._started:
-            return False
-        if path not in self._refused:
+    def record_refusal(self, path: str, problem: str) -> None:
+        """Record that the server refused a list or a watch, and log it once."""
+        if path in self._started and path not in self._refused:
             self._refused.add(path)
             effect = "its jobs are not reconciled until it can be watched again"
-            logger.warning("%s cannot be watched (%s): %s", path, status, effect)
-        return True
+            logger.warning("%s cannot be watched (%s): %s", path, problem, effect)
 
     @property
     def lost(self) -> set[str]:

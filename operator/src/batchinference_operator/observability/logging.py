@@ -22,7 +22,7 @@ _NOISE = {
     # kopf does not close the nested generators of a watch at exit, when nothing needs them any more
     "asyncio": "closing of asynchronous generator <async_generator object infinite_watch ",
     # watch_health.py logs a refused watch once, kopf at each retry
-    "kopf._cogs.clients.watching": "WatchRefused(",
+    "kopf._cogs.clients.watching": "APIForbiddenError(",
 }
 """Texts of messages that are not logged, by the name of their logger."""
 

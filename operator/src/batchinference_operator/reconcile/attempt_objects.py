@@ -18,7 +18,7 @@ from batchinference.rendering import (
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
-from batchinference.spec.problems import Problem
+from batchinference.spec.problems import Problem, raise_for_problems
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
@@ -80,8 +80,7 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
         )
         raise SpecError([Problem("metadata.namespace", message)])
     parsed = parse(job.document)
-    if problems := config.policy.check_patches(parsed.spec.cluster.patches):
-        raise SpecError(problems)
+    raise_for_problems(config.policy.check(parsed.spec.cluster))
     complete = effective(parsed, config.defaults)
     memory = memory_of_next_attempt(job.status, complete.spec.retry.out_of_memory)
     return with_memory(complete, memory)

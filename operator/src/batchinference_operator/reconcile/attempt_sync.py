@@ -148,7 +148,9 @@ def _derive_status(
         return fail_attempt(job, policies, *failure, now, update)
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
-    return _enforce_deadlines(observed, policies, update, requeue_after(observed, ray_job), now)
+    return _enforce_deadlines(
+        observed, policies, update, requeue_after(observed, ray_job, now), now
+    )
 
 
 def _explain(

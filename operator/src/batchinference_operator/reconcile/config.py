@@ -6,11 +6,11 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.platform_policy import PlatformPolicy
 
 
 @dataclass(frozen=True)

@@ -59,4 +59,4 @@ def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
 def holds_resources(observed: Observed) -> bool:
     """Return whether a RayJob or a pod of this job still holds resources."""
     live = any(not ray_job.ended for ray_job in owned(observed))
-    return live or observed.unsynced_pods or any(pod.ended is None for pod in observed.pods)
+    return live or any(pod.ended is None for pod in observed.pods)

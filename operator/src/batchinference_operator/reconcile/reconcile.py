@@ -46,9 +46,8 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _decide(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        # the pods and the synced RayJob that were observed are of the previous attempt
-        job = adopt(observed.job, now)
-        observed = replace(observed, job=job, disruptions=(), crashes=(), ray_job_synced=False)
+        # the pods that were observed are of the previous attempt
+        observed = replace(observed, job=adopt(observed.job, now), disruptions=(), crashes=())
         if unadopted.driver_started or unadopted.ended:
             # its driver and pods are observed only after the status names it
             return Actions(status=observed.job.status, requeue_after=0)

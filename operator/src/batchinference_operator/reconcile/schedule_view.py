@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -48,6 +47,10 @@ class ScheduleView:
             unread=body.get(LEFT_OUT, {}).get("spec", ""),
         )
 
+    def owns(self, body: Object) -> bool:
+        """Return whether the schedule created a BatchInference."""
+        return owner_uid(body, SCHEDULE_KIND) == self.uid
+
     def parse(self) -> BatchInferenceSchedule:
         """Return the parsed schedule. Raises SpecError."""
         if self.unread:
@@ -67,23 +70,18 @@ class Run:
     failed: bool
     ended_at: str
 
-    @property
-    def active(self) -> bool:
-        """Whether the run is not finished."""
-        return not (self.complete or self.failed)
-
-
-def runs_of(schedule: ScheduleView, bodies: Iterable[Object]) -> tuple[Run, ...]:
-    """Return the BatchInferences that a schedule owns in the order of their scheduled times."""
-    jobs = [JobView.of(body) for body in bodies if owner_uid(body, SCHEDULE_KIND) == schedule.uid]
-    runs = (
-        Run(
+    @classmethod
+    def of(cls, body: Object) -> Self:
+        job = JobView.of(body)
+        return cls(
             name=job.name,
             uid=job.uid,
             complete=is_condition_true(job.status, "Complete"),
             failed=is_condition_true(job.status, "Failed"),
             ended_at=job.status.get("completionTime", ""),
         )
-        for job in jobs
-    )
-    return tuple(sorted(runs, key=lambda run: run.name))
+
+    @property
+    def active(self) -> bool:
+        """Whether the run is not finished."""
+        return not (self.complete or self.failed)

@@ -47,10 +47,6 @@ class Observed:
     """Whether the driver rejects the operator's token."""
     drivers: int = 0
     """The number of drivers of all jobs. The operator polls each of them."""
-    unsynced_pods: bool = False
-    """Whether there are pods that the watch has not reported yet."""
-    ray_job_synced: bool = False
-    """Whether the watch has reported the last attempt's RayJob, and so reports its changes."""
     preemptor: Preemptor | None = None
     """The job that preempts this one."""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.ray_job import Object
 
 NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
@@ -17,28 +21,39 @@ _START_FAILURES = {
 """Reasons of warnings about a pod that has a node but whose containers do not start."""
 
 
-def last_warning(events: list[Object], *, of_pod: bool) -> str:
+class Occurrence(NamedTuple):
+    """When an Event was last seen, whether it is a relevant warning, and its message."""
+
+    last_seen: str
+    warning: bool
+    message: str
+
+    @classmethod
+    def of(cls, event: Object, *, of_pod: bool) -> Self:
+        return cls(_last_seen(event), _warns(event, of_pod=of_pod), _message_of(event))
+
+
+def last_warning(found: Iterable[Occurrence]) -> str:
     """Return the message of the last Event if it is a warning, else an empty string.
 
     A normal Event after a warning means that the problem is resolved.
     """
-    warns = [_warns(event, of_pod=of_pod) for event in events]
-    relevant = [
-        (_last_seen(event), warning, _message_of(event))
-        for event, warning in zip(events, warns, strict=True)
-        if warning or event.get("type") == "Normal"
-    ]
-    _, warning, message = max(relevant, default=("", False, ""))
+    _, warning, message = max(found, default=("", False, ""))
     return message if warning else ""
+
+
+def is_relevant(event: Object, *, of_pod: bool) -> bool:
+    return event.get("type") == "Normal" or _warns(event, of_pod=of_pod)
 
 
 def _message_of(event: Object) -> str:
     """Return the message of an Event, after its reason if the reason is in NODE_WARNINGS.
 
-    `derive_phase` derives the failure cause from this prefix.
+    `derive_phase` derives the failure cause from this prefix. The message is truncated, because the
+    API server accepts megabytes from anyone who may create Events.
     """
     reason, message = event.get("reason"), str(event.get("message", ""))
-    return f"{reason}: {message}" if reason in NODE_WARNINGS else message
+    return truncate_message(f"{reason}: {message}" if reason in NODE_WARNINGS else message)
 
 
 def _warns(event: Object, *, of_pod: bool) -> bool:

@@ -109,7 +109,8 @@ class RayJobView:
     uid: str
     owner_uid: str | None
     created_at: str
-    deleting: bool
+    deleted_at: str
+    """When its deletion started; empty if it is not being deleted."""
     cluster_retained: bool
     """Whether KubeRay keeps the cluster after the end, so that users can inspect it."""
     job_id: str
@@ -157,7 +158,7 @@ class RayJobView:
             uid=body["metadata"].get("uid", ""),
             owner_uid=owner_uid(body, "BatchInference"),
             created_at=body["metadata"].get("creationTimestamp", ""),
-            deleting="deletionTimestamp" in body["metadata"],
+            deleted_at=body["metadata"].get("deletionTimestamp", ""),
             cluster_retained=bool(body.get("spec", {}).get("ttlSecondsAfterFinished")),
             job_id=status.get("jobId", ""),
             job_status=status.get("jobStatus", ""),
@@ -180,6 +181,10 @@ class RayJobView:
             max_gpus_per_pod=gpus,
             pod_creation_error=truncate_message(_replica_failure(cluster)),
         )
+
+    @property
+    def deleting(self) -> bool:
+        return bool(self.deleted_at)
 
     @property
     def suspended(self) -> bool:

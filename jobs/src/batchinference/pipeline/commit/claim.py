@@ -109,14 +109,12 @@ def discard_replaced(layout: Layout) -> None:
 
 
 def publish(layout: Layout, job: str = "") -> None:
-    """Put the complete replacement of an output, of this or other work, in its place. This can be
-    repeated.
+    """Put the complete replacement of an output in its place. This can be repeated.
 
     Raises BadOutput if another run is writing to the output."""
     new, current = read_lease(layout.replacement), read_lease(layout)
-    if new is None:
-        return
-    layout = _of_work(layout, new, current)
+    if new is None or new.key != layout.key:
+        return  # another run has put it in place
     staged = layout.replacement
     ensure_not_running(layout, current, job)
     moving = replace(new, begun=False, errors=layout.errors.uri, process=this_process())
@@ -134,24 +132,6 @@ def publish(layout: Layout, job: str = "") -> None:
         new.complete(layout)
     staged.success.delete()  # first, so that the rest is not published again
     staged.state.delete_directory()
-
-
-def _of_work(layout: Layout, new: Lease, current: Lease | None) -> Layout:
-    """Return the layout of the output for the work of its replacement.
-
-    Raises BadOutput if the job of the replacement has begun to move the error records to a location
-    that only that job may use."""
-    errors: Location | None = layout.errors
-    if new.key != layout.key:  # its errors.path is unknown
-        errors = layout.state / "errors"
-    if current is not None and current.run == new.run:  # do not divide the error records
-        errors = current.errors_in(layout.output, layout.errors)
-    if errors is None:
-        raise BadOutput(
-            f"write.path '{layout.output.uri}': {new.job} was interrupted while it replaced the "
-            "output. Run that job again to finish this"
-        )
-    return replace(layout, key=new.key, errors=errors)
 
 
 def _check_staged(layout: Layout, current: Lease | None) -> None:

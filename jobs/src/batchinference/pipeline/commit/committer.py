@@ -158,12 +158,6 @@ def _put(place: Location, name: str, content: Content, written: list[Location]) 
     return DataFile.of(name, content)
 
 
-MAX_PARTIAL_ROWS = 16
-"""Maximum number of partial rows of a commit that get a manifest entry each. If there are more,
-they share one entry. This saves files, but all of these rows are processed again if the other part
-of one is missing."""
-
-
 def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     """Yield groups of rows that count together: most of the rows; rows of which a part has failed;
     and rows of which the batch holds only a part. Filtered rows whose input row is in another batch
@@ -171,10 +165,8 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     if not len(batch.source) and not len(batch.filtered):
         return
     partial, mixed = _partial(batch), _partially_failed(batch)
-    groups = [batch.source[~partial & ~mixed], batch.source[~partial & mixed]]
-    parts = batch.source[partial]
-    groups += np.split(parts, len(parts)) if 0 < len(parts) <= MAX_PARTIAL_ROWS else [parts]
-    groups = [ids for ids in groups if len(ids)]
+    kinds = (~partial & ~mixed, ~partial & mixed, partial)
+    groups = [batch.source[kind] for kind in kinds if kind.any()]
     if len(groups) < 2:
         yield batch
         return

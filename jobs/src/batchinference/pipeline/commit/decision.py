@@ -20,7 +20,7 @@ from batchinference.pipeline.commit.table_commit import (
     table_errors_as_bad_output,
     table_has_rows,
 )
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.storage.json import (
     START_OVER,
     dump_checksummed,
@@ -122,71 +122,51 @@ class FinishTableCommit:
     """Complete an output whose driver died after the commit of its table. Then decide again."""
 
 
-@dataclass(frozen=True)
-class LeaveAlone:
-    """Do nothing, because the path is in use and the mode is ignore."""
-
-
-@dataclass(frozen=True)
-class Refuse:
-    """Fail with this message, because the job must not touch what is there."""
-
-    message: str
-
-
 Action = (
-    Start | Replace | FinishReplacement | Resume | RetryFailed | AlreadyComplete
-    | FinishTableCommit | LeaveAlone | Refuse
-)  # fmt: skip
+    Start | Replace | FinishReplacement | Resume | RetryFailed | AlreadyComplete | FinishTableCommit
+)
 
 
 def decide(state: OutputState, request: Request) -> Action:
-    """Return what a job does about an output in this state."""
+    """Return what a job does about an output in this state.
+
+    Raises OutputInUse if the job must not touch what is there, and BadOutput if it cannot finish
+    it."""
     layout, write = state.layout, request.write
-    if state.replaced_by is not None:
-        return _decide_replaced(layout, state.replaced_by, write)
+    where = f"write.path '{layout.output.uri}'"
+    if (new := state.replaced_by) is not None:
+        if new.key == layout.key and layout.state == layout.whole.state:
+            return FinishReplacement()
+        raise OutputInUse(
+            f"{where}: {new.job} was interrupted while it replaced the output. Run that job again "
+            "to finish this, or choose another path"
+        )
     if state.base_complete is not None:  # its rows would exist twice
-        return AlreadyComplete(layout.whole) if state.base_complete else Refuse(
-            f"write.path '{layout.output.uri}' holds unfinished output of the same work: finish it "
-            "with the mode with which it was begun"
-        )  # fmt: skip
+        if state.base_complete:
+            return AlreadyComplete(layout.whole)
+        raise BadOutput(
+            f"{where} holds unfinished output of the same work: finish it with the mode with which "
+            "it was begun"
+        )
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-        # rows are retried after the code was fixed
-        if (
-            state.changed_code
-            and isinstance(action, Resume | AlreadyComplete)
-            and not request.retry
-        ):
-            return _refuse_unless_ignored(
-                write,
-                f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
-                "false and write.mode: overwrite), or restore what changed",
-            )
     elif state.lease is not None and write.mode != "overwrite":
-        return _refuse_unless_ignored(
-            write,
-            f"write.path '{layout.output.uri}' holds the output of another job: choose another "
-            "path, or set write.mode to overwrite, or to append",
+        raise OutputInUse(
+            f"{where} holds the output of another job: choose another path, or set write.mode to "
+            "overwrite, or to append"
         )
-    if isinstance(action, Start) and _is_blocked(state, write):
-        return _refuse_unless_ignored(write, _in_use(layout, write))
+    # rows are retried after the code was fixed
+    if state.changed_code and isinstance(action, Resume | AlreadyComplete) and not request.retry:
+        raise OutputInUse(
+            f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
+            "false and write.mode: overwrite), or restore what changed"
+        )
+    if isinstance(action, Start):
+        _check_start(state, write)
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
     return Replace() if replaces and isinstance(action, Start) else action
-
-
-def _decide_replaced(layout: Layout, lease: Lease, write: Write) -> Action:
-    """Return what a job does about an output with a complete replacement."""
-    own = lease.key == layout.key or (write.mode == "overwrite" and not layout.is_table)
-    if own and layout.state == layout.whole.state:
-        return FinishReplacement()
-    return _refuse_unless_ignored(
-        write,
-        f"write.path '{layout.output.uri}': {lease.job} was interrupted while it replaced the "
-        "output. Run that job again to finish this, or set write.mode to overwrite",
-    )
 
 
 def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Action:
@@ -201,39 +181,35 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if table is not None and table.committed:
         return FinishTableCommit()
     if table is not None and table.series_committed:
-        return Start() if overwrite else Refuse(
+        if overwrite:
+            return Start()
+        raise BadOutput(
             f"the table of write.path '{state.layout.output.uri}' has the rows of a delayed "
             "attempt that committed after a later attempt had started, so its failed rows are "
             "unknown. Set write.mode to overwrite, or remove its rows and write.path"
-        )  # fmt: skip
+        )
     if table is None and lease.begun and request.resume:
         return RetryFailed() if request.retry else Resume()
     return Start(lease.series)
 
 
-def _is_blocked(state: OutputState, write: Write) -> bool:
-    """Return whether there is something that the mode does not allow to add to or to replace."""
-    if state.table is not None:
-        return state.table.has_rows and write.mode in ("error", "ignore")
-    return state.foreign_files and write.mode != "append"
-
-
-def _refuse_unless_ignored(write: Write, message: str) -> Action:
-    return LeaveAlone() if write.mode == "ignore" else Refuse(message)
-
-
-def _in_use(layout: Layout, write: Write) -> str:
+def _check_start(state: OutputState, write: Write) -> None:
+    """Raise OutputInUse if there is something that the mode does not allow to add to or to
+    replace."""
     if isinstance(write, WriteTable):
-        return table_has_rows(write).message
-    way_out = (
-        "overwrite only replaces such output. Remove them yourself, or choose another path"
-        if write.mode == "overwrite"
-        else "choose another path, empty it, or set write.mode to append"
-    )
-    return (
-        f"write.path '{layout.output.uri}' holds files that are no output of a BatchInference: "
-        f"{way_out}"
-    )
+        blocks = write.mode in ("error", "ignore")
+        if blocks and state.table is not None and state.table.has_rows:
+            raise table_has_rows(write)
+    elif state.foreign_files and write.mode != "append":
+        way_out = (
+            "overwrite only replaces such output. Remove them yourself, or choose another path"
+            if write.mode == "overwrite"
+            else "choose another path, empty it, or set write.mode to append"
+        )
+        raise OutputInUse(
+            f"write.path '{state.layout.output.uri}' holds files that are no output of a "
+            f"BatchInference: {way_out}"
+        )
 
 
 def load_state(

@@ -22,8 +22,8 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
 from batchinference.pipeline.storage.json import (
+    SEAL,
     dump_checksummed,
-    load_checksummed,
     load_json,
     verify_checksum,
 )
@@ -189,9 +189,10 @@ class Manifest:
         try:
             raw = load_json(content)
             verify_checksum(content)
+            raw.pop(SEAL)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no manifest: {error}") from error
-        return _MANIFEST.validate_python(load_checksummed(raw))
+        return _MANIFEST.validate_python(raw)
 
 
 _MANIFEST = TypeAdapter(Manifest)

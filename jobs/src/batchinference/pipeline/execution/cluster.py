@@ -1,9 +1,10 @@
 """Connects to an existing Ray cluster, or starts Ray on this machine while a job runs.
 
-The user's modules in the directory of the job are copied to an existing cluster."""
+An existing cluster gets the user's modules in the directory of the job."""
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import shutil
@@ -36,9 +37,6 @@ _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
 """Maximum length of the path before Ray's directory: a socket path has at most 104 characters."""
-MAX_MODULE_BYTES = 100 << 20
-"""Maximum size of the modules that are sent. Data and models of a project do not belong there."""
-_MODULES = (".py", ".so")
 
 
 @dataclass
@@ -126,31 +124,18 @@ def _output_to_file() -> Iterator[None]:
 
     The file is deleted afterwards; `--verbose` shows the output. Ray prints worker deaths to
     stdout."""
-    _flush_stdout()
-    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2) if _is_open(descriptor)}
+    sys.stdout.flush()
+    saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with tempfile.TemporaryFile() as file:
         for descriptor in saved:
             os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
-        _flush_stdout()
+        sys.stdout.flush()
         for descriptor, before in saved.items():
             os.dup2(before, descriptor)
             os.close(before)
-
-
-def _flush_stdout() -> None:
-    if sys.stdout is not None:  # it is None if a shell has closed it with >&-
-        sys.stdout.flush()
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
 
 
 def _init(**arguments: Any) -> None:
@@ -185,10 +170,10 @@ def connected(
         if here or os.environ.keys() & _TOKENS:
             # as Ray does for 'auto'; a token in a file is only sent to other machines on request
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-        with copied_modules(directory) if directory else nullcontext() as modules:
-            if directory and modules:
-                importable(directory)
-            _connect(address, {"working_dir": modules} if modules else None, quiet)
+        environment = environment_with_modules(directory) if directory else None
+        if directory and environment:
+            importable(directory)
+        _connect(address, environment, quiet)
         try:
             yield ray.nodes()
         finally:
@@ -212,7 +197,7 @@ def _reach(address: str) -> bool:
         ) from None
 
 
-def _connect(address: str, environment: dict[str, str] | None, quiet: bool) -> None:
+def _connect(address: str, environment: dict[str, Any] | None, quiet: bool) -> None:
     try:
         _init(address=address, log_to_driver=not quiet, runtime_env=environment)
     except JobFailure as failure:
@@ -243,56 +228,17 @@ def importable(directory: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([directory, *(p for p in others if p)])
 
 
-@contextmanager
-def copied_modules(directory: str) -> Iterator[str | None]:
-    """Yield a temporary directory with only the modules and packages of a directory.
-
-    Yields None if there are none. Ray would send the whole directory, including data and outputs.
-    Raises JobFailure if the modules are too large or cannot be read.
-    """
-    files = list(_files_of_modules(Path(directory)))
-    if not files:
-        yield None
-        return
-    _check_size(files)
-    with tempfile.TemporaryDirectory(prefix="batchinference-") as copy:
-        for file in files:
-            target = Path(copy) / file.relative_to(directory)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                shutil.copyfile(file, target)
-            except OSError as error:
-                problem = f"the module '{file}' cannot be read: {error}"
-                raise JobFailure(f"--address: {problem}") from error
-        yield copy
+def environment_with_modules(directory: str) -> dict[str, Any] | None:
+    """Return the runtime environment in which Ray sends the modules and packages of a directory to
+    the nodes, and not its data and outputs; None if there are no modules."""
+    entries = sorted(Path(directory).iterdir())
+    others = [entry.name for entry in entries if not _is_module(entry)]
+    if len(others) == len(entries):
+        return None
+    excludes = ["__pycache__", *(f"/{glob.escape(name)}" for name in others)]
+    return {"working_dir": directory, "excludes": excludes}
 
 
-def _files_of_modules(directory: Path) -> Iterator[Path]:
-    for entry in sorted(directory.iterdir()):
-        if (entry / "__init__.py").is_file():
-            yield from _files_of_package(entry)
-        elif entry.name.endswith(_MODULES) and entry.is_file():
-            yield entry
-
-
-def _files_of_package(package: Path) -> Iterator[Path]:
-    """Yield the files of a package, without caches and hidden files such as editor locks."""
-    for parent, directories, names in os.walk(package):
-        directories[:] = [
-            name for name in directories if name != "__pycache__" and not name.startswith(".")
-        ]
-        for name in names:
-            file = Path(parent, name)
-            if not name.startswith(".") and file.suffix != ".pyc" and file.is_file():
-                yield file
-
-
-def _check_size(files: list[Path]) -> None:
-    size = sum(file.stat().st_size for file in files)
-    if size > MAX_MODULE_BYTES:
-        largest = max(files, key=lambda file: file.stat().st_size)
-        raise JobFailure(
-            f"--address: the modules beside the job have {size >> 20} MiB, and at most "
-            f"{MAX_MODULE_BYTES >> 20} MiB are sent to the nodes. The largest file is '{largest}'. "
-            "Move data out of the packages, or install the code on the nodes"
-        )
+def _is_module(entry: Path) -> bool:
+    package = (entry / "__init__.py").is_file()
+    return package or (entry.name.endswith((".py", ".so")) and entry.is_file())

@@ -5,6 +5,7 @@ Files that are one row each are fetched ahead, in groups.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.error_attribution import is_about_the_file, is_storage_error
+from batchinference.pipeline.error_attribution import (
+    is_about_the_file,
+    is_storage_error,
+    is_transient,
+)
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import batch_of, check_names
 from batchinference.pipeline.input.readers import (
@@ -32,7 +37,7 @@ from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import beside_limits
-from batchinference.pipeline.storage.retry import ATTEMPTS, RetryBudget
+from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
 
 if TYPE_CHECKING:
     from batchinference.spec.read import FileOptions
@@ -147,8 +152,7 @@ class FileRows:
 
         After a transient storage error, reading continues at the row where the error occurred.
         Raises JobFailure if the storage error is not transient or occurs too often."""
-        done = file.start
-        patience = RetryBudget(ATTEMPTS)
+        done, failures = file.start, 0
         while True:
             try:
                 for chunk in self._rows_from(done, file):
@@ -157,11 +161,11 @@ class FileRows:
                 return
             except Exception as error:
                 if is_storage_error(error):
-                    try:
-                        patience.wait_or_raise(error)
-                    except OSError:
+                    failures += 1
+                    if failures == ATTEMPTS or not is_transient(error):
                         uri = self.root.at(file.path).uri
                         raise JobFailure(f"{uri} cannot be read: {error}") from error
+                    time.sleep(STORAGE.backoff(failures))
                     continue
                 if not (isinstance(error, OSError) or is_about_the_file(error)):
                     raise

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.arrow import in_known_zones
 from batchinference.pipeline.errors import JobFailure
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -122,7 +121,7 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
                 f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
                 "Use a column of texts, numbers, dates or booleans"
             )
-        parts.append([_segment(name, value) for value in in_known_zones(column).to_pylist()])
+        parts.append([_segment(name, value) for value in column.to_pylist()])
     return ["/".join(row) for row in zip(*parts, strict=True)]
 
 

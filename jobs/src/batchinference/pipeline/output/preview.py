@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
-from batchinference.pipeline.arrow import in_known_zones
 from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_tables
@@ -82,7 +81,7 @@ def _rows_of_table(table: pa.Table) -> Iterator[Row]:
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column, in which nested lists of numbers are NumPy arrays."""
-    values: list[Any] = in_known_zones(column).to_pylist()
+    values: list[Any] = column.to_pylist()
     kind, depth = column.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind, depth = kind.value_type, depth + 1

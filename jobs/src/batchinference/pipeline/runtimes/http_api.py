@@ -110,9 +110,9 @@ def _at(response: Any, path: tuple[str, ...]) -> Any:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise RequestFailed(f"the answer is no text: {_short(value)}")
+        raise RequestFailed(f"the answer is not text: {_short(value)}")
     if _shown(value) != value:
-        raise RequestFailed(f"the answer is no text of Unicode: {_short(value)}")
+        raise RequestFailed(f"the answer is not valid Unicode: {_short(value)}")
     return value
 
 
@@ -122,7 +122,7 @@ def _text_or_json(value: Any) -> str:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestFailed(f"the answer is no number: {_short(value)}")
+        raise RequestFailed(f"the answer is not a number: {_short(value)}")
     try:
         return float(value)
     except OverflowError:
@@ -131,7 +131,7 @@ def _number(value: Any) -> float:
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestFailed(f"the answer is no integer: {_short(value)}")
+        raise RequestFailed(f"the answer is not an integer: {_short(value)}")
     if not -(1 << 63) <= value < 1 << 63:
         raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}")
     return value
@@ -150,7 +150,7 @@ def _numbers(value: Any) -> np.ndarray:
             return np.array(value, dtype=np.float32)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise RequestFailed(f"the answer is no list of numbers of one shape: {_short(value)}")
+    raise RequestFailed(f"the answer is not a list of numbers of one shape: {_short(value)}")
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {

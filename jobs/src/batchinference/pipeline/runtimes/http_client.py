@@ -29,6 +29,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
 )
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     asked_wait,
@@ -110,9 +111,9 @@ class Endpoint:
 
     def _answer(self, content: bytearray) -> Any:
         try:
-            return self._form.answer(json.loads(content))
+            return self._form.answer(load_limited_json(content))
         except (json.JSONDecodeError, UnicodeDecodeError):
-            raise BadAnswer("the endpoint's answer is no JSON") from None
+            raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:
             raise type(error)(self._keys.hide(str(error))) from None
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row

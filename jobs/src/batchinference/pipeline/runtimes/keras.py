@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.errors import ModelLoad, require_package
+from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import (
     check_input_names,
     chosen,
@@ -22,17 +21,10 @@ from batchinference.spec.models import KerasModel
 
 class KerasRuntime:
     def __init__(self, model: KerasModel, device: Device) -> None:
-        backend = _backend(model)
-        # Keras reads the variable at import, and the factory's module may import Keras too
-        os.environ["KERAS_BACKEND"] = backend
+        os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads it when it is imported
         import keras
 
-        if keras.backend.backend() != backend:
-            raise ModelLoad(
-                f"backend: Keras already uses {keras.backend.backend()} in this process, not "
-                f"{backend}. Use one backend for all models of a job"
-            )
-        self._place = _place(device, backend)
+        self._place = _place(device, keras.backend.backend())
         self._device = keras.device
         self._output_name = model.output_name
         with self._device(self._place):
@@ -51,25 +43,12 @@ class KerasRuntime:
         return result.astype(np.float32) if result.dtype.name == "bfloat16" else result
 
 
-def checks(model: KerasModel) -> None:
-    """Raise ModelLoad if the Keras backend of the model is not installed."""
-    backend = _backend(model)
-    require_package(f"the backend '{backend}' of keras", backend, backend, ModelLoad)
-
-
-def _backend(model: KerasModel) -> str:
-    return model.backend or os.environ.get("KERAS_BACKEND") or "torch"
-
-
 def _place(device: Device, backend: str) -> str:
     """Return the Keras name of the device. Raises ModelLoad if the backend does not support it."""
     if backend == "torch":
         return str(torch_device(device))
     if device.kind not in ("cpu", "cuda"):
         raise ModelLoad(f"Keras on {backend} has no devices of the kind '{device.kind}'")
-    if backend == "tensorflow":
-        tensorflow = importlib.import_module("tensorflow")
-        tensorflow.config.threading.set_intra_op_parallelism_threads(device.threads)
     import keras
 
     # Keras lists accelerators if there are any, otherwise the CPU

@@ -229,7 +229,7 @@ class Adapters:
         if below is None:
             return _of_hub(name)
         if not is_inside(name):
-            raise NoAdapter(f"'{name}' is no name of an adapter below 'loraPath'")
+            raise NoAdapter(f"'{name}' is not the name of an adapter below 'loraPath'")
         place = f"{below.rstrip('/')}/{name}"
         if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
             raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
@@ -242,5 +242,5 @@ def _of_hub(name: str) -> str:
     except (HFValidationError, RepositoryNotFoundError) as error:
         raise NoAdapter(f"the Hub has no adapter '{name}'") from error
     if not (folder / ADAPTER_FILE).exists():
-        raise NoAdapter(f"'{name}' of the Hub is no adapter: it has no {ADAPTER_FILE}")
+        raise NoAdapter(f"'{name}' of the Hub is not an adapter: it has no {ADAPTER_FILE}")
     return str(folder)

@@ -178,7 +178,7 @@ def data_uri(value: Any) -> str:
 
     if isinstance(value, str):
         if not value.startswith(("http://", "https://", "data:")):
-            raise ValueError("expected an image, got a text that is no address")
+            raise ValueError("expected an image, got a text that is not an address")
         return value
     if isinstance(value, bytes):
         with open_image(value) as image:

@@ -6,13 +6,11 @@ order of their names.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import TypeVar
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -22,24 +20,18 @@ from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.storage.arrow_files import checked
-from batchinference.pipeline.storage.json import check_depth, load_json
+from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.spec.job import BatchInferenceSpec
 
-FORMATS = ("parquet", "json")
 INSPECTED_FILES = 16
 """Number of files whose types are read first. If a column still has no type, all files are read."""
 FOOTER_THREADS = 16
 TAKEN_ROWS = 1024
 """Rows per batch when whole rows are read, which may be large."""
-CHUNK_BYTES, MAX_LINE_BYTES = 4 << 20, 64 << 20
-INSPECTED_BYTES = 4 << 20
-"""The beginning of a JSON file that is checked before Arrow infers types from its first block, of
-1 MiB."""
 MAX_BYTES, MAX_GROWTH = 1 << 30, 16
 """Limit for the memory to decode rows: a constant plus a multiple of the file's size."""
-Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
@@ -50,8 +42,6 @@ class Index:
     spec: BatchInferenceSpec
     dataset: pads.FileSystemDataset
     column: str
-    _rows: dict[str, int] = field(default_factory=dict)
-    """The number of rows of the JSON files that were read, by path."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -59,16 +49,10 @@ class Index:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Return the number of each file's first row, followed by the total number of rows."""
-        parquet = isinstance(self.dataset.format, pads.ParquetFileFormat)
-        with self._reading(), ThreadPoolExecutor(FOOTER_THREADS if parquet else 1) as pool:
-            counts = list(pool.map(self._count, self._files()))
+        """The number of each file's first row, followed by the total number of rows."""
+        with self._reading(), ThreadPoolExecutor(FOOTER_THREADS) as pool:
+            counts = list(pool.map(lambda file: file.count_rows(), self._files()))
         return np.cumsum([0, *counts])
-
-    def _count(self, file: pads.FileFragment) -> int:
-        if isinstance(file, pads.ParquetFileFragment):
-            return int(file.count_rows())
-        return self._rows[file.path] if file.path in self._rows else self._read([], file).num_rows
 
     @cached_property
     def width(self) -> int | None:
@@ -85,7 +69,7 @@ class Index:
         data set reads ahead without limit if its batches are consumed more slowly than they arrive.
         """
         first = 0
-        for table in _one_ahead(partial(self._read, columns), self._pieces()):
+        for table in self._row_groups(columns):
             for start in range(0, table.num_rows, rows):
                 yield first + start, table.slice(start, rows)
             first += table.num_rows
@@ -99,63 +83,49 @@ class Index:
         for number, file in enumerate(self._files()):
             inside = pa.array(wanted[files == number] - self.starts[number])
             if len(inside):
-                with self._reading(), self._limited(file):
+                with self._reading(file):
                     scan = {"columns": columns, "batch_size": TAKEN_ROWS, "batch_readahead": 1}
                     scan["use_threads"] = False  # the limit includes the stacks of threads
-                    scanner = self._scanned(file).scanner(schema=self.schema, **scan)
-                    parts.append(scanner.take(inside))
+                    parts.append(file.scanner(schema=self.schema, **scan).take(inside))
         return pa.concat_tables(parts).take(pa.array(places))
 
-    def _files(self) -> Iterator[pads.FileFragment]:
+    def _files(self) -> Iterator[pads.ParquetFileFragment]:
         """Yield new fragments on each call, because a fragment keeps the footer that it has
         read."""
         data = self.dataset
         for file in data.get_fragments():
             yield data.format.make_fragment(file.path, data.filesystem, file.partition_expression)
 
-    def _pieces(self) -> Iterator[pads.FileFragment]:
-        """Yield the row groups of Parquet files, and files of other formats as a whole."""
-        for file in self._files():
-            with self._reading():
-                whole = not isinstance(file, pads.ParquetFileFragment)
-                pieces = [file] if whole else file.split_by_row_group()
-            yield from pieces
+    def _row_groups(self, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield the row groups in order. The next one is read while one is in use."""
+        with ThreadPoolExecutor(1) as pool:
+            coming: list[Future[pa.Table]] = []
+            for file in self._files():
+                with self._reading():
+                    groups = file.split_by_row_group()
+                for group in groups:
+                    coming.append(pool.submit(self._read, columns, group))
+                    if len(coming) > 1:
+                        yield coming.pop(0).result()
+            yield from (table.result() for table in coming)
 
-    def _read(self, columns: list[str], piece: pads.FileFragment) -> pa.Table:
-        with self._reading(), self._limited(piece):
-            scan = {"columns": columns, "use_threads": False}
-            table = self._scanned(piece).to_table(schema=self.schema, **scan)
-        if not isinstance(piece, pads.ParquetFileFragment):
-            self._rows[piece.path] = table.num_rows
-        return table
-
-    def _limited(self, piece: pads.FileFragment) -> AbstractContextManager[None]:
-        """Limit the memory to decode rows of a file, which may expand to much more than it has."""
-        return memory_limit(MAX_BYTES + MAX_GROWTH * self.output.at(piece.path).info().size)
-
-    def _scanned(self, piece: pads.FileFragment) -> pads.FileFragment:
-        """Return a fragment that Arrow can scan. A JSON file is checked and held in memory."""
-        if isinstance(piece, pads.ParquetFileFragment):
-            return piece
-        content = pa.py_buffer(_json_lines(self.output.at(piece.path)))
-        return self.dataset.format.make_fragment(content, None, piece.partition_expression)
+    def _read(self, columns: list[str], group: pads.ParquetFileFragment) -> pa.Table:
+        with self._reading(group):
+            return group.to_table(schema=self.schema, columns=columns, use_threads=False)
 
     @contextmanager
-    def _reading(self) -> Iterator[None]:
+    def _reading(self, file: pads.ParquetFileFragment | None = None) -> Iterator[None]:
+        """Raise JobFailure if rows cannot be read, or if the rows of `file` need much more memory
+        than the file has bytes."""
         try:
-            yield
+            if file is None:
+                yield
+            else:
+                size = self.output.at(file.path).info().size
+                with memory_limit(MAX_BYTES + MAX_GROWTH * size):
+                    yield
         except (OSError, pa.ArrowException, MemoryError) as error:
             raise JobFailure(f"'{self.output.uri}' cannot be read: {error}") from error
-
-
-def _one_ahead(read: Callable[[Piece], pa.Table], pieces: Iterator[Piece]) -> Iterator[pa.Table]:
-    """Yield the table that `read` returns for each piece, while the next piece is prefetched."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = [pool.submit(read, piece) for piece in itertools.islice(pieces, 1)]
-        while coming:
-            table = coming.pop().result()
-            coming += [pool.submit(read, piece) for piece in itertools.islice(pieces, 1)]
-            yield table
 
 
 def open_index(output: Location, column: str | None = None) -> Index:
@@ -180,7 +150,7 @@ def _spec_of(output: Location) -> BatchInferenceSpec:
     whole = Layout("", output, output / STATE_DIRECTORY, output)  # other fields are unused
     layouts = [layout for layout in (whole, *whole.appended()) if layout.spec.exists()]
     if not layouts:
-        raise BadInput(f"'{output.uri}' is no output of a BatchInference: it holds no "
+        raise BadInput(f"'{output.uri}' is not the output of a BatchInference: it holds no "
                        f"'{STATE_DIRECTORY}/spec.json'")  # fmt: skip
     for layout in layouts:
         if not layout.success.exists():
@@ -194,62 +164,31 @@ def _spec_of(output: Location) -> BatchInferenceSpec:
 
 
 def _dataset(output: Location, file_format: str) -> pads.FileSystemDataset:
-    if file_format not in FORMATS:
+    if file_format != "parquet":
         raise BadInput(
-            f"'{output.uri}' is written as {file_format}: only {' and '.join(FORMATS)} can be "
-            "searched"
+            f"write.format: only outputs in Parquet can be searched ('{output.uri}' is "
+            f"{file_format}). Write the embeddings with format: parquet"
         )
-    is_parquet = file_format == "parquet"
     files = sorted(info.path for info in output.visible_files())
     if not files:
         raise BadInput(f"'{output.uri}' holds no rows")
     factory = pads.FileSystemDatasetFactory(
         output.filesystem,
         files,
-        pads.ParquetFileFormat() if is_parquet else pads.JsonFileFormat(),
+        pads.ParquetFileFormat(),
         pads.FileSystemFactoryOptions(
             partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
         ),
     )
-
-    def schema_of(first: int) -> pa.Schema:
-        if not is_parquet:
-            for file in files[:first]:
-                _json_lines(output.at(file), INSPECTED_BYTES)
-        with memory_limit(MAX_BYTES):
-            return factory.inspect(promote_options="permissive", fragments=first)
-
-    schema = schema_of(INSPECTED_FILES)
+    schema = _schema_of(factory, INSPECTED_FILES)
     if any(pa.types.is_null(field.type) for field in schema):  # empty in some files
-        schema = schema_of(len(files))
+        schema = _schema_of(factory, len(files))
     return factory.finish(checked(schema))
 
 
-def _json_lines(file: Location, most: int | None = None) -> bytes:
-    """Return the content of a JSON file, or at least its first `most` bytes.
-
-    Raises ArrowInvalid if a line is too long, or is nested too deeply: Arrow's parser would
-    crash."""
-    content, begin = bytearray(), 0
-    with file.filesystem.open_input_stream(file.path) as stream:
-        while most is None or len(content) < most:
-            if not (chunk := stream.read(CHUNK_BYTES)):
-                break
-            content += chunk
-            end = content.rfind(b"\n", begin) + 1 or begin
-            _check_depth(file, content[begin:end])
-            begin = end
-            if len(content) - begin > MAX_LINE_BYTES:
-                raise pa.ArrowInvalid(f"{file.uri}: a line has more than {MAX_LINE_BYTES} bytes")
-    _check_depth(file, content[begin:])
-    return bytes(content)
-
-
-def _check_depth(file: Location, lines: bytearray) -> None:
-    try:
-        check_depth(bytes(lines))
-    except ValueError as error:
-        raise pa.ArrowInvalid(f"{file.uri}: {error}") from None
+def _schema_of(factory: pads.FileSystemDatasetFactory, files: int) -> pa.Schema:
+    with memory_limit(MAX_BYTES):
+        return factory.inspect(promote_options="permissive", fragments=files)
 
 
 def is_embedding(kind: pa.DataType) -> bool:

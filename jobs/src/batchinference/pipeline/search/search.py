@@ -69,34 +69,21 @@ def _chosen(first: int, batch: pa.Table, choice: Choice | None) -> np.ndarray:
 
 
 def _matrix(index: Index, column: pa.ChunkedArray, rows: np.ndarray, width: int) -> np.ndarray:
-    try:
-        return matrix_of(column, width)
-    except WrongWidth as wrong:
+    """Return the embeddings of these rows. Raises BadInput if one has another width."""
+    lengths = pc.list_value_length(column.drop_null()).to_numpy()
+    wrong = np.flatnonzero(lengths != width)
+    if len(wrong):
         raise BadInput(
-            f"row {rows[wrong.place]} of '{index.output.uri}' has {wrong.width} numbers in column "
-            f"'{index.column}' where the query has {width}: they do not come of the same model"
-        ) from None
-
-
-class WrongWidth(ValueError):
-    """A list has the wrong length. `place` is its index among the lists that are not null."""
-
-    def __init__(self, place: int, width: int, wanted: int) -> None:
-        super().__init__(f"{width} numbers where there must be {wanted}")
-        self.place = place
-        self.width = width
+            f"row {rows[wrong[0]]} of '{index.output.uri}' has {lengths[wrong[0]]} numbers in "
+            f"column '{index.column}' where the query has {width}: they are not from the same model"
+        )
+    return matrix_of(column, width)
 
 
 def matrix_of(column: pa.ChunkedArray, width: int) -> np.ndarray:
-    """Return the lists that are not null as rows x width. A number that is null becomes NaN.
-
-    Raises WrongWidth if a list has another length.
-    """
+    """Return the lists that are not null, each of `width` numbers, as rows x width. A number that
+    is null becomes NaN."""
     lists = column.drop_null().combine_chunks()
-    lengths = pc.list_value_length(lists).to_numpy()
-    wrong = np.flatnonzero(lengths != width)
-    if len(wrong):
-        raise WrongWidth(int(wrong[0]), int(lengths[wrong[0]]), width)
     numbers: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
     return numbers.reshape(len(lists), width)
 
@@ -109,7 +96,7 @@ def one_embedding(column: pa.ChunkedArray, what: str) -> np.ndarray:
         matrix = matrix_of(column, len(column[0]))
         if is_usable(lengths_of(matrix)).all():
             return matrix
-    raise BadInput(f"{what} has no embedding, or one of zeros: nothing is like it")
+    raise BadInput(f"{what} has no embedding, or a zero vector, which is similar to nothing")
 
 
 NOBODY = -1

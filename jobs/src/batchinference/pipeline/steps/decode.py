@@ -1,14 +1,8 @@
-"""The decode step: decodes a column of bytes as images, audio, text or JSON.
-
-The number of different fields of JSON documents is limited. Every row of a column has a cell for
-every field of all other rows. So documents with fields of their own would take memory that grows
-with the square of their number.
-"""
+"""The decode step: decodes a column of bytes as images, audio, text or JSON."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +14,7 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_pac
 from batchinference.pipeline.media import images
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.spec.decode import (
     SAMPLE_RATE,
     Decode,
@@ -31,77 +26,13 @@ from batchinference.spec.decode import (
 from batchinference.spec.json_types import JsonType, parse_json_type
 from batchinference.spec.read import AudioOptions, PictureOptions
 
-MAX_DEPTH = 100
-MAX_FIELDS = 4000
-"""Maximum number of different fields of a column, including nested fields."""
-FIRST_DOCUMENTS, MAX_LATER_FIELDS = 1000, 100
-"""After this number of documents, the others may add only this number of fields: each of them adds
-a cell to every row before."""
 MAX_CELLS = 1 << 23
-"""Maximum number of values of a document of a declared type, with those that it lacks. An empty
-object has a null for each declared field."""
+"""Maximum number of values of a JSON document, with those that it lacks. An empty object has a null
+for each declared field."""
 _SCALARS = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64(), "string": pa.string()}
-_Fields = dict[tuple[int, str], int]
 
 
 class JsonDecoder:
-    """Decodes the documents of a column. Remembers their fields to limit the number of them."""
-
-    def __init__(self) -> None:
-        self._fields: _Fields = {}
-        """The number of each field, by the number of the field that it is nested in and its name.
-        Paths would repeat the names."""
-        self._documents, self._limit = 0, MAX_FIELDS
-
-    @property
-    def fields(self) -> int:
-        """The number of different fields so far."""
-        return len(self._fields)
-
-    def __call__(self, content: bytes | str) -> Any:
-        """Return the value of a document. Raises ValueError if it is invalid or too deep, or if the
-        column would have too many fields with it."""
-        value = json.loads(content)
-        self._fields |= self._fields_added_by(value)
-        self._documents += 1
-        if self._documents == FIRST_DOCUMENTS:
-            self._limit = min(MAX_FIELDS, self.fields + MAX_LATER_FIELDS)
-        return value
-
-    def _fields_added_by(self, value: Any) -> _Fields:
-        added: _Fields = {}
-        level = [(0, value)]
-        for _ in range(MAX_DEPTH):
-            inner: list[tuple[int, Any]] = []
-            for above, one in level:
-                for name, child in _children(one):
-                    number = self._number((above, name), added)
-                    if isinstance(child, dict | list):
-                        inner.append((number, child))
-            if not inner:
-                return added
-            level = inner
-        raise ValueError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
-
-    def _number(self, field: tuple[int, str], added: _Fields) -> int:
-        number = self._fields.get(field) or added.get(field)
-        if number is None:
-            number = added[field] = len(self._fields) + len(added) + 1
-            if number > self._limit:
-                raise ValueError(
-                    f"the column would have more than {self._limit} different fields with it: list "
-                    "the needed ones in decode.fields"
-                )
-        return number
-
-
-def _children(value: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    return (("", child) for child in value) if isinstance(value, list) else ()
-
-
-class TypedJsonDecoder:
     """Decodes documents that are objects of a declared type. Other fields are dropped."""
 
     def __init__(self, schema: dict[str, JsonType]) -> None:
@@ -113,7 +44,7 @@ class TypedJsonDecoder:
     def __call__(self, content: bytes | str) -> Any:
         """Return the declared fields that a document has. Raises ValueError if it is invalid or
         would take too much memory, and TypeError if it has another type."""
-        value = json.loads(content)
+        value = load_limited_json(content)
         self.cells = self._width_of(self._schema)
         self._count(value, self._schema)
         return _fitting(value, self._schema, "")
@@ -204,8 +135,6 @@ class DecodeColumn:
                     raise
                 failed[row] = error
             else:
-                if row * self._cell_bytes() > RESULT_BYTES:
-                    break  # the next call decodes this row again
                 decoded.append(found)
                 size += 0 if content is None else self._size_of(content, found)
             rows += 1
@@ -220,16 +149,12 @@ class DecodeColumn:
             raise ValueError(f"column '{self._spec.column}' has a struct without 'bytes'")
         return content
 
-    def _cell_bytes(self) -> int:
-        """Return the bytes that a row takes for the fields of all rows."""
-        return CELL_BYTES * self._decode.fields if isinstance(self._decode, JsonDecoder) else 0
-
     def _size_of(self, content: Any, value: Any) -> int:
         """Return the approximate memory of a decoded value."""
         array = value[0] if isinstance(value, tuple) else value
         if isinstance(array, np.ndarray):
             return int(array.nbytes)
-        cells = self._decode.cells if isinstance(self._decode, TypedJsonDecoder) else 0
+        cells = self._decode.cells if isinstance(self._decode, JsonDecoder) else 0
         return JSON_GROWTH * len(content) + CELL_BYTES * cells
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
@@ -238,7 +163,7 @@ class DecodeColumn:
             amplitudes, rates = ([pair and pair[at] for pair in decoded] for at in (0, 1))
             return {name: amplitudes, SAMPLE_RATE: pa.array(rates, pa.int64())}
         complete = decoded and all(value is not None for value in decoded)
-        if isinstance(self._decode, TypedJsonDecoder):
+        if isinstance(self._decode, JsonDecoder):
             return {name: pa.array(decoded, self._decode.type)}
         if isinstance(self._spec, DecodeImage) and complete:
             return {name: images.to_arrow(decoded, self._spec.size)}
@@ -262,8 +187,7 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
         case DecodeText(encoding=encoding):
             return lambda content: _bytes(content).decode(encoding)
         case DecodeJson(fields=fields):
-            declared = {name: parse_json_type(kind) for name, kind in (fields or {}).items()}
-            return TypedJsonDecoder(declared) if declared else JsonDecoder()
+            return JsonDecoder({name: parse_json_type(kind) for name, kind in fields.items()})
 
 
 def _bytes(content: Any) -> bytes:

@@ -3,9 +3,8 @@
 Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
 returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, `in` if
 the list contains None, and a null condition of `if`, which counts as false. Division by zero also
-returns null. A column that is null in a whole
-block has no other type there; it is treated like any other null. Types that Arrow cannot compare or
-add without loss are rejected: uint64 with other integers, and decimals with anything but constants.
+returns null. A column that is null in a whole block has no other type there; it is treated like any
+other null. Integers are computed as int64, and decimals as float64.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import datetime as dt
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -242,17 +240,16 @@ class _Translation:
         return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
 
     def _column(self, name: str) -> Operand:
-        """Return a column, with narrow numbers cast to wide ones. Arrow would compute in the narrow
-        type, which may overflow."""
+        """Return a column, with numbers cast to types in which Arrow can compute without an
+        overflow. Raises ArrowInvalid when it is computed for a uint64 above the largest int64."""
         kind = self._schema.field(name).type
         column = Operand(pc.field(name), kind)
-        if pa.types.is_integer(kind) and kind.bit_width < 64:
-            return column.cast(pa.int64())
+        if pa.types.is_integer(kind):
+            return Operand(column.expression.cast(pa.int64()), pa.int64())
+        if pa.types.is_decimal(kind):
+            return column.cast(pa.float64())
         if pa.types.is_float16(kind):
             return column.cast(pa.float32())
-        if pa.types.is_string_view(kind):
-            # Arrow cannot filter a table that has such a column
-            raise TypeError(f"column '{name}' is {kind}: convert it in a python step")
         return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
     def _call(self, node: ast.Call) -> Operand:
@@ -324,13 +321,8 @@ def _rest(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
 
 
 def _paired(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types with which Arrow computes. Raises NoSuchValue, and TypeError if
-    Arrow has no common type that holds the values of both exactly."""
-    left, right = _beside(left, right.kind), _beside(right, left.kind)
-    for is_special in (pa.types.is_decimal, pa.types.is_uint64):
-        if is_special(left.kind) != is_special(right.kind):
-            raise TypeError(f"{left.kind} and {right.kind} have no common type: {_CAST}")
-    return left, right
+    """Return both operands in types with which Arrow computes. Raises NoSuchValue."""
+    return _beside(left, right.kind), _beside(right, left.kind)
 
 
 def _beside(operand: Operand, other: pa.DataType) -> Operand:
@@ -339,24 +331,15 @@ def _beside(operand: Operand, other: pa.DataType) -> Operand:
         return constant(_moment(value, other))
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
         return operand.cast(pa.float64())
-    if pa.types.is_uint64(other) and type(value) is int and 0 <= value < 1 << 64:
-        return constant(pa.scalar(value, pa.uint64()))
-    if pa.types.is_decimal(other) and type(value) in (int, float):
-        return constant(pa.scalar(Decimal(repr(value))))
     return operand
 
 
 def _listed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return the constants of an `in` list. Raises NoSuchValue, and TypeError for a type with which
-    Arrow does not compare them exactly."""
+    """Return the constants of an `in` list. Raises NoSuchValue."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if _is_moment(kind):
         return pa.array([_moment(v, kind) if isinstance(v, str) else v for v in values], kind)
-    if kind == pa.uint64() and all(type(v) is int and 0 <= v < 1 << 64 for v in values):
-        return pa.array(values, kind)
-    if pa.types.is_decimal(kind) or kind == pa.uint64():
-        raise TypeError(f"{kind} is not compared with a list: {_CAST}")
     return pa.array(values)
 
 

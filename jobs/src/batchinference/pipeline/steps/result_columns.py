@@ -126,8 +126,8 @@ def check_reserved(step: str, column: object) -> None:
 
 def no_column(step: str, column: str, values: Any, error: Exception) -> JobFailure:
     return JobFailure(
-        f"step '{step}' returned a {type(values).__name__} in column '{column}' that is no column: "
-        f"{error}"
+        f"step '{step}' returned a {type(values).__name__} in column '{column}' that is not a "
+        f"column: {error}"
     )
 
 

@@ -11,7 +11,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from urllib3.util import Url, parse_url
@@ -37,14 +37,11 @@ class Forbidden(Exception):
         super().__init__(f"{uri} is not fetched: {reason}")
 
 
+@dataclass(frozen=True)
 class Allowed:
     """The prefixes of the option `allow`."""
 
-    def __init__(self, prefixes: Sequence[str] = ()) -> None:
-        self._prefixes = list(prefixes)
-
-    def __reduce__(self) -> tuple[type[Allowed], tuple[list[str]]]:
-        return Allowed, (self._prefixes,)
+    prefixes: Sequence[str] = ()
 
     def has_url(self, url: str) -> bool:
         """Return whether an http(s) URL has an allowed prefix: scheme, host, port and folder.
@@ -53,7 +50,7 @@ class Allowed:
         wanted = parse_url(url)
         return wanted.auth is None and any(
             _origin(prefix) == _origin(wanted) and _is_below(wanted.path or "/", prefix.path or "/")
-            for prefix in map(parse_url, self._prefixes)
+            for prefix in map(parse_url, self.prefixes)
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
@@ -63,7 +60,7 @@ class Allowed:
         Raises Forbidden if the address is outside of them."""
         real = _real(address)
         own = list(_own_folders(address, manifest))
-        places = (Location(prefix, address.storage) for prefix in self._prefixes)
+        places = (Location(prefix, address.storage) for prefix in self.prefixes)
         allowed = [_real(place) for place in places if place.scheme == address.scheme]
         if not any(_is_below(real, folder) for folder in (*own, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")

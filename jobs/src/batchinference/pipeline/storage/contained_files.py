@@ -7,7 +7,6 @@ and they cannot, such as a mounted Secret. The rows of that file would be in the
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -54,7 +53,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
             descriptor = f"/proc/self/fd/{file.fileno()}"
             here = os.path.exists(descriptor)  # only Linux has it
             real = os.path.realpath(descriptor if here else path)
-            places = _real_paths(self._places)
+            places = map(os.path.realpath, self._places)
             if not any(
                 real == place or real.startswith(f"{place.rstrip('/')}/") for place in places
             ):
@@ -69,11 +68,6 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
-
-
-@lru_cache(maxsize=8)
-def _real_paths(places: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(map(os.path.realpath, places))
 
 
 def contained(places: tuple[str, ...]) -> pafs.FileSystem:

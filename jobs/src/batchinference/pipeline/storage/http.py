@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property
+from functools import lru_cache
 from http import HTTPStatus
 from http.client import HTTPResponse
 from typing import Any
@@ -84,18 +84,6 @@ class Fetcher:
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 
-    def __reduce__(self) -> tuple[type[Fetcher], tuple[Any, ...]]:
-        # without the sessions, which cannot leave their process
-        return Fetcher, (self._allowed, self._max_bytes, self._allow_field, self._limit)
-
-    @cached_property
-    def _anywhere(self) -> requests.Session:
-        return _session(TimedAdapter)
-
-    @cached_property
-    def _public(self) -> requests.Session:
-        return _session(PublicAdapter)
-
     def fetch(self, uri: str, beside: Location) -> bytes:
         """Return the bytes at an address. A relative path starts in the directory of `beside`.
 
@@ -149,9 +137,9 @@ class Fetcher:
     def _answer(self, url: str) -> requests.Response:
         """Return the response with its body unread. The URL is checked in the form that is sent."""
         sent = requests.Request("GET", url).prepare().url or ""
-        session = self._anywhere
+        session = _session(TimedAdapter)
         if "\\" in url or not self._allowed.has_url(sent):
-            session = self._public
+            session = _session(PublicAdapter)
             if requests.utils.get_environ_proxies(sent):  # the session checks only the proxy's host
                 place = parse_url(sent)
                 check_public(place.host or "", place.port)
@@ -211,7 +199,9 @@ def _decoded(url: str, answer: requests.Response) -> Any:
     raise Gone(f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known")
 
 
+@lru_cache(maxsize=2)
 def _session(adapter: type[TimedAdapter]) -> requests.Session:
+    """Return the session of this process, which keeps connections open."""
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, adapter(pool_connections=THREADS, pool_maxsize=THREADS))

@@ -1,4 +1,4 @@
-"""JSON of untrusted or damaged files: a limit of its nesting, and state with a checksum.
+"""JSON of untrusted or damaged files: limits of its nesting and size, and state with a checksum.
 
 Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
 the process. Without a checksum, a corrupted number in a state could lose rows unnoticed.
@@ -16,6 +16,9 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 MAX_DEPTH = 100
+MAX_VALUES = 1 << 22
+"""Maximum number of values of a document that is parsed without a memory limit. As a Python object,
+a short value takes more than 20 times the memory of its JSON."""
 _SEEN = b'[]{}"'
 _UNSEEN = bytes(byte for byte in range(256) if byte not in _SEEN)
 _STEPS = np.zeros(256, np.int8)
@@ -27,7 +30,7 @@ START_OVER = (
 )
 
 
-def load_json(content: bytes) -> Any:
+def load_json(content: bytes | bytearray | str) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
     try:
         return json.loads(content)
@@ -35,15 +38,21 @@ def load_json(content: bytes) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
+def load_limited_json(content: bytes | bytearray | str, most: int | None = None) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than `most`
+    values (MAX_VALUES by default): its commas and opening brackets are counted before it is
+    parsed."""
+    most = most or MAX_VALUES
+    marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
+    if sum(map(content.count, marks)) > most:
+        raise ValueError(f"the JSON has more than {most} values")
+    return load_json(content)
+
+
 def dump_checksummed(state: dict[str, Any]) -> bytes:
     """Return the state with its checksum as the last field, as bytes to store."""
     content = json.dumps(state).encode()
     return content[:-1] + _SEPARATOR + b"%d}" % zlib.crc32(content)
-
-
-def load_checksummed(stored: dict[str, Any]) -> dict[str, Any]:
-    """Return the state without its checksum."""
-    return {name: value for name, value in stored.items() if name != SEAL}
 
 
 def verify_checksum(content: bytes) -> None:
@@ -63,21 +72,8 @@ def damaged_state(place: Location) -> BadOutput:
 def check_depth(content: bytes) -> None:
     """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
     is correct up to the first error, which is as far as a parser gets."""
-    if not _has_simple_lines(content) and _depth(content) > MAX_DEPTH:
+    if _depth(content) > MAX_DEPTH:
         raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
-
-
-def _has_simple_lines(content: bytes) -> bool:
-    """Return whether each line starts and ends like an object, so that no bracket stays open across
-    lines, and has at most MAX_DEPTH opening brackets, including those in strings. Most files have
-    such lines, and this check is fast."""
-    inner_ends = content.count(b"\n") - content.endswith(b"\n")
-    if inner_ends != content.count(b"}\n{"):
-        return False
-    marks = np.frombuffer(content, np.uint8)
-    opened = np.flatnonzero(marks | 0x20 == ord("{"))  # '[' | 0x20 is '{'
-    lines = np.searchsorted(np.flatnonzero(marks == ord("\n")), opened)
-    return not bool((lines[MAX_DEPTH:] == lines[:-MAX_DEPTH]).any())
 
 
 def _depth(content: bytes) -> int:

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import PurePosixPath
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -46,7 +44,7 @@ class Location:
     root: str = field(default="", compare=False, repr=False)
     places: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
-    @cached_property
+    @property
     def filesystem(self) -> pafs.FileSystem:
         if self.local:
             return contained(self.places) if self.places else pafs.LocalFileSystem()
@@ -105,13 +103,6 @@ class Location:
         found = (Location(path).path for path in paths)
         places = (path if os.path.exists(path) else _GLOB.split(path)[0] for path in found)
         return replace(self, places=tuple(places))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # without the file system, which cannot leave its process
-        if self.root or self.places:
-            return Location, (self.uri, self.storage, self.root, self.places)
-        settings = (self.storage,) if self.storage != FROM_ENVIRONMENT else ()
-        return Location, (self.uri, *settings)
 
     def info(self) -> pafs.FileInfo:
         self._refuse_links()

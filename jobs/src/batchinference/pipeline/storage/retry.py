@@ -88,20 +88,6 @@ def with_retries(call: Callable[[], Result]) -> Result:
     return STORAGE.call(call)
 
 
-class RetryBudget:
-    """The number of transient errors that one operation may have in all its parts."""
-
-    def __init__(self, attempts: int = ATTEMPTS) -> None:
-        self._attempts, self._failed = attempts, 0
-
-    def wait_or_raise(self, error: OSError) -> None:
-        """Wait before a retry. Raises the error if it is not transient or no retries are left."""
-        self._failed += 1
-        if self._failed >= self._attempts or not STORAGE.transient(error):
-            raise error
-        time.sleep(STORAGE.backoff(self._failed))
-
-
 def asked_wait(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header (a number or a date); None if there is none."""
     asked = headers.get("Retry-After")

@@ -102,7 +102,7 @@ def places_at(output: Location) -> list[Layout]:
         raise BadInput(f"'{output.uri}' cannot be read: {error}") from error
     if not found:
         raise BadInput(
-            f"'{output.uri}' is no output of a BatchInference: it holds no "
+            f"'{output.uri}' is not the output of a BatchInference: it holds no "
             f"'{STATE_DIRECTORY}/job.json'"
         )
     return found

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
-from batchinference.pipeline.commit.layout import Layout, addition_key, part_prefix
+from batchinference.pipeline.commit.layout import Layout, part_prefix
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
@@ -42,8 +42,6 @@ from batchinference.spec.write import WriteIceberg, WriteImages, WriteSql, Write
 
 _PART = re.compile(r"part-[0-9a-f]{8}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
 """The file names of any job. Several jobs may store their error records in one directory."""
-_KEYED = len(part_prefix("0" * 64))
-_MOST_ADDITIONS = 9999
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
@@ -95,25 +93,13 @@ def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterat
     if len(layouts) < len(reports):
         return
     known = tuple(part_prefix(layout.key) for layout in layouts)
-    added_to = tuple(
-        each.key for each in layouts if not _ADDITION.match(base_name(each.state.path))
-    )
     own = {whole.output.path, *((layout.state / "errors").path for layout in layouts)}
     for place in _read_places(layouts, mixed=whole != whole.whole):
         shared = place.path not in own
         for info in place.visible_files(but=whole.output):
             name = base_name(info.path)
-            if name.startswith(known):
-                continue
-            if not (shared and _PART.match(name)) or name[:_KEYED] in _of_additions(added_to):
+            if not name.startswith(known) and not (shared and _PART.match(name)):
                 yield Kind.STRANGERS, Spot(place.at(info.path).uri), 1
-
-
-@lru_cache(maxsize=1)
-def _of_additions(keys: tuple[str, ...]) -> set[str]:
-    """Return the prefixes of the file names of all additions to works that may have existed."""
-    numbers = range(1, _MOST_ADDITIONS + 1)
-    return {part_prefix(addition_key(key, number)) for key in keys for number in numbers}
 
 
 def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
@@ -322,7 +308,7 @@ class JobCheck:
         if not table.commits(lease.mark):
             yield Kind.NO_COMMIT, Spot(place), 1
         elif (made := table.commits(lease.series_mark)) > 1:
-            detail = f"attempts that were held up have put them there, {made} in all"
+            detail = f"delayed attempts made them, {made} commits in all"
             rows = (made - 1) * self._committed.counts.written
             yield Kind.DUPLICATED, Spot(place, detail=detail), rows
 
@@ -343,6 +329,6 @@ class JobCheck:
         elif isinstance(write, WriteTable):
             yield "the rows in the table, of which only the commit was looked for"
         elif isinstance(write, WriteImages):
-            yield "which rows have no picture, and so no file"
+            yield "which rows have no image, and therefore no file"
         if self.quick:
             yield "the content of files that were not read"

@@ -1,4 +1,4 @@
-"""The model of a step: one module a runtime."""
+"""The model of a step. Each runtime has a module."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import is_local
@@ -83,10 +85,25 @@ class RuntimeModel(SpecModel):
         return MODEL_BATCH_SIZE
 
 
+def only_for(
+    tag: str, fields: Mapping[str, Sequence[str]], lists: Container[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield the rule of each field that not all values of the tag have, and its message."""
+    for field, values in fields.items():
+        name = to_camel(field)
+        empty = f" || size(self.{name}) == 0" if field in lists else ""
+        rule = f"!has(self.{name}){empty} || self.{tag} in {list(values)}"
+        yield rule, f"{name} is for {tag} {', '.join(values)} only"
+
+
+NO_SOURCE = "give a 'factory' or a 'source' (or both)"
+SOURCE_RULE = ("has(self.factory) || has(self.source)", NO_SOURCE)
+
+
 def check_factory(model: RuntimeModel, arguments: Arguments) -> None:
     """Raise when nothing leads to a model, or when arguments have no factory."""
     if model.factory_or_none is None and model.source_or_none is None:
-        raise PydanticCustomError("model_source", "give a 'factory' or a 'source' (or both)", {})
+        raise PydanticCustomError("model_source", NO_SOURCE, {})
     if model.factory_or_none is None and arguments:
         raise PydanticCustomError("model_factory", "'factoryArgs' needs a 'factory'", {})
 

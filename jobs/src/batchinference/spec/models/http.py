@@ -6,14 +6,14 @@ import re
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName
-from batchinference.spec.models.base import Inputs, RuntimeModel
+from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, rules
+from batchinference.spec.models.base import Inputs, RuntimeModel, only_for
 from batchinference.spec.models.prompts import (
     Images,
     Messages,
@@ -43,6 +43,8 @@ _FIELDS = {
     "result_type": ("json",),
 }
 """The APIs that have a field, for those that not all have."""
+_RULED = ("name", "prompt", "system", "messages", "images", "result_path")
+"""Those of them that CEL can tell from their defaults."""
 _KEYS = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
@@ -83,59 +85,73 @@ HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(
 
 
 class HttpModel(RuntimeModel):
-    """A model behind an HTTP endpoint. A row is one request."""
+    """A model behind an HTTP endpoint, with one request per row."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *only_for(
+                "api",
+                {field: _FIELDS[field] for field in _RULED},
+                lists=("messages", "images"),
+            ),
+            (
+                "self.api == 'json' || has(self.name)",
+                "name is required for api chat, completions, embeddings",
+            ),
+            ("self.api != 'json' || has(self.body)", "body is required for api json"),
+        )
+    )
 
     IN_PROCESS: ClassVar[bool] = False
 
     runtime: Literal["http"]
     """The library that runs the model."""
     api: Literal["chat", "completions", "embeddings", "json"]
-    """What the endpoint speaks: one of OpenAI's APIs, or JSON of its own."""
+    """The API of the endpoint: one of OpenAI, or any other JSON."""
     url: Url
-    """The address. For OpenAI's APIs what their clients call the base URL, such as
-    `https://api.openai.com/v1`; for json the endpoint itself."""
+    """The base URL for the APIs of OpenAI, such as `https://api.openai.com/v1`. The endpoint itself
+    for json."""
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The model as the endpoint names it. For OpenAI's APIs."""
+    """The name of the model at the endpoint, for the APIs of OpenAI."""
     inputs: Inputs
-    """Names for columns, by which templates and `images` speak of them."""
+    """Names of columns, which templates and `images` use."""
     output: ColumnName
-    """The column that takes the answer: the text, for embeddings the vector, for json what
-    `resultType` says."""
+    """The column for the result: the text, for embeddings the vector, for json a value of
+    `resultType`."""
     prompt: Template | None = None
-    """What the model is asked, with `{name}` for the input of that name and braces of the text
-    doubled. Without it the one input that no other field uses is sent as it is: a text, or for chat
-    a list of messages, each with `role` and `content`."""
+    """The prompt, with `{name}` for an input. `{{` and `}}` are literal braces. Without it, the
+    only input that no other field uses is sent unchanged: a text, or for chat a list of messages
+    with `role` and `content`."""
     system: Template | None = None
-    """A system message, the first of the chat."""
+    """The system message, the first of the chat."""
     messages: Messages = []
-    """Messages of the chat between `system` and `prompt`, for instance examples."""
+    """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
-    """The inputs that are images: columns of pixels or of files' bytes, sent as data URIs, or of
-    addresses (http://, https:// or data URIs), sent as they are: the endpoint fetches them. For
-    chat an image is at its `{name}` in `prompt`, otherwise before the prompt; for json it is where
-    `body` names it."""
+    """The inputs that are images. Pixels and the bytes of files are sent as data URIs. Addresses
+    (http://, https:// or data URIs) are sent unchanged, and the endpoint fetches them. For chat, an
+    image is at the place of its `{name}` in `prompt`, otherwise before the prompt. For json, it is
+    where `body` names it."""
     sampling: Arguments = {}
     """Further fields of each request: `temperature`, `max_tokens`, `seed`, `dimensions`..."""
     body: Arguments = {}
-    """The request, for json: any structure, with `{name}` in its texts. A text that is nothing but
-    a place takes the value as it is: a number stays one, bytes become base64."""
+    """The request for json: any structure, with `{name}` in its texts. A text that is only `{name}`
+    is replaced by the value with its type. Bytes become base64."""
     result_path: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """Where in the response the answer is, for json: keys and positions, as in
+    """The position of the result in the response for json: keys and positions, such as
     `outputs.0.score`. The whole response by default."""
     result_type: Literal["text", "number", "integer", "boolean", "numbers"] = "text"
-    """What the answer is, for json: `numbers` are lists, of any depth but of one shape; as `text`
-    anything that is no text is written as JSON."""
+    """The type of the result for json. `numbers` are nested lists of one shape. As `text`, other
+    values are written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Requests in flight, of each replica."""
+    """Maximum number of concurrent requests of each replica."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
-    """Requests that begin in a second, of each replica. As many as there can be by
-    default."""
+    """Maximum number of requests that each replica starts per second. Unlimited by default."""
     timeout_seconds: Annotated[float, Field(gt=0, le=3600)] = 300
-    """How long one try may take."""
+    """Timeout of one request."""
     retries: Annotated[int, Field(ge=0, le=100)] = 8
-    """Further tries of a request that failed for no fault of the row: after status 408, 409, 425,
-    429 or 5xx, a broken connection, a timeout, or an answer that is no JSON. The waits double from
-    half a second to a minute, and are as long as Retry-After asks."""
+    """Maximum number of retries after a transient error: status 408, 409, 425, 429 or 5xx, a broken
+    connection, a timeout, or a response that is not JSON. The backoff doubles from half a second to
+    a minute, and is as long as Retry-After requests."""
     api_key_env: Variable | None = None
     """The environment variable that holds the key, sent as `Authorization: Bearer`. On a cluster
     `cluster.env` fills it from a Secret."""

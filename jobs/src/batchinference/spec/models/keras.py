@@ -4,40 +4,47 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath
-from batchinference.spec.models.base import Inputs, OutputName, RuntimeModel, Source, check_factory
+from batchinference.spec.base import ColumnName, ModulePath, rules
+from batchinference.spec.models.base import (
+    SOURCE_RULE,
+    Inputs,
+    OutputName,
+    RuntimeModel,
+    Source,
+    check_factory,
+)
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class KerasModel(RuntimeModel):
-    """A Keras 3 model: loaded from a file, or made by a function."""
+    """A Keras 3 model: loaded from a file, or made by a function. The environment variable
+    KERAS_BACKEND selects what Keras computes with: torch by default."""
+
+    model_config = ConfigDict(json_schema_extra=rules(SOURCE_RULE))
 
     runtime: Literal["keras"]
     """The library that runs the model."""
     factory: ModulePath | None = None
-    """`module:function` that returns the keras.Model. With `source`, the model then loads those
+    """`module:function` that returns the keras.Model. With `source`, the model loads these
     weights."""
     factory_args: Arguments = {}
     """Keyword arguments of the factory."""
     source: Source | None = None
-    """A path or s3:// address: of a .weights.h5 file when there is a factory; else of a .keras
+    """A path or s3:// address: of a .weights.h5 file if there is a factory, else of a .keras
     file."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
-    backend: Literal["torch", "tensorflow", "jax"] | None = None
-    """What Keras computes with. The environment's KERAS_BACKEND by default, else
-    torch; the others must be installed, or be in the image."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The model's input, and the column that it takes as an array of batch x the column's own
-    shape. A model with one input takes it under any name."""
+    """The inputs of the model, and the column for each, which becomes an array of batch x the shape
+    of the column. The only input of a model may have any name."""
     output: ColumnName
-    """The column that takes the model's output, an array of batch x any shape."""
+    """The column for the output of the model, an array of batch x any shape."""
     output_name: OutputName | None = None
-    """Which output to take where the model has several."""
+    """The output to use if the model has several."""
 
     @model_validator(mode="after")
     def _check(self) -> KerasModel:

@@ -15,15 +15,15 @@ class OnnxModel(RuntimeModel):
     runtime: Literal["onnx"]
     """The library that runs the model."""
     source: Source
-    """A path or s3:// address of an .onnx file, or of a folder that holds one beside the data that
-    belongs to it."""
+    """A path or s3:// address of an .onnx file, or of a folder with one such file and its external
+    data."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The model's inputs by name, and the column that each takes as an array of batch x the
-    column's own shape. Floating numbers are cast to those of the input, and whole numbers to those
-    of the input where they fit; nothing else is cast."""
+    """The inputs of the model by name, and the column for each, which becomes an array of batch x
+    the shape of the column. Floating-point numbers are converted to the type of the input, and so
+    are integers that fit. No other values are converted."""
     output: ColumnName
-    """The column that takes the model's output, an array of batch x any shape."""
+    """The column for the output of the model, an array of batch x any shape."""
     output_name: OutputName | None = None
-    """Which output to take where the model has several."""
+    """The output to use if the model has several."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import (
     Dtype,
     Inputs,
@@ -18,36 +18,56 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_ONE_INPUT = (
+    "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: COLUMN}"
+)
+_ONE_PROMPT = "give 'prompt' or 'promptName', not both"
+_NO_PROMPT = "a prompt is for texts, not for images"
+
 
 class SentenceTransformersModel(RuntimeModel):
     """An embedding model of the sentence-transformers library."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "size(self.inputs) == 1 && self.inputs.all(name, name in ['text', 'image'])",
+                _ONE_INPUT,
+            ),
+            ("!has(self.prompt) || !has(self.promptName)", _ONE_PROMPT),
+            (
+                "!('image' in self.inputs) || !(has(self.prompt) || has(self.promptName))",
+                _NO_PROMPT,
+            ),
+        )
+    )
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("modules.json", "config.json")
 
     runtime: Literal["sentenceTransformers"]
     """The library that runs the model."""
     source: Source
-    """A model id of the Hub, the path of a folder that `save` wrote, or an s3:// prefix that holds
-    such a folder."""
+    """A model id of the Hub, the path of a folder that `save` wrote, or an s3:// prefix with the
+    content of such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8 of height x width x 3) for a
-    model that takes images."""
+    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8, height x width x 3) for an
+    image model."""
     output: ColumnName
-    """The column that takes the embeddings, float32."""
+    """The column for the embeddings, float32."""
     normalize: bool | None = None
     """Scale each embedding to length 1."""
     prompt: Annotated[str, Field(min_length=1, max_length=32768)] | None = None
-    """A text to put before each row's."""
+    """A text to put before each text."""
     prompt_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """The name of one of the model's own prompts, such as query."""
+    """The name of a prompt of the model, such as query."""
     truncate_dim: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Keep the first numbers of each embedding, for models that were trained for it."""
+    """Keep only this many numbers of each embedding, for models that were trained for it."""
     dtype: Dtype | None = None
-    """The numbers that the model computes with, instead of those it comes with."""
+    """The data type of the model. That of its files by default."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
@@ -56,15 +76,10 @@ class SentenceTransformersModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> SentenceTransformersModel:
         if set(self.inputs) not in ({"text"}, {"image"}):
-            raise PydanticCustomError(
-                "model_inputs",
-                "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or "
-                "{image: COLUMN}",
-                {},
-            )
+            raise PydanticCustomError("model_inputs", "{message}", {"message": _ONE_INPUT})
         check_revision(self.source, self.revision)
         if self.prompt is not None and self.prompt_name is not None:
-            raise PydanticCustomError("model_prompt", "give 'prompt' or 'promptName', not both", {})
+            raise PydanticCustomError("model_prompt", _ONE_PROMPT, {})
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
-            raise PydanticCustomError("model_prompt", "a prompt is for texts, not for images", {})
+            raise PydanticCustomError("model_prompt", _NO_PROMPT, {})
         return self

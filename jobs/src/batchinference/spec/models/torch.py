@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, ModulePath
+from batchinference.spec.base import ColumnName, ModulePath, rules
 from batchinference.spec.models.base import (
+    SOURCE_RULE,
     Dtype,
     Inputs,
     OutputName,
@@ -19,9 +20,26 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
+
 
 class TorchModel(RuntimeModel):
     """A PyTorch module: made by a function, or loaded from a file."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            SOURCE_RULE,
+            (
+                "!has(self.factory) || !has(self.trustSource) || !self.trustSource",
+                _TRUSTED_FACTORY,
+            ),
+            (
+                "has(self.factory) || (has(self.trustSource) && self.trustSource)",
+                "trustSource: a program can run code of its author when it is loaded. Set it to "
+                "true if you trust the file, or name a 'factory' whose weights it is",
+            ),
+        )
+    )
 
     runtime: Literal["torch"]
     """The library that runs the model."""
@@ -36,17 +54,17 @@ class TorchModel(RuntimeModel):
     trust_source: bool = False
     """Load a TorchScript or exported program, which can run code of its author."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The argument of the module's forward, and the column that it takes as a tensor of
-    batch x the column's own shape. Floating numbers become those of the module's parameters."""
+    """The parameters of `forward`, and the column for each, which becomes a tensor of batch x the
+    shape of the column. Floating-point numbers are converted to the data type of the module."""
     output: ColumnName
-    """The column that takes the module's output, a tensor of batch x any shape."""
+    """The column for the output of the module, a tensor of batch x any shape."""
     output_name: OutputName | None = None
-    """Which output to take where the module returns several: the key of a dict, or the position in
-    a tuple, counted from 0."""
+    """The output to use if the module returns several: the key of a dict, or the position in a
+    tuple, counted from 0."""
     dtype: Dtype | None = None
-    """The numbers that the module computes with, instead of those it comes with."""
+    """The data type of the module. That of its files by default."""
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:
@@ -59,9 +77,7 @@ class TorchModel(RuntimeModel):
                 {"source": str(self.source)},
             )
         if self.factory is not None and self.trust_source:
-            raise PydanticCustomError(
-                "model_trust", "trustSource: a state dict runs no code. Leave it out", {}
-            )
+            raise PydanticCustomError("model_trust", _TRUSTED_FACTORY, {})
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
             raise PydanticCustomError(
                 "model_dtype", "an exported program keeps its own types: leave out 'dtype'", {}

@@ -4,65 +4,76 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import Dtype, Inputs, Label, RuntimeModel, Source, TopK
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 Arch = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)]
 Weights = Annotated[str, Field(pattern="^[A-Z][A-Z0-9_]*$", max_length=64)]
 
+_ONE_INPUT = "torchvision takes exactly one input: inputs: {image: COLUMN}"
+_FOR_CLASSES = "'{name}' is for classes, not for 'features'"
+_NO_SOURCE = "'labels' needs a 'source': the weights have their own"
+
 
 class TorchvisionModel(RuntimeModel):
     """A classification model of torchvision, with the transforms and labels of its weights."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("size(self.inputs) == 1 && 'image' in self.inputs", _ONE_INPUT),
+            *(
+                (
+                    f"!has(self.features) || !self.features || !has(self.{name}){empty}",
+                    _FOR_CLASSES.format(name=name),
+                )
+                for name, empty in (("topK", ""), ("labels", " || size(self.labels) == 0"))
+            ),
+            ("!has(self.labels) || size(self.labels) == 0 || has(self.source)", _NO_SOURCE),
+        )
+    )
 
     runtime: Literal["torchvision"]
     """The library that runs the model."""
     arch: Arch
     """The name of the model in torchvision.models, such as resnet152."""
     weights: Weights | None = None
-    """The weights as torchvision names them: DEFAULT by default, or for instance
-    IMAGENET1K_V1. Their transforms prepare the images. torchvision downloads them, unless there is
-    a `source`."""
+    """The weights as torchvision names them, such as IMAGENET1K_V1. DEFAULT by default. Their
+    transforms prepare the images. torchvision downloads them, unless there is a `source`."""
     source: Source | None = None
-    """A path or s3:// address of a state dict, which is loaded instead of those weights."""
+    """A path or s3:// address of a state dict, which is loaded instead of these weights."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The column of images, uint8 of height x width x 3: `image: COLUMN`."""
+    """The column of images (uint8, height x width x 3): `image: COLUMN`."""
     output: ColumnName
-    """The column that takes the result: a struct of `index`, `label` and `score`, or with
+    """The column for the result: a struct of `index`, `label` and `score`, or with
     `features` an embedding."""
     top_k: TopK | None = None
-    """Give a list of the most likely classes, the best first, at most this many. The best alone
+    """Return a list of at most this many of the most likely classes, the best first. Only the best
     by default."""
     labels: Annotated[list[Label], Field(max_length=1000)] = []
-    """The names of the classes, in order, for a `source` with classes of its own. Those of the
-    weights by default."""
+    """The names of the classes, in order, for a `source` with other classes. Those of the weights
+    by default."""
     features: bool | None = None
-    """Give what the last linear layer takes in, as an embedding, instead of classes."""
+    """Return the input of the last linear layer as an embedding, instead of classes."""
     dtype: Dtype | None = None
-    """The numbers that the model computes with: float32 by default."""
+    """The data type of the model. float32 by default."""
     options: Arguments = {}
-    """Passed to the function that builds the model, as keyword arguments. For a `source` with
-    labels of its own, `num_classes` is their number unless it is given."""
+    """Keyword arguments of the function that builds the model. With `labels`, `num_classes` is
+    their number by default."""
 
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:
         if set(self.inputs) != {"image"}:
-            raise PydanticCustomError(
-                "model_inputs", "torchvision takes exactly one input: inputs: {image: COLUMN}", {}
-            )
+            raise PydanticCustomError("model_inputs", "{message}", {"message": _ONE_INPUT})
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
             if self.features and given:
-                raise PydanticCustomError(
-                    "model_features", "'{name}' is for classes, not for 'features'", {"name": alias}
-                )
+                raise PydanticCustomError("model_features", _FOR_CLASSES, {"name": alias})
         if self.labels and self.source is None:
-            raise PydanticCustomError(
-                "model_labels", "'labels' needs a 'source': the weights have their own", {}
-            )
+            raise PydanticCustomError("model_labels", _NO_SOURCE, {})
         return self

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName
+from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import (
     Inputs,
     Label,
@@ -18,6 +18,7 @@ from batchinference.spec.models.base import (
     Source,
     TopK,
     check_revision,
+    only_for,
 )
 from batchinference.spec.models.prompts import (
     Images,
@@ -36,56 +37,84 @@ from batchinference.spec.models.transformers_tasks import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_NO_FLASH = (
+    "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one of them"
+)
+
 
 class TransformersModel(RuntimeModel):
-    """A model of the transformers library, loaded and run as its task asks."""
+    """A model of the transformers library."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            *only_for(
+                "task",
+                {field: tasks for field, tasks in FIELDS.items() if field != "sampling"},
+                lists=("candidate_labels", "messages", "images"),
+            ),
+            (
+                f"!(self.task in {list(ZERO_SHOT)}) || "
+                "(has(self.candidateLabels) && size(self.candidateLabels) > 0)",
+                f"candidateLabels is required for task {', '.join(ZERO_SHOT)}",
+            ),
+            (
+                "self.task != 'image-text-to-text' || (has(self.images) && size(self.images) > 0)",
+                "images is required for task image-text-to-text",
+            ),
+            (
+                "!has(self.attention) || self.attention != 'flash_attention_2' || "
+                "!has(self.dtype) || self.dtype != 'float32'",
+                _NO_FLASH,
+            ),
+        )
+    )
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json", "adapter_config.json")
 
     runtime: Literal["transformers"]
     """The library that runs the model."""
     task: Task
-    """The task as transformers names it. Of a model of two towers, such as CLIP or SigLIP,
-    feature-extraction and image-feature-extraction give embeddings in one space."""
+    """The task as transformers names it. For models with separate encoders for text and images,
+    such as CLIP or SigLIP, feature-extraction and image-feature-extraction return embeddings in
+    the same vector space."""
     source: Source
-    """A model id of the Hub, the path of a folder that `save_pretrained` wrote, or an s3://
-    prefix that holds such a folder."""
+    """A model id of the Hub, the path of a folder that `save_pretrained` wrote, or an s3:// prefix
+    with the content of such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` is reached that is an address."""
+    """How to access the object store of `source`."""
     inputs: Inputs
-    """The columns for the model's inputs: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN`... as
-    the task asks. For the tasks that generate text: names for columns, by which `prompt` and
-    `images` speak of them."""
+    """The columns for the inputs of the task: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN`...
+    For the tasks that generate text: names of columns, which `prompt` and `images` use."""
     output: ColumnName
-    """The column that takes the result: an embedding, for classification a struct of `label` and
-    `score`, a text, or a list of what was found, as the task has it."""
+    """The column for the result. Depending on the task, it is an embedding, a struct of `label` and
+    `score`, a text, or a list of structs."""
     pooling: Literal["mean", "cls"] | None = None
-    """How the embeddings of a text's tokens or an image's patches become one: their mean, or
-    the first one. For the two feature-extraction tasks; mean by default. Models of two
-    towers have a way of their own."""
+    """How the embeddings of the tokens of a text or the patches of an image become one: their mean,
+    or the first one. For the two feature-extraction tasks, and mean by default. Models such as CLIP
+    have their own pooling."""
     normalize: bool | None = None
     """Scale each embedding to length 1. For the two feature-extraction tasks."""
     top_k: TopK | None = None
-    """Give a list of the most likely labels, the best first, at most this many. For the
-    classification tasks, which give the best alone by default."""
+    """Return a list of at most this many of the most likely labels, the best first. For the
+    classification tasks. Only the best by default."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
     """The labels to choose from. For the zero-shot tasks."""
     prompt: Template | None = None
-    """What the model is asked, with `{name}` for the input of that name and braces of the text
-    doubled. A model with a chat template gets it as the user's message. Without a prompt, the one
-    input that no other field uses is the text to continue, or a list of messages, each with `role`
-    and `content`; if all inputs are images, the model describes them."""
+    """The prompt, with `{name}` for an input. `{{` and `}}` are literal braces. For a model with a
+    chat template, it is the message of the user. Without a prompt, the only input that no other
+    field uses is the text to continue, or a list of messages with `role` and `content`. If all
+    inputs are images, the model describes them."""
     return_full_text: bool = False
-    """Begin each generated text with its prompt, as the pipeline option of that name does. For
-    text-generation with a model that continues its prompt."""
+    """Whether each generated text begins with its prompt, as with the pipeline option of this name.
+    For text-generation with a model that continues its prompt."""
     system: Template | None = None
-    """A system message, the first of the chat."""
+    """The system message, the first of the chat."""
     messages: Messages = []
-    """Messages of the chat between `system` and `prompt`, for instance examples."""
+    """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
-    """The inputs that are images. The model sees an image at its `{name}` in `prompt`, otherwise
+    """The inputs that are images. An image is at the place of its `{name}` in `prompt`, otherwise
     before the prompt."""
     sampling: Arguments = {}
     """How text is generated, in the names of transformers' GenerationConfig: `max_new_tokens` (256
@@ -93,21 +122,21 @@ class TransformersModel(RuntimeModel):
     `seed` the random numbers of a row depend on its prompt and the seed alone. `max_length` and
     `min_length` are for models with an encoder only, because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
-    """Compute the rows of a batch in groups of like length, of at most so many tokens with their
-    padding. For the tasks of texts."""
+    """Compute the rows of a batch in groups of similar length with at most this many tokens,
+    including padding. For tasks with texts."""
     pad_to_multiple_of: Annotated[int, Field(ge=1, le=65536)] | None = None
     """Pad to a number of tokens that is a multiple of this, so that few shapes occur."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
-    """The numbers that the model computes with: auto takes those that its files hold."""
+    """The data type of the model. `auto` is that of its files."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] | None = None
-    """The implementation of attention. The library's choice by default."""
+    """The implementation of attention. The library chooses it by default."""
     device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
-    """How accelerate lays the model out over the devices of a replica; auto for a replica with
-    several. On one device: what does not fit there goes to the CPU's memory."""
+    """How accelerate distributes the model over the devices of a replica. auto for a replica with
+    several devices. With one device, the parts that do not fit on it are kept in CPU memory."""
     options: Arguments = {}
-    """Passed to the library as keyword arguments: of the tokenizer or processor such as
-    `max_length`, and of the pipeline for tasks that run as one, such as `threshold`. `backend`
-    chooses the implementation of an image processor: `torchvision` or `pil`."""
+    """Keyword arguments of the tokenizer or processor, such as `max_length`, and of the pipeline
+    for tasks that run as one, such as `threshold`. `backend` is the implementation of an image
+    processor: `torchvision` or `pil`."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
@@ -147,11 +176,7 @@ class TransformersModel(RuntimeModel):
     def _check_loading(self) -> None:
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
-            raise _error(
-                "model_attention",
-                "attention flash_attention_2 computes with float16 or bfloat16: set 'dtype' to one "
-                "of them",
-            )
+            raise _error("model_attention", _NO_FLASH)
 
 
 def _error(kind: str, message: str) -> PydanticCustomError:

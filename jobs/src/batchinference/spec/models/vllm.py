@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, rules
 from batchinference.spec.models.base import (
     Inputs,
     OutputName,
@@ -41,18 +41,48 @@ _ENGINE_ELSEWHERE = {
 
 
 class Parallelism(SpecModel):
-    """How a model is laid out over the GPUs of a replica: tensor x pipeline of them."""
+    """How a model is distributed over tensor x pipeline GPUs of a replica."""
 
     tensor: Parts = 1
     """GPUs that share each layer. They are on one node, in one pod."""
     pipeline: Parts = 1
-    """Groups of layers, one after another. On a cluster each has a pod of its own, with the CPUs
-    and memory of the step's resources."""
+    """Groups of layers, one after the other. On a cluster, each has its own pod, with the CPUs and
+    memory of the resources of the step."""
+
+
+_IS_CHAT = "(has(self.chat) ? self.chat : !has(self.task) || self.task == 'generate')"
+_LORA_ADAPTERS = "(has(self.loraAdapters) && size(self.loraAdapters) > 0)"
+_RULES = (
+    *(
+        (f"!has(self.{name}){empty} || {_IS_CHAT}", f"'{name}' is for a chat: set 'chat' to true")
+        for name, empty in (
+            *(("system", ""), ("chatTemplate", "")),
+            *(
+                ("messages", " || size(self.messages) == 0"),
+                ("images", " || size(self.images) == 0"),
+            ),
+        )
+    ),
+    (
+        "!has(self.allow) || size(self.allow) == 0 || (has(self.images) && size(self.images) > 0)",
+        "'allow' needs 'images': it is about their addresses",
+    ),
+    (
+        f"has(self.adapter) || !(has(self.loraPath) || {_LORA_ADAPTERS})",
+        "'loraPath' and 'loraAdapters' need an 'adapter': the input that names each row's",
+    ),
+    (
+        f"!has(self.adapter) || has(self.loraPath) || {_LORA_ADAPTERS}",
+        "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows may name",
+    ),
+)
 
 
 class VllmModel(RuntimeModel):
-    """A language model run by vLLM. Texts that are generated batch themselves: a replica takes new
-    rows as soon as others are done."""
+    """A language model run by vLLM, which batches continuously: a replica starts new rows as soon
+    as others are done."""
+
+    model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ("config.json",)
     IN_PROCESS: ClassVar[bool] = False
@@ -60,38 +90,38 @@ class VllmModel(RuntimeModel):
     runtime: Literal["vllm"]
     """The library that runs the model."""
     task: Literal["generate", "embed"] = "generate"
-    """What it does with a prompt: go on with it, or make an embedding of it."""
+    """Whether the model generates a text or an embedding."""
     source: Source
-    """A model id of the Hub, the path of a folder, or an s3:// prefix that holds such a folder."""
+    """A model id of the Hub, the path of a folder, or an s3:// prefix."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store of a `source` or `loraPath` is reached that is an address."""
+    """How to access the object store of `source` and `loraPath`."""
     inputs: Inputs
-    """Names for columns, by which templates, `images` and `adapter` speak of them."""
+    """Names of columns, which templates, `images` and `adapter` use."""
     output: ColumnName
-    """The column that takes the text, or the embedding."""
+    """The column for the text or the embedding."""
     prompt: Template | None = None
-    """What the model is asked, with `{name}` for the input of that name and braces of the text
-    doubled. Without it the one input that no other field uses is taken as it is: a text, or for a
-    chat a list of messages, each with `role` and `content`."""
+    """The prompt, with `{name}` for an input. `{{` and `}}` are literal braces. Without it, the
+    only input that no other field uses is the prompt: a text, or for a chat a list of messages with
+    `role` and `content`."""
     system: Template | None = None
-    """A system message, the first of the chat."""
+    """The system message, the first of the chat."""
     messages: Messages = []
-    """Messages of the chat between `system` and `prompt`, for instance examples."""
+    """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
-    """The inputs that are images: columns of pixels, of files' bytes, or of addresses (http://,
-    https:// or data URIs). The model sees an image at its `{name}` in `prompt`, otherwise before
-    the prompt."""
+    """The inputs that are images: pixels, the bytes of files, or addresses (http://, https:// or
+    data URIs). An image is at the place of its `{name}` in `prompt`, otherwise before the
+    prompt."""
     allow: Annotated[list[UrlPrefix], Field(max_length=64)] = []
-    """Where else addresses of images may lead, by prefixes such as
-    https://intranet.example/photos/. The public internet is always allowed; other addresses are
-    errors of their rows."""
+    """Prefixes of further addresses of images that are allowed, such as
+    https://intranet.example/photos/. The public internet is always allowed. A row with any other
+    address fails."""
     chat: bool | None = None
-    """Put the prompt into the model's chat template. True for generate and false for embed by
-    default."""
+    """Whether the chat template of the model is applied. By default, true for generate and false
+    for embed."""
     chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
-    """The chat template in Jinja, for a model that has none or another one."""
+    """A chat template in Jinja, in place of that of the model."""
     chat_template_args: Arguments = {}
     """Further variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
@@ -101,17 +131,17 @@ class VllmModel(RuntimeModel):
     """vLLM's engine arguments: `max_model_len`, `gpu_memory_utilization`, `dtype`,
     `enable_prefix_caching`, `limit_mm_per_prompt`..."""
     parallelism: Parallelism = Parallelism()
-    """How the model is laid out over several GPUs."""
+    """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
-    """Where LoRA adapters are, each in a folder of its own: an absolute path or an s3:// prefix.
-    Without it adapters are ids of the Hub."""
+    """The location of the LoRA adapters, each in its own folder: an absolute path or an s3://
+    prefix. Without it, adapters are ids of the Hub."""
     lora_adapters: Annotated[list[OutputName], Field(max_length=256)] = []
     """The adapters that rows may name. Any below `loraPath` by default. Required for adapters of
     the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
-    """The input that names each row's LoRA adapter; null for the model itself."""
+    """The input with the LoRA adapter of each row. If it is null, the row uses the base model."""
     max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Batches that a replica works on at the same time. Together they should hold as many rows as
+    """Batches that a replica processes at the same time. Together they should have as many rows as
     the engine has sequences (`max_num_seqs`)."""
 
     @property

@@ -7,21 +7,31 @@ from typing import Annotated
 from pydantic import Field
 
 from batchinference.spec.read.base import FileOptions, ReadFiles, ReadModel
-from batchinference.spec.read.manifest import ManifestOptions, ReadManifest
-from batchinference.spec.read.media import (
+from batchinference.spec.read.files import (
     AudioOptions,
+    BinaryOptions,
+    CsvOptions,
     ImageOptions,
+    JsonOptions,
+    ManifestOptions,
+    NumpyOptions,
+    ParquetOptions,
     PictureOptions,
     ReadAudio,
+    ReadBinary,
+    ReadCsv,
     ReadImages,
-    ReadVideo,
-    VideoOptions,
-)
-from batchinference.spec.read.plain import BinaryOptions, ReadBinary, ReadText, TextOptions
-from batchinference.spec.read.records import (
+    ReadJson,
+    ReadManifest,
+    ReadNumpy,
+    ReadParquet,
+    ReadText,
     ReadTfrecords,
+    ReadVideo,
     ReadWebdataset,
+    TextOptions,
     TfrecordsOptions,
+    VideoOptions,
     WebdatasetOptions,
 )
 from batchinference.spec.read.sources import (
@@ -33,16 +43,6 @@ from batchinference.spec.read.sources import (
     ReadLance,
     ReadSql,
     SqlOptions,
-)
-from batchinference.spec.read.tables import (
-    CsvOptions,
-    JsonOptions,
-    NumpyOptions,
-    ParquetOptions,
-    ReadCsv,
-    ReadJson,
-    ReadNumpy,
-    ReadParquet,
 )
 
 Read = Annotated[

@@ -1,14 +1,14 @@
-"""What the formats have in common."""
+"""The fields and options that formats have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import OptionsModel, SpecModel
+from batchinference.spec.base import OptionsModel, SpecModel, rules
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -17,19 +17,25 @@ Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
+_NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
+
 
 class ReadOptions(OptionsModel):
     """Options of every source."""
 
     override_num_blocks: Blocks | None = None
-    """Into how many blocks the input is cut, about; chosen by its size by default."""
+    """Approximate number of blocks of the input. The default depends on its size."""
 
 
 class FileOptions(ReadOptions):
-    """Options of every format that is made of files."""
+    """Options of formats that are files."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE))
+    )
 
     include_paths: bool = False
-    """Add a column `path` with the address of the file that the row came from."""
+    """Add a column `path` with the address of the file of each row."""
     file_extensions: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=16)]],
@@ -37,35 +43,35 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """Endings, without the dot, that a file in a directory must have to be read.
-    Each format has its usual ones."""
+    """The extensions, without the dot, of the files to read from directories. The default depends
+    on the format."""
     ignore_missing_paths: bool = False
-    """Pass over paths behind which there is nothing, as long as one has something."""
+    """Skip paths that do not exist. At least one path must exist."""
     partitioning: Literal["hive"] | None = None
-    """`hive` adds a column of text for each part `name=value` of the directories of a file, such
-    as `class=cat/`."""
+    """`hive` adds a text column for each directory of the form `name=value`, such as
+    `class=cat/`."""
     limit: Limit | None = None
-    """Read so many rows and no more: the first by the order of the paths. Where the files do not
-    tell their rows, they are read twice up to there."""
+    """Maximum number of rows to read: the first rows in the order of the paths. Files that do not
+    store their number of rows are read twice up to this row."""
     shuffle: Literal["files"] | None = None
-    """Read the files in another order than that of their paths."""
+    """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The same number gives the same order; otherwise each run has one of its own."""
+    """The seed of the order. Without it, each run has another order."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.shuffle_seed is not None and self.shuffle is None:
-            raise PydanticCustomError("seed", "'shuffle_seed' needs 'shuffle: files'", {})
+            raise PydanticCustomError("seed", _NO_SHUFFLE, {})
         return self
 
 
 class RowOptions(FileOptions):
-    """Options of every format whose reader holds a whole row in memory before it decodes it."""
+    """Options of formats whose reader holds a whole row in memory before it decodes it."""
 
     USUAL_ROW_BYTES: ClassVar[int] = 256 << 20
 
     max_row_bytes: RowBytes | None = None
-    """Bytes that one row may have after decompression and decoding. A larger row is a bad row. For
+    """Maximum size of a row in bytes after decompression and decoding. A larger row fails. For
     numpy, the limit applies to all arrays of a file. The default is 256 MiB, for audio and numpy 1
     GiB and for tfrecords 64 MiB."""
 
@@ -76,14 +82,14 @@ class RowOptions(FileOptions):
 
 
 class ReadModel(SpecModel):
-    """Where rows come from."""
+    """The source of the rows."""
 
     PLACES: ClassVar[tuple[str, ...]] = ()
     """Fields that hold an address, or a list of them."""
 
     @property
     def include_paths(self) -> bool:
-        """Whether rows tell the file that they came from."""
+        """Whether rows have a column with the path of their file."""
         return False
 
     @property
@@ -99,7 +105,7 @@ class ReadModel(SpecModel):
         return found
 
     def moved(self, move: Callable[[str], str]) -> Self:
-        """The same with other addresses."""
+        """Return a copy with other addresses."""
         changed = {}
         for field in self.PLACES:
             value = getattr(self, field)
@@ -113,11 +119,11 @@ class ReadFiles(ReadModel):
     PLACES = ("paths",)
 
     paths: Paths
-    """Files, directories (read with their subdirectories) and globs; local, s3://, gs:// or
-    az://. A path that is listed twice is read twice; a file that different paths name is read
+    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. A
+    path that is listed twice is read twice. A file that matches several different paths is read
     once."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store that the paths name is reached."""
+    """How to access the object store of the paths."""
 
     @property
     def include_paths(self) -> bool:

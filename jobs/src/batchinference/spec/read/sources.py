@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, small
-from batchinference.spec.base import SQL_NAME, Columns, EachOnce
+from batchinference.spec.base import SQL_NAME, Columns, EachOnce, rules
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -22,13 +22,25 @@ Items = Annotated[
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
+_SHARDS = "'shard_keys' and an 'override_num_blocks' above 1 need each other"
+
 
 class SqlOptions(ReadOptions):
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "has(self.shard_keys) == (has(self.override_num_blocks) && "
+                "self.override_num_blocks > 1)",
+                _SHARDS,
+            )
+        )
+    )
+
     shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), EachOnce] | None = None
-    """Columns by whose values the rows are divided into `override_num_blocks` queries that run
-    side by side. The database must know MOD, ABS and the hash function."""
+    """Columns by whose values the rows are divided into `override_num_blocks` concurrent queries.
+    The database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
-    """The database's function that turns the shard keys into a number."""
+    """The function of the database that computes a number from the shard keys."""
 
     @model_validator(mode="before")
     @classmethod
@@ -45,9 +57,7 @@ class SqlOptions(ReadOptions):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
-            raise PydanticCustomError(
-                "shards", "'shard_keys' and an 'override_num_blocks' above 1 need each other", {}
-            )
+            raise PydanticCustomError("shards", _SHARDS, {})
         return self
 
 
@@ -71,17 +81,17 @@ class ReadSql(ReadModel, Database):
 
 class HuggingfaceOptions(ReadOptions):
     config: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The configuration of a data set that has several."""
+    """The configuration, for a data set with several."""
     split: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The split to read, such as `train`, and where nothing is streamed also `train[:1000]`. It may
-    be left out where a folder that was saved has only one."""
+    """The split to read, such as `train`. With `streaming: false`, also `train[:1000]`. Optional if
+    a saved folder has only one split."""
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The branch, tag or commit of a data set of the Hub. A commit keeps a job repeatable."""
+    """The branch, tag or commit of a data set of the Hub. A commit makes the job reproducible."""
     limit: Limit | None = None
-    """Read so many rows and no more: the first. When it is streamed, one task reads them."""
+    """Maximum number of rows to read, from the beginning. If streamed, one task reads them."""
     streaming: bool = True
-    """Read over the network as rows are needed. False: each machine downloads the data set
-    first."""
+    """Whether rows are read over the network as they are needed. If false, each machine downloads
+    the data set first."""
 
 
 class ReadHuggingface(ReadModel):
@@ -90,7 +100,7 @@ class ReadHuggingface(ReadModel):
     format: Literal["huggingface"]
     """The kind of source."""
     name: Annotated[str, Field(min_length=1, max_length=1024)]
-    """Its id on the Hub, or the path of a folder: one that begins with `/` or `.`."""
+    """The id on the Hub, or the path of a folder, which begins with `/` or `.`."""
     options: HuggingfaceOptions = HuggingfaceOptions()
     """Options of the source."""
 
@@ -108,13 +118,13 @@ class ReadHuggingface(ReadModel):
 
 class LanceOptions(ReadOptions):
     columns: Columns | None = None
-    """The columns to read; the others are never fetched."""
+    """The columns to read. Other columns are not fetched."""
     filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """An SQL condition that the rows to read fulfil, evaluated by Lance."""
+    """An SQL condition for the rows to read, evaluated by Lance."""
     limit: Limit | None = None
-    """Read so many rows and no more: the first that the filter lets through. One task does it."""
+    """Maximum number of rows to read: the first that match the filter. One task reads them."""
     version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """The version to read; the latest by default."""
+    """The version to read. The latest by default."""
 
 
 class ReadLance(ReadModel):
@@ -125,25 +135,25 @@ class ReadLance(ReadModel):
     format: Literal["lance"]
     """The kind of source."""
     path: Uri
-    """Its directory; local, s3://, gs:// or az://."""
+    """The directory: local, s3://, gs:// or az://."""
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store that the path names is reached."""
+    """How to access the object store of the path."""
     options: LanceOptions = LanceOptions()
     """Options of the source."""
 
 
 class ItemsOptions(ReadOptions):
     limit: Limit | None = None
-    """Read so many rows and no more: the first."""
+    """Maximum number of rows to read, from the beginning."""
 
 
 class ReadItems(ReadModel):
-    """Rows that are written in the job's file."""
+    """Rows in the job file."""
 
     format: Literal["items"]
     """The kind of source."""
     items: Items
-    """The rows, each as `column: value`. A row without a value for a column has null there. At most
-    65536 bytes as JSON; larger inputs belong into a file."""
+    """The rows, each as `column: value`. Missing values are null. At most 65536 bytes as JSON. Put
+    larger inputs into a file."""
     options: ItemsOptions = ItemsOptions()
     """Options of the source."""

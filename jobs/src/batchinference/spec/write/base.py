@@ -1,4 +1,4 @@
-"""What all targets have in common."""
+"""The fields that outputs have in common."""
 
 from __future__ import annotations
 
@@ -16,39 +16,38 @@ PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8)
 
 class WriteModel(SpecModel):
     path: Uri
-    """The directory, or s3://, gs:// or az:// prefix, that takes the output. It is the job's
-    alone."""
+    """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite", "ignore"] = "error"
     """What to do when the path, or the table, already holds something: refuse, add to it, replace
     it, or leave it and do nothing. The same job over its own complete output does nothing in any
     mode but overwrite."""
 
     storage: Storage = FROM_ENVIRONMENT
-    """How the object store that takes the output, and bad rows, is reached."""
+    """How to access the object store of the output and of the error records."""
 
     @property
     def places(self) -> dict[str, str]:
-        """The paths and addresses to which is written, by field."""
+        """The paths and addresses of the output, by field."""
         return {"path": self.path}
 
     def moved(self, move: Callable[[str], str]) -> Self:
-        """The same with other paths and addresses in the place of those."""
+        """Return a copy with other paths and addresses."""
         return self.model_copy(update={"path": move(self.path)})
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        """The columns that fields name, by field: all of them must be there."""
+        """The columns that fields name, by field. All of them must exist."""
         return {}
 
     @property
     def columns_needed(self) -> list[str] | None:
-        """The columns that are written or say how; None for all."""
+        """The columns that are written or that a field names; None for all."""
         return None
 
 
 class WritePartitioned(WriteModel):
     partition_by: PartitionColumns | None = None
-    """Columns whose values become directories (`class=cat/`) instead of standing in the files; of
+    """Columns whose values become directories (`class=cat/`). The files do not contain them. For
     delta and iceberg, the columns by which a new table is partitioned."""
 
     @property
@@ -58,7 +57,7 @@ class WritePartitioned(WriteModel):
 
 class WriteColumns(WriteModel):
     columns: Columns | None = None
-    """The columns to write, in this order; all of them by default."""
+    """The columns to write, in this order. All columns by default."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -71,9 +70,9 @@ class WriteColumns(WriteModel):
 
 class WriteSized(WriteColumns):
     rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """The most rows of a file, and about as many as a file has. By default, enough for
-    64 MiB, and few enough that progress can be seen."""
+    """Maximum and approximate number of rows of a file. By default, a file has up to about 64 MiB,
+    or less so that progress can be reported."""
 
 
 class WriteRows(WriteSized, WritePartitioned):
-    """Files of many rows each."""
+    """Files with many rows each."""

@@ -1,21 +1,22 @@
-"""Files: one format a model."""
+"""Outputs that are files."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName
+from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, rules
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
+_NO_ROW_NUMBER = "order: 'input' needs a column of row numbers: set rowNumber to its name"
 _LEFT_OUT = ("_", ".")
-"""How the names of files and directories begin that readers pass over."""
+"""Prefixes of the names of files and directories that readers skip."""
 
 
 class WriteDirectories(WritePartitioned):
-    """Files in directories that are named after columns."""
+    """Files in directories that are named after the values of columns."""
 
     @model_validator(mode="after")
     def _are_seen(self) -> Self:
@@ -34,21 +35,21 @@ class WriteDirectories(WritePartitioned):
 class WriteOrdered(WriteRows, WriteDirectories):
     """Files whose rows can be put in the order of the input."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(("!has(self.order) || has(self.rowNumber)", _NO_ROW_NUMBER))
+    )
+
     row_number: ColumnName | None = None
     """A new first column with the number of the input row that each row was made from: the number
     of the row in its file, from 0, plus 1000000000000 times the number of the file."""
     order: Literal["input"] | None = None
-    """`input` puts the rows in the order of the input, within files and by the names of files. It
-    needs `rowNumber`, and writes the whole output once more at the end of the job."""
+    """`input` sorts the rows in the order of the input, within files and by the names of files. It
+    requires `rowNumber`, and writes the whole output again at the end of the job."""
 
     @model_validator(mode="after")
     def _can_be_ordered(self) -> Self:
         if self.order and not self.row_number:
-            raise PydanticCustomError(
-                "order",
-                "order: 'input' needs a column of row numbers: set rowNumber to its name",
-                {},
-            )
+            raise PydanticCustomError("order", _NO_ROW_NUMBER, {})
         for field, columns in self.column_fields.items():
             if self.row_number in columns:
                 raise PydanticCustomError(
@@ -61,7 +62,7 @@ class WriteOrdered(WriteRows, WriteDirectories):
 
 
 class WriteParquet(WriteOrdered):
-    """Parquet files; tensors are written as plain lists."""
+    """Parquet files. Tensors are written as lists."""
 
     format: Literal["parquet"]
     """The format of the output."""
@@ -79,34 +80,35 @@ class WriteJson(WriteOrdered):
 
 
 class WriteCsv(WriteOrdered):
-    """Files of separated values with a header line. Lists and tensors become JSON."""
+    """Files of delimiter-separated values with a header line. Lists and tensors become JSON."""
 
     format: Literal["csv"]
     """The format of the output."""
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
     delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
-    """The character between two fields: a tab or a punctuation mark that no number or date has."""
+    """The character between two fields: a tab, or a punctuation mark that no number or date has."""
 
 
 class WriteNumpy(WriteRows, WriteDirectories):
-    """NumPy arrays whose first axis is the row: `.npy` files of a single column, `.npz` files of
-    several, by their names."""
+    """NumPy arrays whose first axis is the row: `.npy` files for a single column, `.npz` files for
+    several columns."""
 
     format: Literal["numpy"]
     """The format of the output."""
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):
-    """Tar files in WebDataset's form: a row is a run of members, one a column. A column whose name
-    is an extension or ends in one (`jpg`, `caption.txt`) is encoded by it, of those that
-    WebDataset decodes: txt, cls, json, npy, jpg, png, webp. Another gets the one of its type: png
-    for pixels, npy for other tensors, txt for text, cls for whole numbers, json for the rest."""
+    """Tar files in WebDataset format. Each value of a row is a member of the archive. If the name
+    of a column is or ends in txt, cls, json, npy, jpg, png or webp, this extension determines the
+    encoding. Otherwise the type does: png for pixels, npy for other tensors, txt for text, cls for
+    integers, json for other values."""
 
     format: Literal["webdataset"]
     """The format of the output."""
     key_column: ColumnName | None = None
-    """The column of the rows' keys, which name their members. A number by default."""
+    """The column with the key of each row, with which the names of its members begin. The key is a
+    number by default."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -122,16 +124,16 @@ class WriteWebdataset(WriteRows, WriteDirectories):
 
 
 class WriteImages(WriteDirectories):
-    """Image files, one a row. A row whose column holds nothing makes none."""
+    """Image files, one per row. A row without an image has no file."""
 
     format: Literal["images"]
     """The format of the output."""
     column: ColumnName = "image"
     """The column of pixels (height x width, with 1, 3 or 4 channels) or of encoded images."""
     file_format: Literal["png", "jpeg", "webp"] = "png"
-    """The format of the files. Bytes that are in it already are written as they are."""
+    """The format of the files. Bytes that have this format already are written unchanged."""
     name_column: ColumnName | None = None
-    """A column of names or paths. The names of the files end in the last part of its values."""
+    """A column of names or paths. The name of each file ends with the last part of its value."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Tables: the rows of a job appear in them together, when all of them are there."""
+"""Outputs that are tables. The rows of a job appear in one commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATHS = ("/", ".", "~", "file:")
 
 
 class WriteLance(WriteSized):
-    """A Lance dataset at the path. Vectors have a fixed size there, so that they can be indexed."""
+    """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
 
     format: Literal["lance"]
     """The format of the output."""
@@ -36,14 +36,14 @@ class WriteDelta(WriteRows):
 
 
 class WriteIceberg(WriteRows):
-    """An Iceberg table of a catalog. The path takes the job's report and bad rows."""
+    """An Iceberg table in a catalog. The path is for the report and error records of the job."""
 
     format: Literal["iceberg"]
     """The format of the output."""
     table: TableName
-    """The table, with its namespace or schema before a dot. It is made when it is not there."""
+    """The table, with its namespace or schema before a dot. It is created if it does not exist."""
     catalog: Catalog = Catalog()
-    """The catalog that has the table."""
+    """The catalog of the table."""
 
     @property
     def places(self) -> dict[str, str]:
@@ -86,13 +86,13 @@ class WriteIceberg(WriteRows):
 
 
 class WriteSql(WriteColumns, Database):
-    """A table of a database, by SQLAlchemy. Lists, structs and tensors become JSON. The path takes
-    the rows until all are there, and the job's report and bad rows."""
+    """A table of a database, written with SQLAlchemy. Lists, structs and tensors become JSON. The
+    path is for the rows before the commit, and for the report and the error records of the job."""
 
     format: Literal["sql"]
     """The format of the output."""
     table: TableName
-    """The table, with its namespace or schema before a dot. It is made when it is not there."""
+    """The table, with its namespace or schema before a dot. It is created if it does not exist."""
 
     @property
     def places(self) -> dict[str, str]:

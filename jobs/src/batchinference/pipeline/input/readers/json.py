@@ -29,7 +29,7 @@ from batchinference.pipeline.input.readers.records import (
     whole,
 )
 from batchinference.pipeline.schema import agreed_types
-from batchinference.pipeline.storage.json import check_depth
+from batchinference.pipeline.storage.json import check_depth, load_limited_json
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ fields."""
 LEAST_BYTES = 1 << 15
 MAX_CELLS = 1 << 24
 """Maximum rows times columns of a table. Each cell takes 8 bytes, and more if it is text."""
+MAX_FILE_VALUES = 1 << 24
+"""Maximum number of values of a file that is one document. Each takes at least 64 bytes."""
 _BETWEEN_ROWS = b"}\n{"
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
 """A JSON string, and the colon after it if the string is a field name."""
@@ -190,7 +192,7 @@ class JsonReader(Reader):
         """Return a file that is one array of objects (or one object) as JSON Lines."""
         content = whole(file, self._most)
         check_depth(content)
-        value = json.loads(content)
+        value = load_limited_json(content, MAX_FILE_VALUES)
         rows = value if isinstance(value, list) else [value]
         return "".join(json.dumps(row) + "\n" for row in rows).encode()
 

@@ -44,7 +44,7 @@ from batchinference.pipeline.input.readers.records import (
 )
 from batchinference.pipeline.input.readers.whole_file import ImageReader
 from batchinference.pipeline.media import images
-from batchinference.pipeline.storage.json import check_depth
+from batchinference.pipeline.storage.json import check_depth, load_limited_json
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -316,7 +316,7 @@ def _bytes(value: Any) -> int:
 
 def _line(name: str, content: bytes) -> bytes:
     check_depth(content)
-    return json.dumps({name: json.loads(content)}).encode() + b"\n"
+    return json.dumps({name: load_limited_json(content)}).encode() + b"\n"
 
 
 def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:

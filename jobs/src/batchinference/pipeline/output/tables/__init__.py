@@ -51,6 +51,20 @@ class Table(CommittedTable, Protocol):
     def first_rows(self, count: int) -> list[Row]:
         """Return up to `count` rows of the table."""
 
+    def holds_rows(self) -> bool:
+        return bool(self.first_rows(1))
+
+
+def partitions_of(table: str, asked: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
+    """Return the partition columns of an existing table. Raises BadOutput if others are asked
+    for."""
+    if asked and list(asked) != list(existing):
+        raise BadOutput(
+            f"write.partitionBy: the table {table} is partitioned by "
+            f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
+        )
+    return tuple(existing)
+
 
 def receipt(schema: pa.Schema, **fields: Any) -> tuple[str, bytes]:
     """Return the file of a receipt: the end of its name, and its bytes."""

@@ -20,9 +20,11 @@ from batchinference.pipeline.output.file_layout import FileLayout, partitions, v
 from batchinference.pipeline.output.tables import (
     Receipt,
     Row,
+    Table,
     aligned,
     common_types,
     expected_schema,
+    partitions_of,
     read_receipts,
     receipt,
     unified,
@@ -34,18 +36,21 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
 
 
-class DeltaLakeTable:
+class DeltaLakeTable(Table):
     def __init__(self, write: WriteDelta) -> None:
         address = Location(write.path, write.storage)
         self._address = address.without_links_below(address)
         self._append = write.mode == "append"
-        self._partition_by = list(write.partition_by or ())
+        self._partition_by = tuple(write.partition_by or ())
         self._expected: pa.Schema | None = None
 
     def begin(self, schema: pa.Schema) -> None:
         existing = self._table()
         if existing is not None:
-            self._check_partitions(list(existing.metadata().partition_columns))
+            columns = existing.metadata().partition_columns
+            self._partition_by = partitions_of(
+                f"at '{self._address.uri}'", self._partition_by, columns
+            )
         if self._append and existing is not None:
             self._expected = pa.schema(existing.schema().to_arrow())
         else:
@@ -54,19 +59,15 @@ class DeltaLakeTable:
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         table = aligned(common_types(tensors_to_lists(table)), self._expected)
         _check_types(expected_schema(table))
-        cut = FileLayout(partition_by=tuple(self._partition_by))
+        cut = FileLayout(partition_by=self._partition_by)
         for directory, whole in partitions(cut.chosen(table), cut.partition_by):
             values = _values(whole, self._partition_by)
-            rows = whole.drop_columns(self._partition_by)
+            rows = whole.drop_columns(list(self._partition_by))
             ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
             name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
             (self._address / name).write(content)
             action = {"path": name, "size": len(content), "rows": rows.num_rows}
             yield receipt(expected_schema(table), **action, partitions=values)
-
-    def holds_rows(self) -> bool:
-        table = self._table()
-        return table is not None and table.count() > 0
 
     def commits(self, mark: str) -> int:
         table = self._table()
@@ -96,7 +97,7 @@ class DeltaLakeTable:
             self._address.library_uri,
             Schema.from_arrow(schema),
             [_action(entry) for entry in found],
-            partition_by=self._partition_by or None,
+            partition_by=list(self._partition_by) or None,
             storage_options=self._address.storage_options,
             commit_properties=done,
         )
@@ -120,7 +121,7 @@ class DeltaLakeTable:
             [*actions],
             mode,
             Schema.from_arrow(schema),
-            partition_by=self._partition_by or None,
+            partition_by=list(self._partition_by) or None,
             commit_properties=done,
         )
 
@@ -135,14 +136,6 @@ class DeltaLakeTable:
             return None
         options = self._address.storage_options
         return DeltaTable(self._address.library_uri, storage_options=options)
-
-    def _check_partitions(self, existing: list[str]) -> None:
-        if self._partition_by and self._partition_by != existing:
-            raise BadOutput(
-                f"write.partitionBy: the table at '{self._address.uri}' is partitioned by "
-                f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
-            )
-        self._partition_by = existing
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
         """Add the columns that the table lacks, and return the unified schema."""

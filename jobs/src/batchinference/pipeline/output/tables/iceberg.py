@@ -27,9 +27,11 @@ from batchinference.pipeline.output.file_layout import partitions
 from batchinference.pipeline.output.tables import (
     Receipt,
     Row,
+    Table,
     aligned,
     common_types,
     expected_schema,
+    partitions_of,
     read_receipts,
     receipt,
     unified,
@@ -45,7 +47,7 @@ from batchinference.spec.write import WriteIceberg
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class IcebergTable:
+class IcebergTable(Table):
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
         self._append = write.mode == "append"
@@ -79,10 +81,6 @@ class IcebergTable:
             with io.new_output(f"{place.rstrip('/')}/{name}").create() as file:
                 file.write(bytes(content))
             yield receipt(expected_schema(table), name=name)
-
-    def holds_rows(self) -> bool:
-        table = self._table(self._catalog())
-        return table is not None and checked(table.scan(limit=1).to_arrow()).num_rows > 0
 
     def commits(self, mark: str) -> int:
         table = self._table(self._catalog())
@@ -150,13 +148,8 @@ class IcebergTable:
                 f"write.table '{self._write.table}' is partitioned by {hidden[0].transform} of "
                 f"{hidden[0].name}, and only partitions by whole values can be written"
             )
-        existing = tuple(table.schema().find_column_name(field.source_id) or "" for field in fields)
-        if self._partition_by and self._partition_by != existing:
-            raise BadOutput(
-                f"write.partitionBy: the table '{self._write.table}' is partitioned by "
-                f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"
-            )
-        self._partition_by = existing
+        existing = [table.schema().find_column_name(field.source_id) or "" for field in fields]
+        self._partition_by = partitions_of(f"'{self._write.table}'", self._partition_by, existing)
 
 
 def _files(transaction: Transaction, found: list[Receipt]) -> list[str]:

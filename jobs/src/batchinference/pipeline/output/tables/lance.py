@@ -18,6 +18,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     Receipt,
     Row,
+    Table,
     aligned,
     expected_schema,
     read_receipts,
@@ -29,7 +30,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteLance
 
 
-class LanceTable:
+class LanceTable(Table):
     def __init__(self, write: WriteLance) -> None:
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
@@ -55,10 +56,6 @@ class LanceTable:
             storage_options=self._address.storage_options,
         )
         yield receipt(table.schema, fragments=[fragment.to_json() for fragment in fragments])
-
-    def holds_rows(self) -> bool:
-        dataset = self._dataset()
-        return dataset is not None and dataset.count_rows() > 0
 
     def commits(self, mark: str) -> int:
         dataset = self._dataset()

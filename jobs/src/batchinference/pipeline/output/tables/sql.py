@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput, without_secrets
-from batchinference.pipeline.output.tables import Row, unified
+from batchinference.pipeline.output.tables import Row, Table, unified
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
@@ -27,7 +27,7 @@ transaction."""
 INSERT_ROWS = 1000
 
 
-class SqlTable:
+class SqlTable(Table):
     def __init__(self, write: WriteSql) -> None:
         self._write = write
         schema, _, self._name = write.table.rpartition(".")
@@ -46,9 +46,6 @@ class SqlTable:
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         yield from ParquetWriter("zstd").files(tensors_to_lists(table))
-
-    def holds_rows(self) -> bool:
-        return bool(self.first_rows(1))
 
     def commits(self, mark: str) -> int:
         with self._engine().connect() as connection:
@@ -83,7 +80,7 @@ class SqlTable:
         except Exception as error:  # noqa: BLE001 - drivers raise any exception
             if self._was_committed(fence):
                 return
-            if not existed and not self.first_rows(1):
+            if not existed and not self.holds_rows():
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
                 f"write.table: '{self._write.table}' did not take the rows ({_in_short(error)})"

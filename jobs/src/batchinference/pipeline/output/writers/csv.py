@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
-from batchinference.pipeline.arrow import tensors_to_lists, with_known_zones
+from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.writers.json import (
     TEXT_BYTES,
     opened,
@@ -33,7 +33,7 @@ class CsvWriter:
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()
         options = pac.WriteOptions(delimiter=self.delimiter)
-        pac.write_csv(_flat(with_known_zones(tensors_to_lists(table))), sink, options)
+        pac.write_csv(_flat(tensors_to_lists(table)), sink, options)
         content = sink.getvalue().to_pybytes()
         if self.compression == "gzip":
             yield ".csv.gz", gzip.compress(content, mtime=0)

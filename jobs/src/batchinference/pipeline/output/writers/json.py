@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import tensors_to_lists, with_known_zones
+from batchinference.pipeline.arrow import tensors_to_lists
 
 TEXT = pa.large_string()
 """The type of the columns of a format without types."""
@@ -35,7 +35,7 @@ class JsonWriter:
     typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        rows = with_known_zones(tensors_to_lists(table)).to_pylist()
+        rows = tensors_to_lists(table).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self.compression == "gzip":
             yield ".jsonl.gz", gzip.compress(content, mtime=0)

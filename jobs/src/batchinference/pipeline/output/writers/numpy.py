@@ -8,7 +8,6 @@ import reprlib
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
+from batchinference.pipeline.schema import is_list
 
 NO_FORM = np.empty(0, dtype=object)
 """Placeholder for a column that could only be stored with pickle."""
@@ -46,10 +46,8 @@ class NumpyWriter:
             known = Counter(shape for shape in shapes if shape is not None)
             common = max(known, key=lambda shape: known[shape], default=())
             for row, shape in enumerate(shapes):
-                if shape is None:
-                    errors.setdefault(row, _no_form(name, values_of(column.slice(row, 1))[0]))
-                elif shape != common:
-                    errors.setdefault(row, _other_shape(name, shape, common))
+                if shape != common:
+                    errors.setdefault(row, _misfit(name, column.slice(row, 1), common))
         return errors
 
 
@@ -99,18 +97,12 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         )
 
 
-def _no_form(name: str, value: Any) -> UnwritableValue:
+def _misfit(name: str, row: pa.ChunkedArray, common: tuple[int, ...]) -> UnwritableValue:
+    value = values_of(row)[0]
     text = "null" if value is None else reprlib.repr(value)
     return UnwritableValue(
-        f"write: a NumPy array cannot hold the value of column '{name}' ({text}). In a step, "
-        "replace nulls, texts that end in NUL and nested lists of different lengths"
-    )
-
-
-def _other_shape(name: str, shape: tuple[int, ...], common: tuple[int, ...]) -> UnwritableValue:
-    return UnwritableValue(
-        f"write: the value of column '{name}' has another shape than most rows ({shape}, not "
-        f"{common}). Give all rows the same shape in a step"
+        f"write: a NumPy array whose rows have the shape {common} cannot hold the value of column "
+        f"'{name}' ({text}). Remove nulls, texts that end in NUL and other shapes in a step"
     )
 
 
@@ -130,7 +122,7 @@ def _shape(row: pa.ChunkedArray) -> tuple[int, ...] | None:
 
 def _is_storable(kind: pa.DataType) -> bool:
     """Return whether some values of this type can be stored."""
-    while _is_list(kind):
+    while is_list(kind):
         kind = kind.value_type
     tensor = isinstance(kind, get_arrow_extension_tensor_types())
     return bool(pa.types.is_primitive(kind) or pa.types.is_null(kind) or _is_text(kind) or tensor)
@@ -142,21 +134,16 @@ def _stacked(column: pa.ChunkedArray) -> np.ndarray:
             return NO_FORM
         return np.asarray(column.to_numpy())
     nulls, elements = column.null_count, column
-    while _is_list(elements.type):
+    while is_list(elements.type):
         elements = pc.list_flatten(elements)
         nulls += elements.null_count
-    if nulls and _is_list(column.type):
+    if nulls and is_list(column.type):
         return NO_FORM
     kind = elements.type
     if _is_text(kind) and pc.any(pc.ends_with(elements, pattern="\0")).as_py():
         return NO_FORM
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     return np.array(values_of(column), dtype=kind.to_pandas_dtype() if number else None)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(is_kind(kind) for is_kind in lists)
 
 
 def _is_text(kind: pa.DataType) -> bool:

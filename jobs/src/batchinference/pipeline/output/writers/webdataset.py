@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import in_known_zones, values_of
+from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.output.file_layout import safe
@@ -138,7 +138,7 @@ def _keys(column: pa.ChunkedArray) -> list[str]:
     one row."""
     taken: dict[str, int] = {}
     keys = []
-    for row, value in enumerate(in_known_zones(column).to_pylist()):
+    for row, value in enumerate(column.to_pylist()):
         wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
         while key in taken:
             taken[wanted] += 1

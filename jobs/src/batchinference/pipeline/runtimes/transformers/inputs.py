@@ -133,13 +133,13 @@ def images(values: Iterable[Any]) -> list[np.ndarray]:
     return list(values)
 
 
-def pictures(values: Iterable[Any]) -> list[Image.Image]:
+def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
     """Return the same as Pillow images in RGB."""
     flat = (image[:, :, 0] if image.shape[2] == 1 else image for image in images(values))
     return [Image.fromarray(image).convert("RGB") for image in flat]
 
 
-def films(values: Iterable[Any]) -> list[np.ndarray | bytes]:
+def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
     """Return arrays of frames x height x width x channels, or the bytes of video files.
 
     Raises TypeError for other values."""
@@ -152,12 +152,12 @@ def films(values: Iterable[Any]) -> list[np.ndarray | bytes]:
     return list(values)
 
 
-def spread(there: int, wanted: int) -> np.ndarray:
+def evenly_spaced(there: int, wanted: int) -> np.ndarray:
     """Return the numbers of `wanted` frames, evenly spaced over the `there` existing frames."""
     return np.linspace(0, there - 1, num=wanted).round().astype(np.int64)
 
 
-def sounds(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
+def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
     """Return samples (float32) of one channel, at the rate `wanted` in Hz.
 
     `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
@@ -167,7 +167,7 @@ def sounds(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
         if not numeric or value.ndim not in (1, 2) or value.size == 0:
-            raise TypeError(f"expected sound as samples or channels x samples, got {_what(value)}")
+            raise TypeError(f"expected audio as samples or channels x samples, got {_what(value)}")
         samples = _floats(value)
         samples = samples.mean(axis=0) if samples.ndim == 2 else samples
         rate = wanted if rates is None else int(rates[row])
@@ -188,7 +188,7 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     try:
         from batchinference.pipeline.media.recordings import resampled
     except ImportError as error:
-        what = f"sound of {rate} Hz for a model that hears {wanted} Hz"
+        what = f"audio of {rate} Hz for a model that expects {wanted} Hz"
         raise ModelLoad(missing_package(what, "av", FORMATS_EXTRA)) from error
     return resampled(samples, rate, wanted)
 
@@ -205,8 +205,8 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     """
     there = sum(1 for _ in _decoded(content))
     if there == 0:
-        raise ValueError("the film has no frames")
-    chosen = spread(there, count).tolist()
+        raise ValueError("the video has no frames")
+    chosen = evenly_spaced(there, count).tolist()
     pixels = {
         number: frame.to_ndarray(format="rgb24")
         for number, frame in enumerate(_decoded(content))
@@ -220,7 +220,7 @@ def _decoded(content: bytes) -> Iterator[Any]:
 
     with open_video(BytesIO(content)) as container:
         if not container.streams.video:
-            raise ValueError("the file has no pictures")
+            raise ValueError("the file has no video")
         yield from container.decode(video=0)
 
 
@@ -252,7 +252,7 @@ class AudioInput:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
-        values = sounds(inputs["audio"], inputs.get("sampling_rate"), rate)
+        values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
         yield (
             np.arange(len(values)),
             self._extractor(values, sampling_rate=rate, return_tensors="pt", **self._options),
@@ -274,16 +274,16 @@ class VideoInput:
         self._processor = image_processor(source, self._options)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
-        values = [self._frames(film) for film in films(inputs["video"])]
+        values = [self._frames(video) for video in videos(inputs["video"])]
         yield (
             np.arange(len(values)),
             self._processor(values, return_tensors="pt", **self._options),
         )
 
-    def _frames(self, film: np.ndarray | bytes) -> list[np.ndarray]:
-        if isinstance(film, bytes):
-            return frames_of(film, self._count)
-        return list(film[spread(len(film), self._count)])
+    def _frames(self, video: np.ndarray | bytes) -> list[np.ndarray]:
+        if isinstance(video, bytes):
+            return frames_of(video, self._count)
+        return list(video[evenly_spaced(len(video), self._count)])
 
 
 def image_processor(source: Source, options: dict[str, Any]) -> Any:

@@ -19,10 +19,10 @@ from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
+    audio_samples,
     buckets,
     fit,
-    pictures,
-    sounds,
+    pillow_images,
     texts,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
@@ -77,46 +77,46 @@ class Batch:
     pipeline: Any
 
 
-def text(batch: Batch) -> list[Any]:
+def text_rows(batch: Batch) -> list[Any]:
     return texts(batch.inputs["text"])
 
 
-def request(batch: Batch) -> list[Any]:
+def decision_rows(batch: Batch) -> list[Any]:
     questions = batch.model.options["questions"]
     return [{"state": state, "questions": questions} for state in texts(batch.inputs["state"])]
 
 
-def picture(batch: Batch) -> list[Any]:
-    return list(pictures(batch.inputs["image"]))
+def image_rows(batch: Batch) -> list[Any]:
+    return list(pillow_images(batch.inputs["image"]))
 
 
-def picture_with_labels(batch: Batch) -> list[Any]:
+def labeled_image_rows(batch: Batch) -> list[Any]:
     labels = batch.model.candidate_labels
-    return [{"image": image, "candidate_labels": labels} for image in picture(batch)]
+    return [{"image": image, "candidate_labels": labels} for image in image_rows(batch)]
 
 
-def picture_pair(batch: Batch) -> list[Any]:
-    others = pictures(batch.inputs["other_image"])
-    return [list(pair) for pair in zip(picture(batch), others, strict=True)]
+def image_pair_rows(batch: Batch) -> list[Any]:
+    others = pillow_images(batch.inputs["other_image"])
+    return [list(pair) for pair in zip(image_rows(batch), others, strict=True)]
 
 
-def sound(batch: Batch) -> list[Any]:
+def audio_rows(batch: Batch) -> list[Any]:
     rate = batch.pipeline.feature_extractor.sampling_rate
-    return list(sounds(batch.inputs["audio"], batch.inputs.get("sampling_rate"), rate))
+    return list(audio_samples(batch.inputs["audio"], batch.inputs.get("sampling_rate"), rate))
 
 
-def document(batch: Batch) -> list[Any]:
+def document_rows(batch: Batch) -> list[Any]:
     """Return the image and the question of each row. If known, add the words and their boxes (x0,
     y0, x1, y1 from 0 to 1000). Otherwise the library reads the words with Tesseract."""
     inputs = batch.inputs
-    columns: dict[str, Any] = {"image": picture(batch), "question": texts(inputs["question"])}
+    columns: dict[str, Any] = {"image": image_rows(batch), "question": texts(inputs["question"])}
     if "words" in inputs:
         pairs = zip(inputs["words"], inputs["boxes"], strict=True)
         columns["word_boxes"] = [_word_boxes(words, boxes) for words, boxes in pairs]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def table(batch: Batch) -> list[Any]:
+def table_rows(batch: Batch) -> list[Any]:
     """Return the table and the query of each row. The input tables are lists of structs, or structs
     of lists. The library requires all cells as text."""
     pairs = zip(batch.inputs["table"], texts(batch.inputs["query"]), strict=True)
@@ -355,23 +355,23 @@ def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
 _FOUND = pa.list_(OBJECT)
 _LABELS = pa.list_(LABELED)
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(sound, listed, _LABELS, _alike),
-    "zero-shot-classification": PipelineTask(text, ranked_columns, _LABELS, _alike),
-    "zero-shot-image-classification": PipelineTask(picture, listed, _LABELS, _size),
+    "zero-shot-audio-classification": PipelineTask(audio_rows, listed, _LABELS, _alike),
+    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _LABELS, _alike),
+    "zero-shot-image-classification": PipelineTask(image_rows, listed, _LABELS, _size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
 TASKS = {
-    "automatic-speech-recognition": PipelineTask(sound, transcript, pa.string(), _length),
-    "decision": PipelineTask(request, answers, pa.null()),
-    "depth-estimation": PipelineTask(picture, depth, DEPTH, _size),
-    "document-question-answering": PipelineTask(document, listed, pa.list_(DOCUMENT_ANSWER)),
-    "fill-mask": PipelineTask(text, fillings, pa.list_(FILLING), _alike),
-    "image-segmentation": PipelineTask(picture, segments, pa.list_(SEGMENT), _size),
-    "keypoint-matching": PipelineTask(picture_pair, listed, pa.list_(MATCH)),
-    "mask-generation": PipelineTask(picture, masks, pa.list_(MASK)),
-    "object-detection": PipelineTask(picture, listed, _FOUND, _size),
-    "table-question-answering": PipelineTask(table, listed, TABLE_ANSWER),
-    "text-to-audio": PipelineTask(text, speech, SPEECH),
-    "token-classification": PipelineTask(text, entities, pa.list_(ENTITY), _alike),
-    "zero-shot-object-detection": PipelineTask(picture_with_labels, listed, _FOUND, _size),
+    "automatic-speech-recognition": PipelineTask(audio_rows, transcript, pa.string(), _length),
+    "decision": PipelineTask(decision_rows, answers, pa.null()),
+    "depth-estimation": PipelineTask(image_rows, depth, DEPTH, _size),
+    "document-question-answering": PipelineTask(document_rows, listed, pa.list_(DOCUMENT_ANSWER)),
+    "fill-mask": PipelineTask(text_rows, fillings, pa.list_(FILLING), _alike),
+    "image-segmentation": PipelineTask(image_rows, segments, pa.list_(SEGMENT), _size),
+    "keypoint-matching": PipelineTask(image_pair_rows, listed, pa.list_(MATCH)),
+    "mask-generation": PipelineTask(image_rows, masks, pa.list_(MASK)),
+    "object-detection": PipelineTask(image_rows, listed, _FOUND, _size),
+    "table-question-answering": PipelineTask(table_rows, listed, TABLE_ANSWER),
+    "text-to-audio": PipelineTask(text_rows, speech, SPEECH),
+    "token-classification": PipelineTask(text_rows, entities, pa.list_(ENTITY), _alike),
+    "zero-shot-object-detection": PipelineTask(labeled_image_rows, listed, _FOUND, _size),
 }

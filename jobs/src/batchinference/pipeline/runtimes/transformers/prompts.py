@@ -20,7 +20,7 @@ from batchinference.pipeline.runtimes.prompts import (
     describes_images,
     parts_of,
 )
-from batchinference.pipeline.runtimes.transformers.inputs import Tokens, pictures
+from batchinference.pipeline.runtimes.transformers.inputs import Tokens, pillow_images
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -50,7 +50,7 @@ def prompt_of(
 
 def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
     """Return the images of a row as Pillow images, by input."""
-    images = pictures([row[name] for name in model.images])
+    images = pillow_images([row[name] for name in model.images])
     return dict(zip(model.images, images, strict=True))
 
 

@@ -1,0 +1,236 @@
+"""The policy of the platform: which settings of their pods jobs may choose.
+
+Settings that the platform's defaults contain are not checked, because the platform chose them.
+`policy_cel` has the same rules for the API server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from batchinference.rendering.strategic_merge import MERGE_KEYS
+from batchinference.spec.cluster import Cluster
+from batchinference.spec.documents import parse_settings
+from batchinference.spec.patches import Patch
+from batchinference.spec.problems import Problem
+
+Path = tuple[str, ...]
+PodPath = Annotated[str, Field(pattern=r"^(metadata|spec)(\.[A-Za-z]+)+$", max_length=128)]
+"""A field of a pod such as spec.affinity. Items of lists have the path of their list."""
+Name = Annotated[str, Field(min_length=1, max_length=316)]
+Names = Annotated[list[Name], Field(max_length=64)]
+ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
+"""A registry or a repository. It has a slash: `registry.example` would also be the beginning of
+`registry.example.attacker.example`."""
+
+RESTRICTED_VOLUMES = (
+    *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "projected"),
+    *("downwardAPI", "csi", "image"),
+)
+"""The kinds of volumes that the Pod Security Standard `restricted` allows."""
+Tree = dict[str, "Tree"]
+NO_KINDS = ("name", "mountPath", "readOnly")
+"""Fields of a volume that are not named after its kind."""
+UNSET = (None, False, 0, "")
+NONE = "none"
+
+
+class PlatformPolicy(BaseModel):
+    """The chart value `policy`. True allows all values, and a list allows only these.
+
+    The highest priority and the number of devices are limits, see `defaults.limits`.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", frozen=True, strict=True, populate_by_name=True
+    )
+
+    volumes: Literal[True] | Names = list(RESTRICTED_VOLUMES)
+    """Kinds of volumes."""
+    images: Literal[True] | Annotated[list[ImagePrefix], Field(max_length=64)] = True
+    """Registries and repositories of images."""
+    service_accounts: Literal[True] | Names = True
+    """Names of ServiceAccounts."""
+    priority_classes: Literal[True] | Names = True
+    """Names of PriorityClasses."""
+    queue_priority_classes: Literal[True] | Names = True
+    """Names of WorkloadPriorityClasses of Kueue."""
+    runtime_classes: Literal[True] | Names = True
+    """Names of RuntimeClasses."""
+    tolerations: Literal[True] | Names = True
+    """Keys of taints."""
+    profiles: bool = True
+    """Whether jobs may define or change profiles."""
+    host_access: bool = False
+    """Whether patches may give a pod access to its node."""
+    patches: bool | Annotated[list[PodPath], Field(max_length=64)] = False
+    """Whether jobs may have `cluster.patches`, or the fields of pods that these may change."""
+
+    def check(self, own: Cluster) -> list[Problem]:
+        """Return the problems with the settings of a job, before the defaults are merged."""
+        settings = own.model_dump(by_alias=True, exclude_none=True)
+        found = [problem for rule in RULES for problem in rule.check(self, settings)]
+        if isinstance(self.patches, list):
+            found += _check_fields(self.patches, own.patches)
+        return found
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which values of some fields a part of the policy allows.
+
+    In a path, `[]` stands for each item of a list and `{}` for each value of a mapping. `*` yields
+    the names of fields, such as the kind of a volume, and `?` an empty text if a field is missing.
+    """
+
+    policy: str
+    """The name of the chart value."""
+    paths: tuple[str, ...]
+    """The fields below `spec.cluster`."""
+    compare: Literal["name", "image", "any"] = "name"
+    """Whether a value must be a listed name, must begin with a listed prefix, or is refused."""
+
+    @property
+    def tree(self) -> Tree:
+        """The paths as nested steps."""
+        root: Tree = {}
+        for path in self.paths:
+            below = root
+            for step in re.findall(r"\[\]|\{\}|\*|\w+\??", path):
+                below = below.setdefault(step, {})
+        return root
+
+    def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
+        """Yield the problem of each value that the policy does not allow."""
+        allowed = policy.model_dump(by_alias=True)[self.policy]
+        if allowed is True or (self.policy == "patches" and allowed):
+            return
+        for path, value in _find(settings, self.tree, "spec.cluster"):
+            if self.compare == "any":
+                if value not in UNSET:
+                    yield Problem(path, f"it {refusal(self.policy, 'false')}")
+            elif isinstance(value, str) and not self._allows(allowed, value):
+                shown = ", ".join(allowed) or NONE
+                yield Problem(path, f"'{value}' {refusal(self.policy, shown)}")
+
+    def _allows(self, names: list[str], value: str) -> bool:
+        if self.compare == "name":
+            return value in names
+        return any(
+            value == name or value.startswith(name if name.endswith("/") else separated)
+            for name in names
+            for separated in (f"{name}/", f"{name}:", f"{name}@")
+        )
+
+
+def refusal(policy: str, allowed: str) -> str:
+    """Return the end of the message about a value that the policy does not allow."""
+    way_out = "Change or remove it, or ask who runs the operator"
+    return f"is not allowed by the platform (policy.{policy}: {allowed}). {way_out}"
+
+
+def _find(value: Any, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of all fields to which a tree leads."""
+    if not tree:
+        yield path, value
+    for step, below in tree.items():
+        for name, child in _children(value, step):
+            yield from _find(child, below, f"{path}{name}")
+
+
+def _children(value: Any, step: str) -> list[tuple[str, Any]]:
+    """Return the end of the path and the value of each child; none if the type is another."""
+    if step == "[]":
+        items = value if isinstance(value, list) else []
+        return [(f"[{index}]", item) for index, item in enumerate(items)]
+    if not isinstance(value, dict):
+        return []
+    if step == "{}":
+        return [(f".{name}", child) for name, child in value.items()]
+    if step == "*":
+        kinds = [name for name, child in value.items() if child is not None]
+        return [(f".{name}", name) for name in kinds if name not in NO_KINDS]
+    name = step.removesuffix("?")
+    child = value.get(name)
+    if child is None and step == name:
+        return []
+    return [(f".{name}", "" if child is None else child)]
+
+
+_POD = "patches[].pod.spec"
+_CONTAINERS = (f"{_POD}.containers[]", f"{_POD}.initContainers[]")
+_SECURITY = tuple(f"{one}.securityContext" for one in _CONTAINERS)
+
+RULES = (
+    Rule("volumes", ("volumes[]*", f"{_POD}.volumes[]*")),
+    Rule(
+        "images",
+        ("image", *(f"{one}.image" for one in _CONTAINERS), f"{_POD}.volumes[].image.reference"),
+        "image",
+    ),
+    Rule(
+        "serviceAccounts",
+        ("serviceAccountName", f"{_POD}.serviceAccountName", f"{_POD}.serviceAccount"),
+    ),
+    Rule("priorityClasses", ("priorityClassName", f"{_POD}.priorityClassName")),
+    Rule("queuePriorityClasses", ("queuePriorityClass",)),
+    Rule("runtimeClasses", ("profiles{}.runtimeClassName", f"{_POD}.runtimeClassName")),
+    Rule(
+        "tolerations",
+        tuple(f"{place}tolerations[].key?" for place in ("", "head.", "profiles{}.", f"{_POD}.")),
+    ),
+    Rule("profiles", ("profiles{}",), "any"),
+    Rule(
+        "hostAccess",
+        (
+            *(f"{_POD}.{name}" for name in ("hostNetwork", "hostPID", "hostIPC", "nodeName")),
+            *(f"{one}.ports[].hostPort" for one in _CONTAINERS),
+            *(f"{one}.privileged" for one in _SECURITY),
+            *(f"{one}.allowPrivilegeEscalation" for one in _SECURITY),
+            *(f"{one}.capabilities.add[]" for one in _SECURITY),
+            *(f"{one}.procMount" for one in _SECURITY),
+            *(f"{one}.windowsOptions.hostProcess" for one in _SECURITY),
+            f"{_POD}.securityContext.windowsOptions.hostProcess",
+        ),
+        "any",
+    ),
+    Rule("patches", ("patches[]",), "any"),
+)
+
+
+def parse_policy(text: str) -> PlatformPolicy:
+    """Return the policy of a YAML text. Raises SpecError that names every problem."""
+    return parse_settings(text, PlatformPolicy)
+
+
+def _check_fields(allowed: Sequence[str], patches: Sequence[Patch]) -> list[Problem]:
+    """Return a problem for each field that a patch sets and that is not below an allowed field."""
+    prefixes = [tuple(path.split(".")) for path in allowed]
+    message = f"it {refusal('patches', ', '.join(allowed) or NONE)}"
+    return [
+        Problem(f"spec.cluster.patches[{index}].pod.{'.'.join(path)}", message)
+        for index, patch in enumerate(patches)
+        for path in dict.fromkeys(_fields_of(patch.pod.model_dump(exclude_defaults=True)))
+        if not any(path[: len(prefix)] == prefix for prefix in prefixes)
+    ]
+
+
+def _fields_of(value: Any, path: Path = (), keys: Path = ()) -> Iterator[Path]:
+    """Yield the paths of all fields that a patch sets, except for the keys of list items."""
+    if isinstance(value, dict) and (value or len(path) > 1):
+        changed = {name: child for name, child in value.items() if name not in keys}
+        if not changed:
+            yield path
+        for name, child in changed.items():
+            yield from _fields_of(child, (*path, name))
+    elif isinstance(value, list) and value and path[-1] in MERGE_KEYS:
+        for item in value:
+            yield from _fields_of(item, path, MERGE_KEYS[path[-1]])
+    elif path and (value != {} or len(path) > 1):
+        yield path

@@ -1,0 +1,238 @@
+"""The formats of files, and the options of each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from batchinference.spec.base import DELIMITER, ColumnName, Columns, EachOnce
+from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
+from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
+from batchinference.spec.uris import Prefix
+
+
+class TextOptions(RowOptions):
+    encoding: Annotated[str, Field(min_length=1, max_length=32)] = "utf-8"
+    """Python's name of the encoding."""
+    drop_empty_lines: bool = True
+    """Skip lines that contain only white space."""
+
+
+class ReadText(ReadFiles):
+    """Text files, one row per line, in a column `text`."""
+
+    format: Literal["text"]
+    """The format of the files."""
+    options: TextOptions = TextOptions()
+    """Options of the format."""
+
+
+class BinaryOptions(RowOptions):
+    pass
+
+
+class ReadBinary(ReadFiles):
+    """Files of any kind, one row per file, in a column `bytes`."""
+
+    format: Literal["binary"]
+    """The format of the files."""
+    options: BinaryOptions = BinaryOptions()
+    """Options of the format."""
+
+
+class ParquetOptions(FileOptions):
+    columns: Columns | None = None
+    """The columns to read. Other columns are not fetched."""
+
+
+class ReadParquet(ReadFiles):
+    """Parquet files."""
+
+    format: Literal["parquet"]
+    """The format of the files."""
+    options: ParquetOptions = ParquetOptions()
+    """Options of the format."""
+
+
+class JsonOptions(RowOptions):
+    lines: bool = True
+    """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
+
+
+class ReadJson(ReadFiles):
+    """JSON files; the fields of an object are the columns."""
+
+    format: Literal["json"]
+    """The format of the files."""
+    options: JsonOptions = JsonOptions()
+    """Options of the format."""
+
+
+class CsvOptions(RowOptions):
+    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
+    """The character between two fields."""
+    column_names: Columns | None = None
+    """The column names, for files without a header line."""
+
+
+class ReadCsv(ReadFiles):
+    """Files of delimiter-separated values with a header line."""
+
+    format: Literal["csv"]
+    """The format of the files."""
+    options: CsvOptions = CsvOptions()
+    """Options of the format."""
+
+
+class NumpyOptions(RowOptions):
+    USUAL_ROW_BYTES = 1 << 30
+
+
+class ReadNumpy(ReadFiles):
+    """NumPy files, one row per element of the first axis: .npy with a column `data`, .npz with a
+    column for each array."""
+
+    format: Literal["numpy"]
+    """The format of the files."""
+    options: NumpyOptions = NumpyOptions()
+    """Options of the format."""
+
+
+class PixelOptions(FileOptions):
+    """Options of formats with decoded images."""
+
+    max_pixels: MaxPixels = MAX_PIXELS
+    """Maximum number of pixels of an image. A larger image is a failed row."""
+
+
+class PictureOptions(PixelOptions):
+    """Options of formats with images."""
+
+    mode: Mode = "RGB"
+    """The mode that every image is converted to, as Pillow names it."""
+    size: Size | None = None
+    """Height and width in pixels to which every image is resized. Models need one size, and small
+    images need less memory."""
+
+
+class ImageOptions(PictureOptions, RowOptions):
+    pass
+
+
+class AudioOptions(RowOptions):
+    USUAL_ROW_BYTES = 1 << 30
+
+    sample_rate: SampleRate | None = None
+    """Samples per second to which all audio is resampled, such as 16000 for speech models. Each
+    file keeps its own sampling rate by default."""
+    mono: bool = False
+    """Mix the channels into one. `amplitude` is then samples instead of channels x samples."""
+
+
+class VideoOptions(PixelOptions):
+    fps: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Frames to read per second: the first frame at or after each point in time. All frames by
+    default."""
+    size: Size | None = None
+    """Height and width in pixels to which every frame is resized."""
+    include_timestamps: bool = False
+    """Add a column `frame_timestamp`: the time of the frame in seconds."""
+
+
+class ReadImages(ReadFiles):
+    """Images, one row per file, in a column `image` of height x width x channels (uint8)."""
+
+    format: Literal["images"]
+    """The format of the files."""
+    options: ImageOptions = ImageOptions()
+    """Options of the format."""
+
+
+class ReadAudio(ReadFiles):
+    """Audio files, one row per file: `amplitude` of channels x samples (float32, from -1 to 1) and
+    `sample_rate`."""
+
+    format: Literal["audio"]
+    """The format of the files."""
+    options: AudioOptions = AudioOptions()
+    """Options of the format."""
+
+
+class ReadVideo(ReadFiles):
+    """Videos, one row per frame: `frame` of height x width x RGB (uint8), and `frame_index`."""
+
+    format: Literal["video"]
+    """The format of the files."""
+    options: VideoOptions = VideoOptions()
+    """Options of the format."""
+
+
+class TfrecordsOptions(RowOptions):
+    USUAL_ROW_BYTES = 64 << 20
+
+    list_columns: Columns | None = None
+    """Features that are always lists. Other features are lists only if the first records have
+    several values for them."""
+
+
+class ReadTfrecords(ReadFiles):
+    """Files of tf.train.Example records, which may be compressed with gzip. Each feature is a
+    column."""
+
+    format: Literal["tfrecords"]
+    """The format of the files."""
+    options: TfrecordsOptions = TfrecordsOptions()
+    """Options of the format."""
+
+
+class WebdatasetOptions(ImageOptions):
+    decoder: bool = True
+    """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
+    Other members are bytes. If false, all members are bytes."""
+    suffixes: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=64)]],
+            Field(min_length=1, max_length=64),
+            EachOnce,
+        ]
+        | None
+    ) = None
+    """The extensions to read, without the first dot. Other members are skipped. The first samples
+    of a few archives must have each of these extensions."""
+
+
+class ReadWebdataset(ReadFiles):
+    """Tar archives of samples: members with the same name up to the first dot are a row, with this
+    name in `__key__` and a column for each extension."""
+
+    format: Literal["webdataset"]
+    """The format of the files."""
+    options: WebdatasetOptions = WebdatasetOptions()
+    """Options of the format."""
+
+
+class ManifestOptions(PictureOptions):
+    column: ColumnName = "uri"
+    """The column with the addresses: https://, http://, an object store, or paths relative to the
+    directory of the manifest."""
+    decode: Literal["bytes", "image", "text"] = "bytes"
+    """How the content of an address is decoded. The new column has this name."""
+    on_unreachable: Literal["fail", "error"] = "fail"
+    """What happens if an address does not respond after retries. `fail`: the job fails, because a
+    storage outage is temporary. `error`: its row fails, which suits addresses from the web."""
+    allow: Annotated[list[Prefix], Field(max_length=64)] = []
+    """Prefixes of further addresses that are allowed, such as https://intranet.example/photos/,
+    s3://bucket/photos/ or /data/. The public internet and the bucket or directory of the manifest
+    are always allowed. A row with any other address fails."""
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 20
+    """Maximum size of the content of an address in bytes, after decompression."""
+
+
+class ReadManifest(ReadFiles):
+    """Parquet or CSV files of addresses. Each address is fetched. Other columns are kept."""
+
+    format: Literal["manifest"]
+    """The format of the files."""
+    options: ManifestOptions = ManifestOptions()
+    """Options of the format."""

@@ -1,0 +1,35 @@
+"""Reads the policy of the platform again when its file changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from batchinference.rendering.policy import PlatformPolicy
+from batchinference_operator.controller.controller import Controller
+
+RELOAD_SECONDS = 10.0
+"""The kubelet updates the file within about a minute after a change of its ConfigMap."""
+logger = logging.getLogger("batchinference.operator")
+
+
+async def reload_policy(controller: Controller, read: Callable[[], PlatformPolicy]) -> None:
+    """Every RELOAD_SECONDS, use the policy that `read` returns. Runs until cancelled.
+
+    It applies to attempts that have not started. While it cannot be read, the last one applies.
+    """
+    failure = ""
+    while True:
+        try:
+            policy, failure = read(), ""
+        except (OSError, ValueError) as error:
+            if str(error) != failure:
+                failure = str(error)
+                logger.error("the policy is not reloaded: %s", failure)
+        else:
+            if policy != controller.config.policy:
+                controller.config = replace(controller.config, policy=policy)
+                logger.info("the policy has changed")
+        await asyncio.sleep(RELOAD_SECONDS)

@@ -1,0 +1,148 @@
+"""Lists and watches the objects of one kind, in one namespace or in all.
+
+After a new list, it reports the deletion of each known object that is not in the list. If one kind
+in one namespace cannot be watched, only this watch is retried, with backoff.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+
+from batchinference_operator.kube.api import Conflict, Expired, Refused, Unreachable
+from batchinference_operator.kube.client import KubeClient, path_of
+from batchinference_operator.kube.watch_health import WatchHealth
+from batchinference_operator.status.ray_job import Object
+
+RECONNECT_SECONDS = 0.1
+"""Pause between two watches."""
+FIRST_BACKOFF = 0.5
+MAX_BACKOFF = 20.0
+LOST_SECONDS = 300.0
+"""Seconds for which a watch may be refused before its objects count as gone. An API server that has
+just started refuses requests that it allows a moment later."""
+logger = logging.getLogger("batchinference.operator")
+
+
+@dataclass(frozen=True)
+class Store:
+    """The cache that a reflector fills. It is also told about deletions that no watch reported."""
+
+    put: Callable[[Object], None]
+    delete: Callable[[Object], None]
+    """Called with an object of which only the identity is valid: name, namespace, uid, labels."""
+    known: Callable[[str], list[Object]]
+    """Returns the identities of all objects of a namespace; of all namespaces if it is empty."""
+    listed: Callable[[str, str], None]
+    """Called after each complete list, with the namespace and the resource version."""
+    synced: Callable[[str], None]
+    """Called after the first one, with the namespace."""
+
+
+class Reflector:
+    """Keeps a store up to date with the objects of a kind. An empty namespace means all."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        kind: str,
+        namespace: str,
+        store: Store,
+        health: WatchHealth,
+        seconds: int,
+    ) -> None:
+        self._client, self._kind, self.namespace = client, kind, namespace
+        self._store, self._health, self._seconds = store, health, seconds
+        self._path = path_of(kind, namespace)
+        self._version = ""
+        """The resource version from which the next watch starts; empty to list first."""
+        self._failures = 0
+        self._refused_since: float | None = None
+        self.is_listed = False
+        """Whether the store is complete, except for changes that are on their way."""
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        while True:
+            try:
+                await self._list_and_watch()
+                await asyncio.sleep(RECONNECT_SECONDS)
+            except (Refused, Conflict) as error:
+                if isinstance(error, Expired):
+                    self._version = ""
+                elif isinstance(error, Refused) and not isinstance(error, Unreachable):
+                    self._record_refusal(str(error))
+                backoff = min(FIRST_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF)
+                if not self._failures:
+                    logger.info("%s is watched again in %.1f s: %s", self._path, backoff, error)
+                self._failures += 1
+                await asyncio.sleep(backoff)
+
+    async def _list_and_watch(self) -> None:
+        if not self._version:
+            await self._list()
+        accepted = partial(self._record_answer, watch=True)
+        watch = self._client.watch(
+            self._kind, self.namespace, self._version, self._seconds, accepted
+        )
+        async with aclosing(watch) as events:
+            async for event in events:
+                self._handle(event["type"], event["object"])
+
+    def _handle(self, kind: str, body: Object) -> None:
+        """Update the store with a watch event."""
+        if kind == "ERROR":
+            raise Expired(str(body.get("message", "")))
+        self._version = body["metadata"]["resourceVersion"]
+        if kind == "BOOKMARK":
+            return
+        self._update(self._store.put, body)  # also the last state of a deleted object
+        if kind == "DELETED":
+            self._update(self._store.delete, body)
+
+    async def _list(self) -> None:
+        missing = {_place(body): body for body in self._store.known(self.namespace)}
+        version = ""
+        async for items, version in self._client.list_pages(self._kind, self.namespace):  # noqa: B007
+            self._record_answer(watch=False)
+            for body in items:
+                missing.pop(_place(body), None)
+                self._update(self._store.put, body)
+        for body in missing.values():
+            self._update(self._store.delete, body)
+        self._version = version
+        self._store.listed(self.namespace, version)
+        if not self.is_listed:
+            self.is_listed = True
+            self._store.synced(self.namespace)
+
+    def _update(self, change: Callable[[Object], None], body: Object) -> None:
+        """Change the store. An object of a tenant that cannot be read does not stop the watch."""
+        try:
+            change(body)
+        except Exception:
+            logger.exception("an object of %s cannot be read and is left out", self._path)
+
+    def _record_answer(self, *, watch: bool) -> None:
+        self._failures, self._refused_since = 0, None
+        self._health.record_answer(self._path, watch=watch)
+
+    def _record_refusal(self, problem: str) -> None:
+        """Record a refused request. After LOST_SECONDS, forget all objects."""
+        self._health.record_refusal(self._path, problem)
+        now = asyncio.get_running_loop().time()
+        if self._refused_since is None:
+            self._refused_since = now
+        elif self.is_listed and now - self._refused_since > LOST_SECONDS:
+            logger.warning("the objects of %s do not count any more", self._path)
+            self.is_listed, self._version = False, ""
+            for body in self._store.known(self.namespace):
+                self._update(self._store.delete, body)
+
+
+def _place(body: Object) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]

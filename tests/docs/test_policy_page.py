@@ -1,0 +1,29 @@
+"""docs/policy.md describes each value of the policy, and shows a message as it is."""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from batchinference.rendering.policy import PlatformPolicy
+from batchinference.spec.cluster import Cluster
+from support.documents.pages import ROOT, blocks
+
+PAGE = "docs/policy.md"
+
+
+def test_each_value_is_described_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .* \| `?([^|`]+)`?.* \|$", (ROOT / PAGE).read_text(), re.M)
+    shown = {"true": True, "false": False}
+    described = {name: shown.get(default) for name, default in rows}
+    defaults = PlatformPolicy().model_dump(by_alias=True)
+    assert described == {**defaults, "volumes": None}
+
+
+def test_message_of_the_page() -> None:
+    (values,) = blocks(PAGE, "yaml")
+    policy = PlatformPolicy.model_validate(yaml.safe_load(values)["policy"])
+    (problem,) = policy.check(Cluster(image="docker.io/app:1"))
+    (message,) = blocks(PAGE, "text")
+    assert message.strip() == str(problem)

@@ -1,0 +1,217 @@
+"""Attempts of a tenant to get more than the platform allows: docs/security.md lists them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from support.documents.minimal import model_step
+
+Object = dict[str, Any]
+
+OPERATOR = "batchinference-system"
+"""The namespace of the operator."""
+VALUES: Object = {
+    "policy": {
+        "volumes": ["persistentVolumeClaim", "configMap", "secret", "emptyDir", "image"],
+        "images": ["registry.example/", "mirror.example/tenants"],
+        "serviceAccounts": ["jobs"],
+        "priorityClasses": ["batch"],
+        "queuePriorityClasses": [],
+        "runtimeClasses": ["gvisor"],
+        "tolerations": ["gpu"],
+        "profiles": True,
+        "hostAccess": False,
+        "patches": True,
+    },
+    "defaults": {"limits": {"priority": 10, "gpu": 4}},
+}
+"""Values of the chart of a platform with two tenants."""
+NO_PATCHES = {"policy": {"patches": False, "profiles": False}}
+SOME_PATCHES = {"policy": {"patches": ["metadata.annotations", "spec.containers"]}}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A job that is refused."""
+
+    path: str
+    """The field, below `spec`."""
+    about: str
+    shown: str
+    """The beginning of the message: the field that is refused, and its value."""
+    spec: Object = field(default_factory=dict)
+    values: Object = field(default_factory=dict)
+    """Other values of the chart, as in VALUES."""
+    namespace: str = "tenant"
+    part: str = ""
+    """The part of the policy that refuses it; none if another rule does."""
+    at_apply: bool = True
+    """Whether the API server refuses it. Otherwise only the operator does."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.about}"
+
+    @property
+    def chart_values(self) -> Object:
+        """The values of the chart of its platform."""
+        return {name: value | self.values.get(name, {}) for name, value in VALUES.items()}
+
+    @property
+    def policy(self) -> str:
+        """The part of the policy with its value."""
+        value = self.chart_values["policy"][self.part]
+        listed = ", ".join(value) or "none" if isinstance(value, list) else str(value).lower()
+        return f"policy.{self.part}: {listed}"
+
+    @property
+    def rule(self) -> str:
+        """What refuses it, as docs/security.md shows it."""
+        if self.part:
+            return f"`policy.{self.part}`"
+        field = self.shown.partition(":")[0]
+        return {
+            "spec.priority": "`defaults.limits.priority`",
+            "spec.cluster.limits.gpu": "`defaults.limits.gpu`",
+        }.get(field, "the namespace of the operator")
+
+    @property
+    def message(self) -> str:
+        if not self.part:
+            return self.shown
+        return (
+            f"{self.shown} is not allowed by the platform ({self.policy}). Change or remove it, or "
+            "ask who runs the operator"
+        )
+
+
+def _own(part: str, path: str, about: str, value: Any, shown: str) -> Attempt:
+    """Return an attempt by a field of `spec.cluster`."""
+    return Attempt(path, about, f"spec.cluster.{shown}", {"cluster": value}, part=part)
+
+
+def _patched(part: str, path: str, about: str, pod: Object, shown: str, **more: Any) -> Attempt:
+    """Return an attempt by a patch of the PodSpec."""
+    patch = {"groups": ["*"], "pod": {"spec": pod}}
+    return Attempt(
+        f"cluster.patches[].pod.spec.{path}",
+        about,
+        f"spec.cluster.patches[0].pod.spec.{shown}",
+        {"cluster": {"patches": [patch]}},
+        part=part,
+        **more,
+    )
+
+
+def _volume(kind: str, value: Any) -> Object:
+    return {"volumes": [{"name": "v", kind: value}]}
+
+
+def _container(kind: str = "containers", **fields: Any) -> Object:
+    return {kind: [{"name": "own", **fields}]}
+
+
+_EXISTS = {"operator": "Exists"}
+_NODES = {"key": "control-plane", **_EXISTS}
+_MOUNTED = {"name": "v", "mountPath": "/v", "hostPath": {"path": "/var/lib/kubelet"}}
+ATTEMPTS = [
+    _own("images", "cluster.image", "an image of another registry",
+         {"image": "docker.io/x:1"}, "image: 'docker.io/x:1'"),
+    _own("images", "cluster.image", "a registry whose name begins like an allowed one",
+         {"image": "registry.example.attacker/x"}, "image: 'registry.example.attacker/x'"),
+    _own("images", "cluster.image", "a repository whose name begins like an allowed one",
+         {"image": "mirror.example/tenants-other/x"}, "image: 'mirror.example/tenants-other/x'"),
+    _patched("images", "containers[].image", "another image of Ray",
+             {"containers": [{"name": "ray", "image": "x"}]}, "containers[0].image: 'x'"),
+    _patched("images", "containers[].image", "the image of a sidecar",
+             _container(image="x"), "containers[0].image: 'x'"),
+    _patched("images", "initContainers[].image", "the image of an init container",
+             _container("initContainers", image="x"), "initContainers[0].image: 'x'"),
+    _patched("images", "volumes[].image.reference", "a volume from an image",
+             _volume("image", {"reference": "x"}), "volumes[0].image.reference: 'x'"),
+    _own("volumes", "cluster.volumes[].hostPath", "a directory of the node",
+         {"volumes": [_MOUNTED]}, "volumes[0].hostPath: 'hostPath'"),
+    *(_patched("volumes", f"volumes[].{kind}", about, _volume(kind, value),
+               f"volumes[0].{kind}: '{kind}'")
+      for kind, about, value in [
+          ("hostPath", "a directory of the node", {"path": "/"}),
+          ("nfs", "a file server, past the PersistentVolumes", {"server": "nfs", "path": "/"}),
+          ("cephfs", "storage of other tenants", {"monitors": ["ceph"]}),
+          ("csi", "a volume of a driver", {"driver": "secrets-store.csi.k8s.io"}),
+          ("projected", "a token of the ServiceAccount", {"sources": []}),
+      ]),
+    _own("serviceAccounts", "cluster.serviceAccountName", "the account of another application",
+         {"serviceAccountName": "deployer"}, "serviceAccountName: 'deployer'"),
+    _patched("serviceAccounts", "serviceAccountName", "the same by a patch",
+             {"serviceAccountName": "deployer"}, "serviceAccountName: 'deployer'"),
+    _patched("serviceAccounts", "serviceAccount", "the same by the deprecated field",
+             {"serviceAccount": "deployer"}, "serviceAccount: 'deployer'"),
+    _own("priorityClasses", "cluster.priorityClassName", "pods that evict those of others",
+         {"priorityClassName": "system-node-critical"},
+         "priorityClassName: 'system-node-critical'"),
+    _patched("priorityClasses", "priorityClassName", "the same by a patch",
+             {"priorityClassName": "urgent"}, "priorityClassName: 'urgent'"),
+    _own("queuePriorityClasses", "cluster.queuePriorityClass", "jobs of Kueue that evict others",
+         {"queue": "q", "queuePriorityClass": "urgent"}, "queuePriorityClass: 'urgent'"),
+    _own("runtimeClasses", "cluster.profiles{}.runtimeClassName", "a less isolated runtime",
+         {"profiles": {"GPU": {"runtimeClassName": "runc"}}},
+         "profiles.GPU.runtimeClassName: 'runc'"),
+    _patched("runtimeClasses", "runtimeClassName", "the same by a patch",
+             {"runtimeClassName": "runc"}, "runtimeClassName: 'runc'"),
+    _own("tolerations", "cluster.tolerations[]", "nodes of the control plane",
+         {"tolerations": [_NODES]}, "tolerations[0].key: 'control-plane'"),
+    _own("tolerations", "cluster.tolerations[]", "nodes with any taint",
+         {"tolerations": [_EXISTS]}, "tolerations[0].key: ''"),
+    _own("tolerations", "cluster.head.tolerations[]", "the same for the head",
+         {"head": {"tolerations": [_NODES]}}, "head.tolerations[0].key: 'control-plane'"),
+    _own("tolerations", "cluster.profiles{}.tolerations[]", "the same by a profile",
+         {"profiles": {"GPU": {"tolerations": [_NODES]}}},
+         "profiles.GPU.tolerations[0].key: 'control-plane'"),
+    _patched("tolerations", "tolerations[]", "the same by a patch",
+             {"tolerations": [_EXISTS]}, "tolerations[0].key: ''"),
+    *(_patched("hostAccess", name, about, {name: value}, f"{name}: it")
+      for name, about, value in [
+          ("hostNetwork", "the network of the node", True),
+          ("hostPID", "the processes of the node", True),
+          ("hostIPC", "the shared memory of the node", True),
+          ("nodeName", "a node of the tenant's choice, past the scheduler", "node-7"),
+      ]),
+    *(_patched("hostAccess", f"{kind}[].{path}", about, _container(kind, **fields),
+               f"{kind}[0].{shown}: it")
+      for kind, path, about, fields, shown in [
+          ("containers", "ports[].hostPort", "a port of the node",
+           {"ports": [{"containerPort": 22, "hostPort": 22}]}, "ports[0].hostPort"),
+          *((kind, f"securityContext.{name}", about, {"securityContext": {name: value}},
+             f"securityContext.{name}")
+            for kind, name, about, value in [
+                ("containers", "privileged", "all rights on the node", True),
+                ("initContainers", "privileged", "the same before Ray starts", True),
+                ("containers", "allowPrivilegeEscalation", "rights by setuid programs", True),
+                ("containers", "procMount", "the kernel's settings", "Unmasked"),
+            ]),
+          ("containers", "securityContext.capabilities.add[]", "a capability",
+           {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}},
+           "securityContext.capabilities.add[0]"),
+          ("containers", "securityContext.windowsOptions.hostProcess", "a process of the node",
+           {"securityContext": {"windowsOptions": {"hostProcess": True}}},
+           "securityContext.windowsOptions.hostProcess"),
+      ]),
+    Attempt("cluster.profiles", "a profile of the tenant, where they are off",
+            "spec.cluster.profiles.mine: it",
+            {"cluster": {"profiles": {"mine": {"device": "cuda"}}}}, NO_PATCHES, part="profiles"),
+    Attempt("cluster.patches", "any patch, where they are off", "spec.cluster.patches[0]: it",
+            {"cluster": {"patches": [{"groups": ["*"], "pod": {}}]}}, NO_PATCHES, part="patches"),
+    _patched("patches", "hostUsers", "a field that patches may not change", {"hostUsers": False},
+             "hostUsers: it", values=SOME_PATCHES),
+    Attempt("priority", "a priority above the limit",
+            "spec.priority: 11 is above limits.priority (10). Lower it", {"priority": 11}),
+    Attempt("steps[].resources.gpu", "more devices than the limit",
+            "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 8 x 1) and 4 are "
+            "allowed: lower replicas.max, or raise the limit, in the job and where the platform's "
+            "defaults have one",
+            {"steps": [model_step(replicas={"min": 1, "max": 8}, resources={"gpu": 1})]},
+            at_apply=False),
+    Attempt("metadata.namespace", "a job that can read the Secrets of the operator",
+            f"metadata.namespace: '{OPERATOR}' is the operator's namespace, whose Secrets its jobs "
+            "could read: create the BatchInference in another namespace", namespace=OPERATOR),
+]  # fmt: skip

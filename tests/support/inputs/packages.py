@@ -1,0 +1,14 @@
+"""Files that installed packages contain."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def folder_of(package: str) -> Path:
+    """Return the folder of an installed package. Importing it would cost each worker seconds."""
+    found = find_spec(package)
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    return Path(found.submodule_search_locations[0])

@@ -1,0 +1,40 @@
+"""The operator uses a changed policy without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batchinference.rendering.policy import PlatformPolicy
+from batchinference_operator.controller.policy_reload import RELOAD_SECONDS, reload_policy
+from batchinference_operator.settings import OperatorSettings
+from support.operator.harness import Harness
+from support.operator.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_policy_is_read_again_and_an_invalid_one_is_not_used(
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "policy.yaml"
+    settings = OperatorSettings(policy_file=file, token_key_file=tmp_path / "key")
+
+    async def change(text: str) -> PlatformPolicy:
+        file.write_text(text)
+        await asyncio.sleep(3 * RELOAD_SECONDS)
+        return controller.config.policy
+
+    async with harness.operator() as controller:
+        file.write_text("")
+        task = asyncio.create_task(reload_policy(controller, settings.policy))
+        strict = await change("images: [registry.example/]")
+        assert strict.images == ["registry.example/"]
+        assert await change("images: registry.example/") == strict
+        errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert f"{file}: images" in errors[0]
+        file.unlink()
+        assert await change("images: true\nvolumes: true") == PlatformPolicy(volumes=True)
+        task.cancel()

@@ -107,6 +107,15 @@ generate: $(VENV)/.test ## Write the CRD, the field reference, the JSON schema a
 	$(BIN)/python -m batchinference.rendering.policy_cel > $(CHART)/files/admission-rules.yaml
 	$(BIN)/python tools/chart_readme.py $(CHART)
 
+$(VENV)/.docs: $(LOCKED)
+	$(INSTALL) --only-group docs
+	@touch $@
+
+# REPOSITORY_URL is the address of the code host, for links to files outside docs/.
+.PHONY: docs
+docs: $(VENV)/.docs ## Build the documentation site to out/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 .PHONY: lock
 lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS=--upgrade upgrades all
 	$(UV_LOCK) $(LOCK_OPTIONS)
@@ -233,6 +242,20 @@ $(VENV)/.mutants: $(VENV)/.test
 .PHONY: mutants
 mutants: $(VENV)/.mutants ## Measure how many of 200 small defects in the product the tests find
 	PYTHONPATH=tests/tools$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m mutants $(MUTANTS_OPTIONS)
+
+# Chromium comes from the system, for example from `apt-get install chromium`.
+$(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
+	$(INSTALL) --only-group browser
+	npm ci --prefix tests/browser --ignore-scripts --no-audit --no-fund
+	@touch $@
+
+.PHONY: browser
+browser: $(VENV)/.browser ## Test the HTML report in Chromium, with axe-core
+	$(PYTEST) tests/browser
+
+.PHONY: screenshots
+screenshots: $(VENV)/.browser ## Run a job and write images of its HTML report to docs/images
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/tools/screenshots.py
 
 .PHONY: bench
 bench: throughput many-files fleet turnaround resume checkpoint ## Measure all of the product against its peers

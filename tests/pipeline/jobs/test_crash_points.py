@@ -16,6 +16,7 @@ The protocol, in the order of its writes:
              output.json      the snapshot: lists each file that counts
              report.json      the counts and times
              _SUCCESS         marks the output as complete
+             report.html      the report for people
 
 A kill before a step keeps what the previous steps have written. Commits survive: the next attempt
 reads the manifests, removes files that no manifest names, and reads only the missing rows.
@@ -67,6 +68,7 @@ STEPS = """
     clear _batchinference/attempts
     clear _batchinference/errors
     delete _batchinference/report.json
+    delete _batchinference/report.html
     delete _batchinference/spec.json
     delete _batchinference/input.parquet
     delete _batchinference/code.json
@@ -85,6 +87,7 @@ STEPS = """
     write _batchinference/output.json
     write _batchinference/report.json
     write _SUCCESS
+    write _batchinference/report.html
     the end
 """
 ATTEMPT = "_batchinference/attempts/*"

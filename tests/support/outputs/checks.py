@@ -25,6 +25,8 @@ from support.outputs.rows import Row
 
 SCHEMA = pa.schema([("n", pa.int64()), ("values", pa.int64()), ("half", pa.float64())])
 _STATE = {"job.json", "spec.json", "input.parquet", "code.json", "output.json", "report.json"}
+_PAGE = "report.html"
+"""Written after `_SUCCESS`, so a job that is killed there does not have it."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class Seen:
         named = data | {f"{self.state}/errors/{file['name']}": file for file in errors}
         there = self.names()
         known = {*named, *self.files, *(f"{self.state}/{name}" for name in _STATE), self._success}
-        yield from (f"too many: {name}" for name in there - known if "/attempts/" not in name)
+        extra = there - known - {f"{self.state}/{_PAGE}"}
+        yield from (f"too many: {name}" for name in extra if "/attempts/" not in name)
         yield from (f"missing: {name}" for name in known - there)
         for name in named.keys() & there:
             content = (self.output / name).read_bytes()

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from batchinference.spec.job import SCHEDULE_KIND, BatchInferenceSpec
+from batchinference.spec.report import Report
 from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.status import BatchInferenceStatus
 from support.documents.refusals import READ_OPTIONS
@@ -44,6 +45,7 @@ ALL = {
     *fields(BatchInferenceStatus, "status"),
     *fields(ScheduleSpec, f"{SCHEDULE_KIND}.spec"),
     *fields(ScheduleStatus, f"{SCHEDULE_KIND}.status"),
+    *fields(Report, "report"),
 }
 
 

@@ -83,6 +83,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "batchSizes": {},
         "steps": {},
         "retries": 0,
+        "versions": {},
         "notes": [],
         "version": "0.1.0",
     }

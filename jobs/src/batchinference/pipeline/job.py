@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,7 +11,7 @@ from batchinference.pipeline.commit.append import OutputTarget, plan_outputs
 from batchinference.pipeline.commit.claim import publish
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import identity_of, keep_heartbeat
-from batchinference.pipeline.commit.manifest import RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
 from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import (
@@ -27,6 +27,7 @@ from batchinference.pipeline.execution.cluster import spilled_bytes
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
+from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
@@ -65,6 +66,8 @@ class JobRun:
     """The attempt in progress, to whose output the report of a failure is written."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
+    _entries: Sequence[ManifestEntry] = ()
+    """The manifest entries of this attempt, as far as they were fetched."""
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
@@ -124,12 +127,14 @@ class JobRun:
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
         """Process the missing rows, and close the attempt."""
         self._attempt = run
+        self._entries = ()
         self._reports.begin_attempt(run.attempt.number)
         observe = partial(self._observe, run, executor)
         observe()
         if run.missing != {}:
             run_monitored(executor, observe, self.stop)
         end = run.close()
+        self._entries = end.snapshot.entries
         self._reports.add_notes(collect_notes(end.notes), spilled_bytes())
         return end
 
@@ -170,6 +175,9 @@ class JobRun:
         if attempt.layout.is_replacement:
             self._attempt = None  # its stored report is final, whatever happens to the old output
             publish(Layout.of(self.job.spec), identity_of(self.job))
+            write_page(Layout.of(self.job.spec), self.job.spec, report, snapshot.entries)
+        else:
+            write_page(attempt.layout, self.job.spec, report, snapshot.entries)
         return report
 
     def _fail(self, failure: JobFailure) -> Report:
@@ -180,7 +188,9 @@ class JobRun:
                 run.attempt.close()  # no task commits after the report
                 self._reports.read(run.counts())
                 if self._reports.notes is None:
-                    notes = [note for one in run.attempt.manifests() for note in one.notes]
+                    manifests = run.attempt.manifests()
+                    notes = [note for one in manifests for note in one.notes]
+                    self._entries = [entry for one in manifests for entry in one.entries]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
@@ -188,6 +198,7 @@ class JobRun:
         with suppress(OSError, BadOutput):
             if run is not None:
                 run.attempt.put_report(report)
+                write_page(run.attempt.layout, self.job.spec, report, self._entries)
         return published
 
     def _with_place(self, failure: JobFailure) -> JobFailure:

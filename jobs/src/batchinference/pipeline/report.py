@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 from batchinference import __version__
 from batchinference.pipeline.commit.layout import Layout
@@ -17,10 +20,14 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
-from batchinference.spec.report import JobState, Memory, Report, StepTimes
+from batchinference.spec.report import JobState, Memory, Report, RowsOverTime, StepTimes
 from batchinference.spec.status import Counts, Progress
 
 SHOWN_NOTES = 20
+MOST_POINTS = 60
+"""Maximum number of times in `Report.rows_over_time`."""
+PACKAGES = ("ray", "pyarrow", "numpy", "pillow", "torch", "transformers", "vllm", "onnxruntime")
+"""The packages whose versions are in a report, if they are installed."""
 
 
 def now() -> str:
@@ -44,6 +51,7 @@ class ReportBuilder:
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
     _running_before: float = field(default=0.0, init=False)
     _started_at: str = field(default_factory=now, init=False)
+    _history: History = field(default_factory=lambda: History(time.monotonic()), init=False)
 
     def begin_output(self, layout: Layout) -> None:
         """Report on this output from now on, and on nothing of the previous one."""
@@ -78,12 +86,14 @@ class ReportBuilder:
         self._stage = stage
         if self._meter is not None:
             self._meter.read(counts, time.monotonic())
+            self._history.add(self._meter.counts.read, time.monotonic())
 
     def finish(self, counts: RowCounts) -> None:
         """Set the final progress: the output has `counts` rows."""
         if self._meter is not None:
             seconds = self._seconds[JobState.RUNNING] - self._running_before
             self._meter.finish(counts, seconds)
+            self._history.add(counts.read, time.monotonic())
 
     def build(self, failure: JobFailure | None = None) -> Report:
         """Return the report of the run as it is now. `failure` is why it has failed."""
@@ -109,6 +119,8 @@ class ReportBuilder:
             if self.notes
             else None,
             notes=self.notes.notes if self.notes else [],
+            rowsOverTime=self._history.points() if self._meter else None,
+            versions=dict(versions()),
             version=__version__,
         )
 
@@ -132,6 +144,49 @@ class ReportBuilder:
     def _of_idle_run(self, report: Report, **fields: object) -> Report:
         times: dict[str, object] = {"started_at": self._started_at, "updated_at": now()}
         return report.model_copy(update={"name": self.name, "seconds": {}, **times, **fields})
+
+
+@dataclass
+class History:
+    """The progress of a run, at no more than MOST_POINTS times. `start` is the time of its begin.
+
+    When there are too many points, every second one is dropped, and from then on points are twice
+    as far apart."""
+
+    start: float
+    _points: list[tuple[float, int]] = field(default_factory=list, init=False)
+    _last: tuple[float, int] | None = field(default=None, init=False)
+    _gap: float = field(default=0.0, init=False)
+
+    def add(self, rows: int, now: float) -> None:
+        """Record that `rows` rows are finished at the time `now`."""
+        self._last = (now - self.start, rows)
+        if self._points and self._last[0] - self._points[-1][0] < self._gap:
+            return
+        self._points.append(self._last)
+        if len(self._points) == MOST_POINTS:
+            del self._points[1::2]
+            self._gap = max(2 * self._gap, 2 * self._last[0] / MOST_POINTS)
+
+    def points(self) -> RowsOverTime | None:
+        """Return the recorded points, with the last one; None if there are none."""
+        if self._last is None:
+            return None
+        points = [*self._points, *([self._last] if self._last != self._points[-1] else [])]
+        seconds, rows = zip(*points, strict=True)
+        return RowsOverTime(seconds=[round(each, 1) for each in seconds], rows=list(rows))
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the PACKAGES that are installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def load_report(done: Layout) -> Report:

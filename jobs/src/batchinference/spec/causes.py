@@ -53,6 +53,11 @@ class Cause(StrEnum):
         """Return the description of the cause."""
         return _MEANINGS[self]
 
+    @property
+    def remedy(self) -> str:
+        """Return what the user can do about the cause."""
+        return _REMEDIES[self]
+
 
 _RETRIED = frozenset(
     {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.WORKER_CRASHED,
@@ -88,4 +93,51 @@ _MEANINGS = {
     Cause.DEADLINE_EXCEEDED: "`deadlines.pending`, `active` or `total` has passed",
     Cause.LIMIT_EXCEEDED: "the job has used the GPU hours that `cluster.limits` allows",
     Cause.RAY_JOB_DELETED: "a user deleted the RayJob",
+}
+_REMEDIES = {
+    Cause.NODE_LOST: "Nothing: the job is retried on another node. If it happens again, look for "
+    "the reason in `kubectl describe node`.",
+    Cause.PREEMPTED: "Nothing: the job is retried. To keep its place, give its pods a higher "
+    "`cluster.priorityClassName`, or run it when the cluster has free capacity.",
+    Cause.OUT_OF_MEMORY: "Request more memory in `resources.memory` of the step, or let each "
+    "retry request more with `retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
+    Cause.WORKER_CRASHED: "Request more memory in `resources.memory` of the step. If the memory "
+    "is sufficient, look for a crash of a native library in the log of the worker.",
+    Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
+    "the head in `cluster.head`, and look at the log of the head pod.",
+    Cause.STORAGE_AWAY: "Check that the object store is up and reachable from the pods. The job "
+    "is retried and resumes.",
+    Cause.STALLED: "Look at the log of the driver and the workers for what a step waits for. If "
+    "single rows take that long, increase `deadlines.stall`.",
+    Cause.SUBMISSION_FAILED: "Look at the status of the RayJob and the log of KubeRay's operator. "
+    "The job is retried.",
+    Cause.UNSCHEDULABLE: "Compare `batchinference plan` with the free resources of the nodes. "
+    "Request less, add nodes, or increase `deadlines.pending`.",
+    Cause.IMAGE_PULL: "Check the name and tag of `cluster.image`, and `cluster.imagePullSecrets` "
+    "if the registry is private.",
+    Cause.CONTAINER_CONFIG: "Create the object that the message names in the namespace of the "
+    "job, or correct its name in the job.",
+    Cause.CRASH_LOOP: "Look at the log of the container. Often the image lacks Ray, or has "
+    "another version of it.",
+    Cause.REFUSED: "The message names the quota or policy. Change the job so that it is allowed, "
+    "or ask the platform team.",
+    Cause.INVALID_SPEC: "Correct the fields that the message names. `batchinference validate` "
+    "checks the file without a cluster.",
+    Cause.BAD_INPUT: "Correct `read.paths`, the format or the names of columns, as the message "
+    "says.",
+    Cause.BAD_OUTPUT: "Choose another `write.path`, set `write.mode`, or grant the permission "
+    "that the message names.",
+    Cause.MODEL_LOAD: "Check the name or path of the model or module. On a cluster, it must be in "
+    "the image, in a volume, or on the Hub.",
+    Cause.TOO_MANY_ERRORS: "Look at the error records. Fix the cause, or allow more failed rows "
+    "in `errors.maxRows` or `errors.maxPercent`. Then run the job again: it resumes.",
+    Cause.INCOMPLETE: "Run the job again: it computes the missing rows. If it happens again, "
+    "report it with the report of the job.",
+    Cause.INTERRUPTED: "Run the job again: it resumes.",
+    Cause.APPLICATION: "Read the message and the log. After a correction, run the job again: it "
+    "resumes unless its code has changed.",
+    Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
+    "resources. Then create it again: it resumes.",
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours`. The job then resumes.",
+    Cause.RAY_JOB_DELETED: "Create the BatchInference again: it resumes.",
 }

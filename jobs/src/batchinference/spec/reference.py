@@ -14,6 +14,7 @@ from batchinference.spec.job import (
     BatchInference,
     BatchInferenceSpec,
 )
+from batchinference.spec.report import Report
 from batchinference.spec.schedule import ScheduleSpec, ScheduleStatus
 from batchinference.spec.schema import Schema, expanded_schema
 from batchinference.spec.status import BatchInferenceStatus
@@ -22,7 +23,8 @@ _INTRODUCTION = f"""# Field reference
 
 Generated from the models by `make generate`; a test fails when it differs from them.
 Every field of a `{KIND}` of `{API_VERSION}`: its type, what it is when absent, and what it means.
-The last sections have the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)).
+The last sections have the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)) and of
+`_batchinference/report.json` ([report.md](report.md)).
 Fields in **bold** are required. Where a field such as `format` or `runtime` decides which others
 there are, each of its values has a table of its own.
 """
@@ -31,6 +33,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "status": BatchInferenceStatus,
     f"{SCHEDULE_KIND}.spec": ScheduleSpec,
     f"{SCHEDULE_KIND}.status": ScheduleStatus,
+    "report": Report,
 }
 
 

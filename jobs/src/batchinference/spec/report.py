@@ -1,4 +1,4 @@
-"""How a job goes, as its driver tells it."""
+"""The report of a job, which its driver writes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from batchinference.spec.base import SpecModel
-from batchinference.spec.status import Counts, Progress, Timestamp
+from batchinference.spec.status import Counts, Progress, Rows, Timestamp
 from batchinference.text import in_one_line
 
 REPORT_FILE = "batchinference-report.json"
-"""The report's name in the directory that a driver is told to keep it in."""
+"""The name of the report in the directory of `--report-directory`."""
 
 
 _LAST_WORD = re.compile(r"^batchinference: (\{.{0,8192}\})$", re.MULTILINE)
@@ -42,7 +42,7 @@ def last_word_in(log: str) -> tuple[str, str] | None:
 
 
 class JobState(StrEnum):
-    """Where the driver is."""
+    """What the driver does."""
 
     PREPARING = "preparing"
     RUNNING = "running"
@@ -59,67 +59,79 @@ class Memory(SpecModel):
     """Bytes of memory."""
 
     peak_worker_bytes: int
-    """The most that one process had which read, ran steps or wrote, what it shares with others
-    included."""
+    """The highest memory use of a single process that reads, runs steps or writes. It includes
+    memory that it shares with others."""
     spilled_bytes: int | None = None
-    """What Ray's object store has written to disk, because it was full."""
+    """Bytes that Ray's object store wrote to disk because it was full."""
 
 
 class StepTimes(SpecModel):
-    """The time of a step, added up over all processes. Up to a tenth of the rows, the last ones of
-    each process, is not measured."""
+    """The time of a step, added up over all processes. Up to a tenth of the rows are not measured:
+    the last ones of each process."""
 
     rows: int
     """The measured rows."""
     seconds: float
-    """How long the step took for them, without waiting for rows."""
+    """Seconds that the step took for these rows, without waiting for rows."""
     cpu_seconds: float
-    """CPU time of the processes meanwhile."""
+    """CPU seconds of the processes in this time."""
     rows_per_second: float
-    """Rows a second of one process."""
+    """Rows per second of one process."""
+
+
+class RowsOverTime(SpecModel):
+    """The number of finished rows over time. Both lists have the same length."""
+
+    seconds: list[float]
+    """Seconds since the driver started."""
+    rows: list[Rows]
+    """Rows that were finished at each of these times. They include rows of earlier runs."""
 
 
 class Report(SpecModel):
-    """A job as of `updated_at`."""
+    """The state of a job at the time `updatedAt`."""
 
     name: str
     """The job's name."""
     state: JobState
-    """preparing, running, finalizing, succeeded or failed."""
+    """What the driver does, or how the job ended."""
     reason: str | None = None
-    """Why it failed, in one word."""
+    """The cause of the failure."""
     message: str | None = None
-    """Why it failed, for people; or what else there is to say."""
+    """The original message of the failure, or a remark about the result."""
     progress: Progress | None = None
-    """Rows done so far."""
+    """The progress in rows."""
     counts: Counts | None = None
-    """Rows by what became of them."""
+    """Rows by result."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """Where the rows are that are under way: the last stage that has work, `read` and `write`
-    being the first and the last of all."""
+    """The last stage that has work. The first stage of all is `read`, the last one is `write`."""
     output: Annotated[str, Field(max_length=8192)]
-    """Where the output is."""
+    """The path of the output."""
     errors: str | None = None
-    """Where the bad rows are, when there are any."""
+    """The path of the error records; absent if there are none."""
     attempt: int | None = None
-    """Which run towards this output it is, from 1."""
+    """The number of the attempt at this output, from 1."""
     started_at: Timestamp
-    """When the driver began."""
+    """When the driver started."""
     updated_at: Timestamp
-    """When this was written."""
+    """When the report was written."""
     seconds: dict[str, float] = {}
     """Seconds spent in each state."""
     batch_sizes: dict[str, int] = {}
-    """Rows a batch of the steps whose size was searched for or had to shrink, by step: the
-    smallest of their replicas."""
+    """The smallest batch size of each step whose batch size was searched for, or was reduced
+    because memory ran out."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt."""
     retries: int = 0
-    """How many tasks of this attempt ran again because their process died, with a node or alone."""
+    """Tasks of this attempt that ran again because their process died."""
     memory: Memory | None = None
-    """What the job has taken of memory."""
+    """The memory that the job used."""
+    rows_over_time: RowsOverTime | None = None
+    """The progress so far, at no more than 60 times."""
+    versions: dict[str, str] = {}
+    """The versions of Python and of the packages that compute, by name."""
     notes: list[str] = []
-    """What else happened that is worth knowing."""
+    """Other events, as texts."""
     version: str
     """The version of the pipeline."""
 

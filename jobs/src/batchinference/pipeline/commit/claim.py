@@ -53,7 +53,14 @@ class Claim:
             claim.write(layout)
             for directory in (layout.attempts, layout.state / "errors"):
                 directory.delete_directory()
-            for file in (layout.report, layout.spec, layout.input, layout.code, layout.end):
+            for file in (
+                layout.report,
+                layout.report_page,
+                layout.spec,
+                layout.input,
+                layout.code,
+                layout.end,
+            ):
                 file.delete()
         heartbeat_file(layout, claim).delete()
         return claim

@@ -6,6 +6,7 @@
       job.json                     the lease: which run holds the output
       spec.json                    the spec of the job, without secrets
       report.json                  the report of the job
+      report.html                  the same as a page for people, written if possible
       logs/TIME-attempt-N.log      the logs of the last runs
       errors/part-KEY-*.parquet    error records, unless errors.path is set
       input.parquet                the input snapshot: the list of input files
@@ -183,6 +184,10 @@ class Layout:
     @property
     def report(self) -> Location:
         return self.state / "report.json"
+
+    @property
+    def report_page(self) -> Location:
+        return self.state / "report.html"
 
     @property
     def input(self) -> Location:

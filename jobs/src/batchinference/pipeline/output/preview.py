@@ -29,6 +29,9 @@ from batchinference.spec.write import (
 )
 
 Row = dict[str, Any]
+ROWS_AT_ONCE = 16
+"""Rows of a Parquet file that are converted at a time. A value of Python may need eight times the
+memory of a value of Arrow."""
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -39,17 +42,17 @@ def first_rows(write: Write, count: int) -> list[Row]:
     output = Location(write.path, write.storage)
     paths = sorted(info.path for info in output.data_files())
     parts = [path for path in paths if not base_name(path).startswith(("_", "."))]
-    rows = itertools.chain.from_iterable(_rows(output.at(part), write) for part in parts)
+    rows = itertools.chain.from_iterable(rows_of_file(output.at(part), write) for part in parts)
     return list(itertools.islice(rows, count))
 
 
-def _rows(part: Location, write: Write) -> Iterator[Row]:
+def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
+    """Yield the rows of a file of an output. A file that is not Parquet is read completely."""
     if isinstance(write, WriteParquet):
         with part.open_input_file() as source:
             for table in read_tables(source):
-                columns = [_with_arrays(column) for column in table.columns]
-                rows = zip(*columns, strict=True)
-                yield from (dict(zip(table.column_names, row, strict=True)) for row in rows)
+                for start in range(0, table.num_rows, ROWS_AT_ONCE):
+                    yield from _rows_of_table(table.slice(start, ROWS_AT_ONCE))
         return
     content = part.read()
     if part.path.endswith(".gz"):
@@ -68,6 +71,12 @@ def _rows(part: Location, write: Write) -> Iterator[Row]:
             yield {"file": part.uri, "image": size}
         case _:
             yield from map(json.loads, content.split(b"\n")[:-1])
+
+
+def _rows_of_table(table: pa.Table) -> Iterator[Row]:
+    columns = [_with_arrays(column) for column in table.columns]
+    for row in zip(*columns, strict=True):
+        yield dict(zip(table.column_names, row, strict=True))
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:

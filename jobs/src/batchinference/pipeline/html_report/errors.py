@@ -1,0 +1,58 @@
+"""Groups the error records of an output by step and cause."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.storage.arrow_files import read_tables
+
+MAX_RECORDS, MAX_FILES = 10_000, 32
+"""Limits on the error records that are read."""
+MAX_GROUPS, MAX_EXAMPLES = 20, 3
+_VARIABLE = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"|<[^>]*>", re.IGNORECASE)
+"""Parts of a message that differ from row to row: numbers, quoted values and objects."""
+_COLUMNS = ("path", "row", "step", "error", "traceback", "values")
+Record = dict[str, Any]
+
+
+@dataclass
+class ErrorGroup:
+    """Failed rows of one step with the same cause: messages that differ in their values only."""
+
+    step: str
+    count: int = 0
+    examples: list[Record] = field(default_factory=list)
+    """The first records of the group."""
+
+
+def error_groups(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
+    """Return the groups of the error records that these manifest entries name, largest first. Of
+    very many error records, the first ones are read."""
+    groups: dict[tuple[str, str], ErrorGroup] = {}
+    for record in itertools.islice(_records(layout, entries), MAX_RECORDS):
+        step = str(record["step"])
+        group = groups.setdefault((step, cause_of(str(record["error"]))), ErrorGroup(step))
+        group.count += 1
+        if len(group.examples) < MAX_EXAMPLES:
+            group.examples.append(record)
+    return sorted(groups.values(), key=lambda group: -group.count)[:MAX_GROUPS]
+
+
+def cause_of(error: str) -> str:
+    """Return the first line of an error without the parts that differ from row to row."""
+    return _VARIABLE.sub("…", error.split("\n", 1)[0])
+
+
+def _records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iterator[Record]:
+    files = (entry.errors.name for entry in entries if entry.errors is not None)
+    for name in itertools.islice(files, MAX_FILES):
+        with (layout.errors / name).open_input_file() as source:
+            for table in read_tables(source):
+                known = [column for column in _COLUMNS if column in table.column_names]
+                yield from table.select(known).to_pylist()

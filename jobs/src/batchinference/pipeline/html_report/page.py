@@ -1,0 +1,145 @@
+"""Renders a report as an HTML page: a pure function of its data.
+
+All data is untrusted. Jinja escapes every value. Control characters, which could change the order
+of the displayed text, are removed. The page contains no scripts and no links, and its content
+security policy allows none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from batchinference.credentials import without_credentials
+from batchinference.pipeline.html_report.advice import advice, limiting_step
+from batchinference.pipeline.html_report.charts import rows_chart
+from batchinference.pipeline.html_report.errors import ErrorGroup
+from batchinference.pipeline.html_report.samples import Row
+from batchinference.pipeline.report import duration
+from batchinference.spec.causes import Cause
+from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
+from batchinference.spec.report import JobState, Report
+from batchinference.spec.secrets import without_secrets
+from batchinference.spec.steps import Step, to_alias
+from batchinference.text import in_one_line, without_controls
+
+MAX_JOB = 100_000
+"""Characters of the job file on the page."""
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class PageData:
+    """What a page shows."""
+
+    report: Report
+    spec: BatchInferenceSpec
+    errors: Sequence[ErrorGroup] = ()
+    sample: Sequence[Row] = field(default=())
+
+
+def render(data: PageData) -> str:
+    """Return the page. Equal data gives an equal page."""
+    report, spec = data.report, data.spec
+    history = report.rows_over_time
+    total = sum(times.seconds for times in report.steps.values())
+    page = _environment().get_template("report.html.j2")
+    return page.render(
+        report=report,
+        succeeded=report.state is JobState.SUCCEEDED,
+        cause=Cause.named(report.reason),
+        chart=rows_chart(history) if history else None,
+        history=zip(history.seconds, history.rows, strict=False) if history else (),
+        step_seconds=total,
+        limiting=limiting_step(report),
+        advice=advice(report, spec),
+        steps=[
+            (step.name, step.kind, _subject(step), _resources(step, report)) for step in spec.steps
+        ],
+        read=_text_of({"format": spec.read.format, **_places(spec)}),
+        errors=data.errors,
+        sample=data.sample,
+        columns=list(dict.fromkeys(name for row in data.sample for name in row)),
+        job=_job_file(report, spec),
+    )
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("batchinference.pipeline.html_report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_safe,
+    )
+    found.filters |= {"duration": duration, "bytes": _bytes, "line": in_one_line}
+    return found
+
+
+def _safe(value: Any) -> Any:
+    """Return a value of the page without control characters, if it is a text of the data."""
+    return without_controls(value) if type(value) is str else value
+
+
+def _bytes(size: float) -> str:
+    power = min(int(math.log(size, 1024)), len(_UNITS) - 1) if size >= 1 else 0
+    value = size / 1024**power
+    return f"{value:.0f} {_UNITS[power]}" if value >= 10 else f"{value:.1f} {_UNITS[power]}"
+
+
+def _places(spec: BatchInferenceSpec) -> dict[str, str]:
+    paths = getattr(spec.read, "paths", [])
+    return {"paths": ", ".join(paths[:3]) + (" …" if len(paths) > 3 else "")} if paths else {}
+
+
+def _text_of(fields: dict[str, str]) -> str:
+    return without_credentials("; ".join(f"{name}: {value}" for name, value in fields.items()))
+
+
+def _subject(step: Step) -> str:
+    """Return what a step runs: its model, its code or its expression."""
+    if step.model is not None:
+        source = step.model.source_or_none or step.model.factory_or_none
+        known = [step.model.runtime, getattr(step.model, "task", None), source]
+        known.append(getattr(step.model, "model", None) or getattr(step.model, "url", None))
+        return without_credentials(", ".join(str(one) for one in known if one))
+    if step.python is not None:
+        return step.python.callable
+    if step.filter is not None:
+        return str(step.filter)
+    value = step.model_dump(mode="json", by_alias=True, exclude_unset=True)[to_alias(step.kind)]
+    return ", ".join(map(str, value)) if isinstance(value, list) else yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False
+    ).strip()  # fmt: skip
+
+
+def _resources(step: Step, report: Report) -> str:
+    """Return what a step was given: resources, replicas and the size of its batches."""
+    fields = {"batch_size", "replicas", "resources"}
+    given = step.model_dump(mode="json", by_alias=True, exclude_unset=True, include=fields)
+    flat = given.pop("resources", {}) | given
+    if isinstance(copies := flat.pop("replicas", None), dict):
+        flat["replicas"] = "-".join(str(copies[each]) for each in ("min", "max") if each in copies)
+    found = [f"{name} {value}" for name, value in flat.items()]
+    if step.name in report.batch_sizes:
+        found.append(f"ran with batches of {report.batch_sizes[step.name]}")
+    return ", ".join(found)
+
+
+def _job_file(report: Report, spec: BatchInferenceSpec) -> str:
+    """Return the job as YAML, without secrets and without settings of the cluster."""
+    job = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": report.name},
+        "spec": without_secrets(spec),
+    }
+    text = yaml.safe_dump(job, sort_keys=False, allow_unicode=True, width=100)
+    return without_credentials(text)[:MAX_JOB]

@@ -1,0 +1,128 @@
+"""Reads a few rows of an output, and turns their values into short texts and thumbnails."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from batchinference.credentials import MASK, is_credential
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.errors import shown
+from batchinference.pipeline.media.images import is_pixels, open_image
+from batchinference.pipeline.output.preview import rows_of_file
+from batchinference.pipeline.output.tables import table_for
+from batchinference.spec.write import Write, WriteImages, WriteParquet, WriteTable
+
+SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
+MAX_TEXT, MAX_ITEMS = 160, 4
+THUMBNAIL, SMALLEST = 96, 8
+"""Pixels of the longer side of a thumbnail, and of the shorter side of what may be an image."""
+MAX_PIXELS = 25_000_000
+"""Larger images have no thumbnail."""
+MAX_FILE = 64 * 1024**2
+"""Bytes of a file that may be read completely for its first rows."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text. `image` is the data URI of its thumbnail, if it is an image."""
+
+    text: str
+    image: str = ""
+
+
+Row = dict[str, Cell]
+
+
+def sample_of(write: Write, layout: Layout, entries: Iterable[ManifestEntry]) -> list[Row]:
+    """Return the first rows of the files that these manifest entries name, or of a table. Of many
+    columns, the first ones are shown."""
+    if isinstance(write, WriteTable):
+        rows: Iterable[dict[str, Any]] = table_for(write).first_rows(SAMPLE_ROWS)
+    else:
+        rows = itertools.islice(_rows_of_files(write, layout, entries), SAMPLE_ROWS)
+    return [
+        {name: cell(name, value) for name, value in itertools.islice(row.items(), SAMPLE_COLUMNS)}
+        for row in rows
+    ]
+
+
+def _rows_of_files(
+    write: Write, layout: Layout, entries: Iterable[ManifestEntry]
+) -> Iterator[dict[str, Any]]:
+    for file in (file for entry in entries for file in entry.data):
+        place = layout.output / file.name
+        if isinstance(write, WriteParquet):
+            yield from rows_of_file(place, write)
+        elif file.bytes > MAX_FILE:
+            continue  # it would be read completely
+        elif isinstance(write, WriteImages):
+            yield {"image": place.read()}
+        else:
+            yield from rows_of_file(place, write)
+
+
+def cell(name: str, value: Any) -> Cell:
+    """Return a value of a column as a cell. The value of a credential is masked."""
+    if value is not None and is_credential(name):
+        return Cell(MASK)
+    image = _image_of(value)
+    if image is None:
+        return Cell(shown(_text(value), MAX_TEXT))
+    size = f"{image.width} x {image.height} pixels"
+    return Cell(size, _thumbnail(image))
+
+
+def _image_of(value: Any) -> Image.Image | None:
+    """Return the image that a value holds: pixels, the bytes of a file, or a struct with bytes."""
+    if isinstance(value, dict):
+        value = value.get("bytes")
+    if is_pixels(value) and min(value.shape[:2]) >= SMALLEST:
+        flat = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
+        return Image.fromarray(np.ascontiguousarray(flat)) if flat.size <= 4 * MAX_PIXELS else None
+    if not isinstance(value, bytes):
+        return None
+    try:
+        return open_image(value, MAX_PIXELS)
+    except (OSError, ValueError):
+        return None
+
+
+def _thumbnail(image: Image.Image) -> str:
+    """Return a small copy of an image as a data URI; empty if it cannot be decoded."""
+    buffer = io.BytesIO()
+    try:
+        image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
+        small = image.convert("RGB")
+        small.thumbnail((THUMBNAIL, THUMBNAIL))
+        small.save(buffer, "jpeg", quality=75)
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _text(value: Any) -> str:
+    match value:
+        case np.ndarray():
+            return f"{'x'.join(map(str, value.shape))} {value.dtype}"
+        case bytes():
+            return f"{len(value)} bytes"
+        case bool() | None:
+            return json.dumps(value)
+        case float():
+            return f"{value:.6g}"
+        case list():
+            more = f", … ({len(value)} values)" if len(value) > MAX_ITEMS else ""
+            return f"[{', '.join(map(_text, value[:MAX_ITEMS]))}{more}]"
+        case dict():
+            return ", ".join(f"{name}: {_text(each)}" for name, each in value.items())
+    return str(value)

@@ -1,0 +1,103 @@
+"""Each command of the tutorial runs, without Ray and with a small model in place of CLIP."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+from skimage import data
+
+from support.documents.pages import ROOT, blocks
+from support.engines import missing
+from support.jobs.without_ray import invoke_without_ray
+from support.models import tiny_transformers
+
+PAGE, CHINESE = "docs/tutorial.md", "docs/tutorial.zh-CN.md"
+PICTURES = {"one": data.coffee, "two": data.chelsea, "three": data.astronaut, "four": data.rocket}
+CODE = re.compile(r"^```\w+\n.*?^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tutorial")
+    (folder / "pictures").mkdir()
+    for name in ("one", "two", "three"):
+        Image.fromarray(PICTURES[name]()).save(folder / f"pictures/{name}.jpg")
+    (folder / "clip").mkdir()
+    tiny_transformers.write("clip", folder / "clip")
+    (job,) = blocks(PAGE, "yaml")
+    (folder / "job.yaml").write_text(job.replace("openai/clip-vit-base-patch32", "./clip"))
+    return folder
+
+
+def test_commands_of_the_tutorial(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
+    commands = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
+    assert len(commands) == 7
+    printed = []
+    for number, command in enumerate(commands):
+        if number == len(commands) - 1:
+            Image.fromarray(PICTURES["four"]()).save("pictures/four.jpg")
+            job = Path("job.yaml").read_text()
+            Path("job.yaml").write_text(job.replace("./out\n", "./out\n    mode: append\n"))
+        program, *arguments = shlex.split(command)
+        assert program == "batchinference"
+        done = invoke_without_ray(*arguments)
+        assert done.exit_code == 0, (command, done)
+        printed.append(done.stdout + done.stderr)
+    validated, preview, run, verified, by_text, by_image, again = printed
+    assert "my-pictures is valid" in validated
+    assert all(f"  {name}: " in preview for name in ("path", "kind", "embedding"))
+    assert "3 read, 3 written" in run
+    assert (directory / "out/_batchinference/report.html").exists()
+    assert "each row" in verified
+    assert "one.jpg" in by_text
+    assert "one.jpg" in by_image.splitlines()[1]
+    assert "1 read, 1 written" in again
+
+
+def test_python_of_the_tutorial(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
+    assert (directory / "out").exists(), "the commands run first"
+    (code,) = blocks(PAGE, "py")
+    found: dict[str, pd.DataFrame] = {}
+    exec(code, found)
+    assert found["pictures"]["label"].notna().all()
+
+
+@pytest.mark.parametrize(
+    ("english", "chinese"),
+    [(PAGE, CHINESE), ("README.md", "README.zh-CN.md")],
+    ids=["tutorial", "README"],
+)
+def test_translation_has_the_same_code(english: str, chinese: str) -> None:
+    assert code_of(chinese) == code_of(english)
+
+
+def code_of(page: str) -> list[str]:
+    """Return the code blocks of a page, without comments."""
+    found = CODE.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [re.sub(r" *# .*", "", block) for block in found]
+
+
+def test_site_has_each_page() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    listed = re.findall(r": ([\w.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(pages)
+
+
+def test_site_is_built_without_warnings(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mkdocs") is None:
+        missing("mkdocs", "run `make docs`")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "coverage/index.html").read_text()
+    assert 'href="../examples' not in page

@@ -1,0 +1,266 @@
+"""The report of a job as an HTML page: what it shows, and that its content is safe."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from batchinference.credentials import MASK
+from batchinference.pipeline import html_report
+from batchinference.pipeline.html_report.advice import advice
+from batchinference.pipeline.html_report.errors import ErrorGroup, cause_of
+from batchinference.pipeline.html_report.page import render
+from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
+from batchinference.spec.causes import Cause
+from batchinference.spec.report import JobState
+from support.documents.report_pages import STEPS, SUCCEEDED, Page, page_data
+from support.jobs.without_ray import run_without_ray, small_job, write_input
+
+HOSTILE = (
+    "</title></style></pre><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\u202e&"
+)
+ALLOWED = {
+    *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
+    *("h1", "h2", "h3", "p", "strong", "dl", "div", "dt", "dd", "ul", "li", "span", "time", "pre"),
+    *("figure", "figcaption", "details", "summary", "img", "svg", "desc", "line", "text", "path"),
+    *("circle", "table", "thead", "tbody", "tr", "th", "td"),
+}
+TRUNCATED = {
+    "path": "a.jpg",
+    "row": 0,
+    "error": "OSError: truncated",
+    "traceback": "File steps.py",
+    "values": '{"n": 1}',
+}
+ERRORS = [
+    ErrorGroup("decode", 57, [TRUNCATED]),
+    ErrorGroup("classify", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
+]
+
+CHAT = {
+    "runtime": "http",
+    "api": "chat",
+    "name": "tiny",
+    "url": "http://localhost/v1",
+    "inputs": {"text": "text"},
+    "prompt": "{text}",
+    "output": "answer",
+}
+
+
+def shown(report: dict[str, Any] | None = None, **given: Any) -> Page:
+    return Page(render(page_data(report, **given)))
+
+
+def pixels(height: int = 200, width: int = 300) -> np.ndarray:
+    return np.full((height, width, 3), 200, np.uint8)
+
+
+def encoded(file_format: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels()).save(buffer, file_format)
+    return buffer.getvalue()
+
+
+def test_page_of_a_succeeded_job() -> None:
+    page = shown(errors=ERRORS, sample=[{"label": Cell("pug")}, {"label": Cell("corgi")}])
+    headings = [text for path, text in page.texts if path[-1] in ("h1", "h2")]
+    assert headings == ["breeds", "Rows", "What to change", "Time", "What ran", "Failed rows",
+                        "Rows of the output", "This run"]  # fmt: skip
+    text = page.text()
+    for part in (
+        *("succeeded", "1,000 rows in 1m11s", "Read 1,000", "Failed 60", "Filtered 40", "1.5 GiB"),
+        *("preparing 9.0 s", "decode slowest", "86 %", "steps:decode", "len(text) > 3"),
+        *("57 decode OSError: truncated", "Row 0 of a.jpg", "File steps.py", 'Values: {"n": 1}'),
+        *(
+            "label pug corgi",
+            "python 3.11.16, ray 2.60.0",
+            "apiVersion: batchinference.dev/v1alpha1",
+        ),
+    ):
+        assert part in text
+    assert "1,000 rows were finished after 1m00s" in page.text("desc")
+
+
+def test_page_of_a_failed_job_states_the_cause_and_the_remedy() -> None:
+    failed = {"state": "failed", "reason": "BadInput", "message": "there is no 'in'", "seconds": {},
+              "counts": None, "progress": None, "steps": {}, "rowsOverTime": None}  # fmt: skip
+    text = shown(failed).text()
+    assert "Why it failed BadInput : the input is missing, empty or unreadable." in text
+    assert "there is no 'in'" in text
+    assert f"What to do: {Cause.BAD_INPUT.remedy.replace('`', '')}" in text
+    assert "Time" not in text
+
+
+def test_smallest_report_is_a_page() -> None:
+    only = {name: SUCCEEDED[name] for name in ("name", "state", "output", "version")}
+    empty = {name: None for name in SUCCEEDED if name not in only} | {"steps": {}, "seconds": {}}
+    times = {name: SUCCEEDED[name] for name in ("startedAt", "updatedAt")}
+    page = shown(empty | only | times | {"versions": {}})
+    assert page.all("svg") == []
+
+
+def test_page_is_self_contained_and_accessible() -> None:
+    page = shown(errors=ERRORS, sample=[{"image": cell("image", pixels())}])
+    assert {tag for tag, _ in page.elements} <= ALLOWED
+    assert page.all("html") == [{"lang": "en"}]
+    (policy,) = (meta for meta in page.all("meta") if "http-equiv" in meta)
+    assert policy["content"] == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    ids = [found["id"] for _, found in page.elements if "id" in found]
+    assert len(ids) == len(set(ids))
+    named = [found["aria-labelledby"] for _, found in page.elements if "aria-labelledby" in found]
+    assert {part for one in named for part in one.split()} <= set(ids)
+    assert all(found.get("scope") in ("row", "col") for found in page.all("th"))
+    assert [svg["role"] for svg in page.all("svg")] == ["img"]
+    (image,) = page.all("img")
+    assert image["src"].startswith("data:image/jpeg;base64,")
+    assert image["alt"] == "image of row 1, 300 x 200 pixels"
+    assert "prefers-color-scheme: dark" in page.text("style")
+
+
+def test_hostile_values_are_texts() -> None:
+    record = dict.fromkeys(("path", "row", "step", "error", "traceback", "values"), HOSTILE)
+    report = {
+        **dict.fromkeys(("name", "reason", "message", "output", "errors", "version"), HOSTILE),
+        "state": "failed",
+        "notes": [HOSTILE],
+        "versions": {HOSTILE: HOSTILE},
+        "steps": {HOSTILE: STEPS["decode"]},
+        "seconds": {HOSTILE: 3.0},
+    }
+    html = render(
+        page_data(
+            report,
+            errors=[ErrorGroup(HOSTILE, 1, [record])],
+            sample=[{HOSTILE: Cell(HOSTILE)}],
+            steps=[{"name": "f", "filter": "contains(text, '</pre><script>')"}],
+        )
+    )
+    page = Page(html)
+    assert {tag for tag, _ in page.elements} <= ALLOWED
+    names = {name for _, found in page.elements for name in found}
+    assert {name for name in names if name.startswith("on") or name in ("href", "action")} == set()
+    assert page.all("img") == []
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    assert "<script>alert(1)</script>" in page.text()
+
+
+def test_secrets_are_masked() -> None:
+    step = {
+        "name": "own",
+        "python": {"callable": "steps:Own", "constructorArgs": {"key": "secret-1"}},
+    }
+    read = {"format": "text", "paths": ["s3://user:secret-2@store/in"]}
+    data = page_data(steps=[step], sample=[{"password": cell("password", "secret-3")}])
+    spec = data.spec.model_copy(update={"read": data.spec.read.model_copy(update=read)})
+    html = render(type(data)(data.report, spec, data.errors, data.sample))
+    assert "secret-" not in html
+    assert MASK in html
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "image"),
+    [
+        (pixels(), "300 x 200 pixels", True),
+        (pixels()[:, :, 0], "300 x 200 pixels", True),
+        (encoded("png"), "300 x 200 pixels", True),
+        ({"bytes": encoded("webp"), "path": "a"}, "300 x 200 pixels", True),
+        (encoded("png")[:200], "300 x 200 pixels", False),
+        (b"none", "4 bytes", False),
+        (pixels(2, 2), "2x2x3 uint8", False),
+        (np.zeros(512, np.float32), "512 float32", False),
+        ([0.123456789, 1.0, 2.0, 3.0, 4.0], "[0.123457, 1, 2, 3, … (5 values)]", False),
+        ({"label": "pug", "score": 0.5}, "label: pug, score: 0.5", False),
+        (None, "null", False),
+        (True, "true", False),
+        ("x" * 1000, "x" * 60 + " ... 880 characters ... " + "x" * 60, False),
+    ],
+)
+def test_value_becomes_a_cell(value: Any, text: str, image: bool) -> None:
+    found = cell("column", value)
+    assert (found.text, bool(found.image)) == (text, image)
+
+
+def test_thumbnail_is_small() -> None:
+    content = base64.b64decode(cell("image", pixels()).image.partition(",")[2])
+    with Image.open(io.BytesIO(content)) as image:
+        assert max(image.size) == THUMBNAIL
+    assert len(content) < 4096
+
+
+def test_errors_with_other_values_have_the_same_cause() -> None:
+    assert cause_of("KeyError: 'a' at 12\nmore") == cause_of("KeyError: 'b c' at 7")
+    assert cause_of("KeyError: 'a'") != cause_of("ValueError: 'a'")
+
+
+@pytest.mark.parametrize(
+    ("report", "steps", "words"),
+    [
+        ({}, None, "The step 'decode' limits the job: 86% of the time of all steps. It computes"),
+        (
+            {"steps": {"decode": STEPS["decode"] | {"seconds": 60, "cpuSeconds": 3}}},
+            None,
+            "busy for 5% of the time",
+        ),
+        (
+            {"steps": {"ask": STEPS["decode"]}},
+            [{"name": "ask", "model": CHAT}],
+            "It waits for the server",
+        ),
+        ({"steps": {"decode": STEPS["classify"]}}, None, "The steps were busy for 5 s"),
+        ({"seconds": {"preparing": 90, "running": 30}}, None, "Preparing took longer"),
+        ({"retries": 2}, None, "2 tasks ran again because their process died"),
+        ({"memory": {"peakWorkerBytes": 1, "spilledBytes": 1}}, None, "object store was full"),
+    ],
+)  # fmt: skip
+def test_advice(report: dict[str, Any], steps: Any, words: str) -> None:
+    data = page_data(report, steps=steps)
+    assert words in " ".join(advice(data.report, data.spec))
+
+
+def test_short_job_without_failures_has_no_advice() -> None:
+    good = {**SUCCEEDED["counts"], "failed": 0}
+    few = {name: times | {"rows": 20} for name, times in STEPS.items()}
+    for quick in ({"seconds": {"running": 0.5}}, {"steps": few}):
+        data = page_data(quick | {"counts": good})
+        assert advice(data.report, data.spec) == []
+
+
+def test_every_cause_has_a_remedy() -> None:
+    assert [cause for cause in Cause if not cause.remedy.endswith(".")] == []
+
+
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_job_writes_its_page(tmp_path: Path, mode: str) -> None:
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out", mode=mode)
+    (tmp_path / "out").mkdir()
+    assert run_without_ray(job).state is JobState.SUCCEEDED
+    text = Page((tmp_path / "out/_batchinference/report.html").read_text()).text()
+    assert "8 rows" in text
+    assert "2 half ValueError: negative" in text
+    assert "n values half" in text
+
+
+def test_failed_job_writes_its_page(tmp_path: Path) -> None:
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
+    job["spec"]["errors"] = {"maxRows": 1}
+    assert run_without_ray(job).state is JobState.FAILED
+    text = Page((tmp_path / "out/_batchinference/report.html").read_text()).text()
+    assert "TooManyErrors : more rows failed than errors allows" in text
+    assert "half ValueError: negative" in text
+
+
+def test_error_while_writing_the_page_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(html_report, "render", lambda data: 1 / 0)
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
+    assert run_without_ray(job).state is JobState.SUCCEEDED
+    assert not (tmp_path / "out/_batchinference/report.html").exists()

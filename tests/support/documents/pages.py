@@ -21,8 +21,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 def code_of_pages() -> str:
     """Return the source of the module `steps`, which the pages' jobs refer to."""
-    pages = sorted((ROOT / "docs").glob("*.md"))
-    return "\n".join(block for page in pages for block in blocks(str(page), "python"))
+    pages = [str(page) for page in sorted((ROOT / "docs").glob("*.md"))]
+    with_jobs = [page for page in pages if blocks(page, "yaml")]
+    return "\n".join(block for page in with_jobs for block in blocks(page, "python"))
 
 
 def jobs(page: str) -> list[Document]:

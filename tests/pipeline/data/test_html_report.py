@@ -214,7 +214,7 @@ def test_errors_with_other_values_have_the_same_cause() -> None:
             [{"name": "ask", "model": CHAT}],
             "It waits for the server",
         ),
-        ({"steps": {"decode": STEPS["classify"]}}, None, "The steps were busy for 5 s"),
+        ({"steps": {"decode": STEPS["classify"]}}, None, "Reading, steps and writing took 5 s"),
         ({"seconds": {"preparing": 90, "running": 30}}, None, "Preparing took longer"),
         ({"retries": 2}, None, "2 tasks ran again because their process died"),
         ({"memory": {"peakWorkerBytes": 1, "spilledBytes": 1}}, None, "object store was full"),

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline import step_time
 from batchinference.pipeline.arrow import to_table
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution import task_notes
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     WAITS,
     ErrorHandling,
     StageRunner,
 )
-from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
@@ -199,7 +199,7 @@ def test_provenance_passes_through() -> None:
 def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is noted at once, later ones as soon as they are a tenth of the time."""
     clock = Mock(perf_counter=Mock(), process_time=Mock())
-    monkeypatch.setattr(task_notes, "time", clock)
+    monkeypatch.setattr(step_time, "time", clock)
     found = StepTime()
     taken = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
@@ -212,6 +212,9 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
         [{"rows": 10, "seconds": 20.0, "cpu_seconds": 40.0}],
         *([], [], [{"rows": 30, "seconds": 2.2, "cpu_seconds": 4.4}], []),
     ]
+    (rest,) = map(json.loads, found.take_rest())
+    assert rest == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
+    assert found.take_rest() == []
 
 
 def test_filtered_rows_keep_their_ids() -> None:

@@ -175,7 +175,7 @@ class TestChunks:
         batch = replace(good(0, 0, [1]), notes=(("own", '{"batch_size": 8}'),))
         task_of(committer, lambda: [batch])(retried=False)
         (manifest,) = committer.attempt.manifests()
-        assert [step for step, _ in manifest.notes] == ["own", "write"]
+        assert [step for step, _ in manifest.notes] == ["own", "read", "write", "write"]
 
     def test_rows_are_computed_while_the_chunk_before_is_committed(self, attempt: Attempt) -> None:
         computed = threading.Event()

@@ -20,6 +20,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.report import JobState, Memory, Report, RowsOverTime, StepTimes
 from batchinference.spec.status import Counts, Progress
 
@@ -260,7 +261,8 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             sizes[step].append(note["batch_size"])
             words[_in_words(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
-    steps = {step: _times(found) for step, found in times.items()}
+    ordered = sorted(times, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
+    steps = {step: _times(times[step]) for step in ordered}
     return RunNotes(smallest, peak, list(words)[:SHOWN_NOTES], steps, sum(retries.values()))
 
 

@@ -23,7 +23,9 @@ ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
 READ_STEP = "read"
-"""The step name in the error record of a row that could not be decoded."""
+"""The step name in the error record of a row that could not be decoded, and in notes on reading."""
+WRITE_STEP = "write"
+"""The step name in the error record of a row that could not be written, and in notes on writing."""
 NUMBERS_PER_FILE = 10**12
 """What the numbers of rows in consecutive files differ by (`write.rowNumber`)."""
 RowRange = tuple[int, int | None]

@@ -12,6 +12,7 @@ from batchinference.spec.cluster import Cluster
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
 from batchinference.spec.parameters import Parameter
 from batchinference.spec.read import Read, ReadFiles
+from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.steps import Step
 from batchinference.spec.uris import Uri
 from batchinference.spec.write import Write, WriteTable
@@ -113,6 +114,9 @@ class BatchInferenceSpec(SpecModel):
     def _check(self) -> BatchInferenceSpec:
         seen: set[str] = set()
         for step in self.steps:
+            if step.name in RESERVED_STEPS:
+                message = "'{name}' is reserved as the name of a step. Choose another name"
+                raise PydanticCustomError("step_name", message, {"name": step.name})
             if step.name in seen:
                 raise PydanticCustomError(
                     "step_name", "two steps are named '{name}'", {"name": step.name}

@@ -66,15 +66,15 @@ class Memory(SpecModel):
 
 
 class StepTimes(SpecModel):
-    """The time of a step, added up over all processes. Up to a tenth of the rows are not measured:
-    the last ones of each process."""
+    """The time of a step, of reading or of writing, added up over all processes. In an actor pool,
+    the last rows of each replica are not measured: up to a tenth of its time, or 0.1 seconds."""
 
     rows: int
     """The measured rows."""
     seconds: float
     """Seconds that the step took for these rows, without waiting for rows."""
     cpu_seconds: float
-    """CPU seconds of the processes in this time."""
+    """CPU seconds of the processes in this time; for `write`, those of the writing threads."""
     rows_per_second: float
     """Rows per second of one process."""
 
@@ -121,7 +121,8 @@ class Report(SpecModel):
     """The smallest batch size of each step whose batch size was searched for, or was reduced
     because memory ran out."""
     steps: dict[str, StepTimes] = {}
-    """The time of each step that ran in this attempt."""
+    """The time of each step that ran in this attempt, of reading and decoding (`read`) and of
+    encoding and storing rows (`write`)."""
     retries: int = 0
     """Tasks of this attempt that ran again because their process died."""
     memory: Memory | None = None

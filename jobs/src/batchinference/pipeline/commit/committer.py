@@ -26,7 +26,8 @@ from batchinference.pipeline.commit.manifest import (
     ranges_of,
 )
 from batchinference.pipeline.errors import UnwritableValue
-from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, unpack_ids
+from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, unpack_ids
+from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.location import Location, delete_all
 
 PUT_THREADS = 8
@@ -72,8 +73,11 @@ class Committer:
         leaves orphan files only if its process dies or loses the storage before they are removed.
         """
         with _removed_on_error() as written:
-            entries = list(self._entries(batch, task, written))
-            manifest = Manifest(task, number, entries, list(batch.ends), list(batch.notes))
+            writing = StepTime(of_thread=True)
+            with writing.measured(lambda: len(batch.ids)):
+                entries = list(self._entries(batch, task, written))
+            notes = [*batch.notes, *((WRITE_STEP, note) for note in writing.take_rest())]
+            manifest = Manifest(task, number, entries, list(batch.ends), notes)
             content = manifest.serialized()
             self.attempt.check_open()
         (self.attempt.place / manifest.new_name()).write(content)

@@ -46,7 +46,14 @@ from batchinference.pipeline.ray_compat import (
     retries_of_this_task,
     set_flag,
 )
-from batchinference.pipeline.row_batch import RowBatch, merged, resized
+from batchinference.pipeline.row_batch import (
+    READ_STEP,
+    WRITE_STEP,
+    RowBatch,
+    merged,
+    resized,
+)
+from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.memory_limit import beside_limits
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
@@ -171,6 +178,11 @@ class Steps:
             rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch
 
+    def take_notes(self) -> Iterator[tuple[str, str]]:
+        """Yield notes of what the steps have measured in this process since the last notes."""
+        for stage in _stages_of_process(self.pickled):
+            yield from stage.take_notes()
+
     def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
         batches = iter([batch])
         for stage in _stages_of_process(self.pickled):
@@ -209,7 +221,8 @@ class FusedTask:
         with self.stop.watched() as stopping, ThreadPoolExecutor(1) as pool:
             number = max((manifest.number + 1 for manifest in earlier), default=0)
             commits = ChunkCommits(self, pool, number)
-            read = _without_committed(self.read(), earlier)
+            read = commits.reading.of(self.read(), lambda batch: len(batch.source))
+            read = _without_committed(read, earlier)
             for batch in self.steps.applied_to(read, stopping):
                 commits.add(batch)
                 if stopping.is_set():
@@ -238,6 +251,7 @@ class ChunkCommits:
         self._task, self._pool = task, pool
         self._number = number
         """The number of the next commit."""
+        self.reading = StepTime()
         self._under_way: Future[None] | None = None
         self._start_chunk()
 
@@ -261,13 +275,18 @@ class ChunkCommits:
         if not self._batches:
             return
         chunk, committer = merged(self._batches), self._task.committer
-        notes = peak_memory(committer.attempt.lease.run).notes("write")
-        chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes("write")))
+        notes = (*self._times(), *peak_memory(committer.attempt.lease.run).notes(WRITE_STEP))
+        chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes(WRITE_STEP)))
         put = partial(committer.put, chunk, self._task.number, self._number)
         # a repeated commit writes files of other names
         self._under_way = self._pool.submit(beside_limits, put)
         self._number += 1
         self._start_chunk()
+
+    def _times(self) -> Iterator[tuple[str, str]]:
+        """Yield notes of the measurements that are in no note yet."""
+        yield from ((READ_STEP, note) for note in self.reading.take_rest())
+        yield from self._task.steps.take_notes()
 
     def wait(self) -> None:
         """Wait for the commit under way. Raises its error."""

@@ -20,13 +20,10 @@ from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers import ValueWriter, Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
-from batchinference.pipeline.row_batch import RowBatch, numbers_of
+from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, numbers_of
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
-
-STEP = "write"
-"""The step of rows that cannot be written, in error records."""
 
 
 def committer_for(
@@ -87,7 +84,7 @@ class OutputFiles:
         if not errors:
             return batch
         left = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
-        failed = self.handling.failed_rows(STEP, batch, errors)
+        failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
         return batch.derived(batch.table.take(pa.array(left)), left, failed)
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:

@@ -39,7 +39,8 @@ from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.tables import Table, table_for
 from batchinference.pipeline.output.writers import writer_for
-from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
+from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP, RowBatch, resized
+from batchinference.pipeline.step_time import StepTime
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS
@@ -164,9 +165,12 @@ class BlockReader:
     run_id: str
 
     def __call__(self) -> Iterator[pa.Table]:
-        for batch in resized(self.read(), lambda: READ_ROWS, READ_BYTES):
+        reading = StepTime()
+        read = reading.of(self.read(), lambda batch: len(batch.source))
+        for batch in resized(read, lambda: READ_ROWS, READ_BYTES):
             yield encode(batch)
-        notes = (*peak_memory(self.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
+        times = ((READ_STEP, note) for note in reading.take_rest())
+        notes = (*peak_memory(self.run_id).notes(READ_STEP), *retry_notes(READ_STEP), *times)
         if notes:
             yield encode(RowBatch(notes=notes))
 
@@ -214,7 +218,8 @@ class CommitSink(Datasink[None]):
         if tables:
             self._committer.attempt.check_lease()
             batch = decode(concat(tables))
-            notes = (*batch.notes, *peak_memory(self.run_id).notes("write"), *retry_notes("write"))
+            own = (*peak_memory(self.run_id).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
+            notes = (*batch.notes, *own)
             task: int = ctx.task_idx  # type: ignore[attr-defined]
             self._committer.put(replace(batch, notes=notes), task)
 
@@ -298,10 +303,13 @@ class BlockStage:
         self._name = stage.name
         self._runner = StageRunner(stage, errors)
         self._texts = stage.texts
+        self._runs_in_tasks = stage.replicas is None
         self._memory = PeakMemory()
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in several blocks if a step makes large results."""
         for batch in computed_longest_first(self._runner, decode(block), self._texts):
             notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
-            yield encode(replace(batch, notes=notes))
+            # a task may be the last one of its process; calls of an actor are too many for this
+            times = self._runner.take_notes() if self._runs_in_tasks else ()
+            yield encode(replace(batch, notes=(*notes, *times)))

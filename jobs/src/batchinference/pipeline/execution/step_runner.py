@@ -21,12 +21,12 @@ from batchinference.pipeline.error_attribution import (
 )
 from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import BatchSize
-from batchinference.pipeline.execution.task_notes import StepTime
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import put_note, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
+from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -103,6 +103,10 @@ class StageRunner:
             batches = itertools.chain.from_iterable(map(step, batches))
         yield from batches
 
+    def take_notes(self) -> tuple[tuple[str, str], ...]:
+        """Return notes of all measurements that are in no note yet."""
+        return tuple(note for step in self._steps for note in step.take_notes())
+
 
 class StepRunner:
     """Runs one step over the rows of a batch."""
@@ -132,6 +136,10 @@ class StepRunner:
             taken = [*self._batch.take_notes(), *self._time.take_notes()]
             notes = ((self.name, note) for note in taken)
             yield replace(results.applied_to(batch), notes=(*batch.notes, *notes))
+
+    def take_notes(self) -> list[tuple[str, str]]:
+        """Return a note of the measurements that are in no note yet, if there are any."""
+        return [(self.name, note) for note in self._time.take_rest()]
 
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or of its first rows if these are large."""

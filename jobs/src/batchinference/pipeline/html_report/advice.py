@@ -52,9 +52,14 @@ def _about_steps(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
         return
     if total < LIMITING * running:
         yield (
-            f"The steps were busy for {total:.0f} s while the job ran for {running:.0f} s. Loading "
-            "models, reading and writing took the rest. Larger input files and more rows in one "
-            "job reduce this share."
+            f"Reading, steps and writing took {total:.0f} s while the job ran for {running:.0f} s. "
+            "Loading models and waiting for rows took the rest. Larger input files and more rows "
+            "in one job reduce this share."
+        )
+    elif name == "read" and report.steps[name].seconds >= LIMITING * total:
+        yield (
+            f"Reading and decoding limit the job: {report.steps[name].seconds / total:.0%} of the "
+            "time. Add CPUs, or read images smaller with the option size."
         )
     elif name in steps and report.steps[name].seconds >= LIMITING * total:
         share = report.steps[name].seconds / total

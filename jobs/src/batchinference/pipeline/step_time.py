@@ -1,0 +1,71 @@
+"""Measures the time of reading, of steps and of writing, as notes for the report."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+SHARE, LEAST_SECONDS = 0.1, 0.1
+"""A note is taken as soon as its work is this share of all earlier work, and at least this long.
+Few notes then describe a long job, and they lack at most this share of it."""
+Batch = TypeVar("Batch")
+
+
+class StepTime:
+    """The rows, the seconds and the CPU seconds of a step in one process.
+
+    With `of_thread`, the CPU seconds are those of the current thread, because other threads do
+    other work meanwhile. Otherwise they are those of the process, because libraries compute in
+    threads of their own."""
+
+    def __init__(self, *, of_thread: bool = False) -> None:
+        self._of_thread = of_thread
+        self._noted = 0.0
+        """Seconds in the notes that were taken."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows, self._seconds, self._cpu = 0, 0.0, 0.0
+
+    @contextmanager
+    def measured(self, rows: Callable[[], int]) -> Iterator[None]:
+        """Add the time of the block, after which the step has run over `rows()` rows."""
+        cpu_time = time.thread_time if self._of_thread else time.process_time
+        began, cpu = time.perf_counter(), cpu_time()
+        yield
+        self._rows += rows()
+        self._seconds += time.perf_counter() - began
+        self._cpu += cpu_time() - cpu
+
+    def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
+        """Yield the batches, and add the time in which they are made. `rows` returns the number of
+        rows of a batch."""
+        found: list[Batch] = []
+
+        def counted() -> int:
+            return sum(map(rows, found))
+
+        while True:
+            with self.measured(counted):
+                found.extend(itertools.islice(batches, 1))
+            if not found:
+                return
+            yield found.pop()
+
+    def take_notes(self) -> list[str]:
+        """Return the measurements since the last note as JSON, if they are worth a note."""
+        wanted = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
+        return self.take_rest() if self._seconds >= wanted else []
+
+    def take_rest(self) -> list[str]:
+        """Return the measurements since the last note as JSON, if there are any."""
+        if not self._rows:
+            return []
+        note = {"rows": self._rows, "seconds": self._seconds, "cpu_seconds": self._cpu}
+        self._noted += self._seconds
+        self._clear()
+        return [json.dumps({name: round(value, 4) for name, value in note.items()})]

@@ -88,6 +88,12 @@ def test_duplicate_step_names_are_refused() -> None:
     assert refused(twice) == "spec: two steps are named 'embed'"
 
 
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_names_of_reading_and_writing_are_refused(name: str) -> None:
+    message = f"spec: '{name}' is reserved as the name of a step. Choose another name"
+    assert refused(document(steps=[model_step(name)])) == message
+
+
 def test_steps_are_limited_to_32() -> None:
     steps = [model_step(f"step-{number}") for number in range(33)]
     assert parse(document(steps=steps[:32]))

@@ -141,7 +141,7 @@ class Step(SpecModel):
     )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
-    """The name of the step in reports, errors and worker groups."""
+    """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
     model: Model | None = None
     """Run a model on each batch."""
     python: PythonStep | None = None

@@ -10,6 +10,8 @@ import yaml
 from support.documents.minimal import Document
 
 ROOT = Path(__file__).resolve().parents[3]
+STEP_PAGES = ("docs/jobs.md", "docs/steps.md")
+"""The pages whose Python code is the steps of jobs."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -21,8 +23,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 def code_of_pages() -> str:
     """Return the source of the module `steps`, which the pages' jobs refer to."""
-    pages = sorted((ROOT / "docs").glob("*.md"))
-    return "\n".join(block for page in pages for block in blocks(str(page), "python"))
+    return "\n".join(block for page in STEP_PAGES for block in blocks(page, "python"))
 
 
 def jobs(page: str) -> list[Document]:

@@ -43,11 +43,12 @@ def test_errors_are_grouped_by_step_and_cause(output: str, tmp_path: Path) -> No
 
 
 def test_damaged_error_records_are_named(output: str) -> None:
-    (records,) = Path("out/_batchinference/errors").glob("*.parquet")
-    records.write_bytes(b"PAR1 is all that is left")
+    for records in Path("out/_batchinference/errors").glob("*.parquet"):
+        records.write_bytes(b"PAR1 is all that is left")
     shown = invoke_without_ray("errors", output)
     assert (shown.exit_code, shown.stdout) == (2, "")
-    assert f"{records}' is damaged: " in shown.stderr
+    assert "/_batchinference/errors/" in shown.stderr
+    assert "' is damaged: " in shown.stderr
 
 
 @pytest.mark.parametrize(

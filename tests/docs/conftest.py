@@ -36,8 +36,8 @@ MODELS = {"clip": "clip", "chat": "chat_model", "seer": "vision_chat"}
 TEXTS = {
     "sales/may.csv": "item;price\npen;2\nink;7\n",
     "sales/june.csv": "item;price\npaper;4\n",
-    "texts/cats/notes.txt": "# cats\ncats sleep long\nmeow\n",
-    "texts/dogs/notes.txt": "dogs run a lot\n",
+    "texts/cats/notes.txt": "# cats\ncats sleep for most of the day and hunt in the night\nmeow\n",
+    "texts/dogs/notes.txt": "dogs run a lot, and most of them like to swim in the summer\n",
     "lines/monday.txt": "one\ntwo\nthree\n",
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",

@@ -107,7 +107,7 @@ EXPECTED = {
         "bad-rows": count(2),
     },
     "docs/models.md": {"generation": count(4), "photos": count(3), "quality": count(3)},
-    "docs/steps.md": {"rows": count(28), "stored-photos": check_stored, "legacy": count(3)},
+    "docs/steps.md": {"rows": count(80), "stored-photos": check_stored, "legacy": count(3)},
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,

@@ -16,7 +16,7 @@ RANDOM = np.random.default_rng(7)
 ARRAYS: dict[str, np.ndarray] = {
     "one axis": np.arange(5),
     "two axes": RANDOM.random((4, 3)),
-    "pictures": RANDOM.integers(0, 255, (3, 6, 5, 3), dtype=np.uint8),
+    "images in memory": RANDOM.integers(0, 255, (2, 4, 5, 3), dtype=np.uint8),
     "half precision": RANDOM.random((3, 2)).astype(np.float16),
     "columns first": np.asfortranarray(RANDOM.random((4, 3, 2))),
     "the other byte order": np.arange(6, dtype=">i4").reshape(3, 2),

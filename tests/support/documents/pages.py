@@ -10,8 +10,6 @@ import yaml
 from support.documents.minimal import Document
 
 ROOT = Path(__file__).resolve().parents[3]
-STEP_PAGES = ("docs/jobs.md", "docs/steps.md")
-"""The pages whose Python code is the steps of jobs."""
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -23,7 +21,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 def code_of_pages() -> str:
     """Return the source of the module `steps`, which the pages' jobs refer to."""
-    return "\n".join(block for page in STEP_PAGES for block in blocks(page, "python"))
+    pages = [str(page) for page in sorted((ROOT / "docs").glob("*.md"))]
+    with_jobs = [page for page in pages if blocks(page, "yaml")]
+    return "\n".join(block for page in with_jobs for block in blocks(page, "python"))
 
 
 def jobs(page: str) -> list[Document]:

@@ -20,8 +20,8 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
     """Return the steps, with their budgets in seconds.
 
     Setup, lint, documentation and collection overlap with the start of the cluster, and the demo
-    with the build of the images and their first pull. The suites run one after the other, because Ray and the pods
-    start too slowly in parallel on two cores.
+    with the build of the images and their first pull. The suites run one after the other, because
+    Ray and the pods start too slowly in parallel on two cores.
     """
     start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
     return [

@@ -91,6 +91,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
     """Return the rows of Parquet files, with the columns of all files and of partitions."""
     import pyarrow.dataset as ds
 
+    from batchinference.pipeline.storage.arrow_files import checked
     from batchinference.pipeline.storage.location import Location
 
     output = Location(write.path, write.storage)
@@ -100,7 +101,8 @@ def _parquet(write: WriteParquet) -> pa.Table:
     )
     found = ds.FileSystemDatasetFactory(output.filesystem, paths, ds.ParquetFileFormat(), options)
     # the files of several jobs may have different columns
-    return found.finish(found.inspect(promote_options="permissive")).to_table()
+    schema = checked(found.inspect(promote_options="permissive"))
+    return found.finish(schema).to_table()
 
 
 def run(

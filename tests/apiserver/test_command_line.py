@@ -45,7 +45,7 @@ def set_status(namespace: Namespace, name: str, phase: str, **fields: Any) -> No
     ready = {"type": "Ready", "status": "False", "reason": phase, "message": f"it is {phase}"}
     ready |= {"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}
     status = {"phase": phase, "observedGeneration": 1, "conditions": [ready], **fields}
-    path = namespace.path("batchinferences", name)
+    path = namespace.path("BatchInference", name)
     namespace.server.patch(f"{path}/status", {"status": status})
 
 
@@ -60,7 +60,7 @@ def test_submit_creates_the_jobs_and_schedules_of_a_file(
     first, second = done.stdout.splitlines()
     assert first.startswith(f"batchinference/daily created in namespace {namespace.name} of http")
     assert second.startswith("batchinferenceschedule/nightly created")
-    stored = namespace.server.get(namespace.path("batchinferences", "daily"))
+    stored = namespace.server.get(namespace.path("BatchInference", "daily"))
     assert stored["spec"]["write"]["path"] == "s3://out/monday"
     assert stored["metadata"]["managedFields"][0]["manager"] == "batchinference"
     set_status(namespace, "daily", "Running")
@@ -77,7 +77,7 @@ def test_submit_refuses_what_a_cluster_cannot_run(invoke: Invoke, namespace: Nam
         done = submit(invoke, refused)
         assert (done.exit_code, done.stdout) == (2, "")
         assert f"job.yaml: {message}" in done.stderr
-    assert namespace.server.get(namespace.path("batchinferences"))["items"] == []
+    assert namespace.server.get(namespace.path("BatchInference"))["items"] == []
 
 
 def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> None:
@@ -101,7 +101,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
 
 def test_jobs_are_suspended_resumed_and_cancelled(invoke: Invoke, namespace: Namespace) -> None:
     submit(invoke, document("daily"))
-    path = namespace.path("batchinferences", "daily")
+    path = namespace.path("BatchInference", "daily")
     for command, done, suspended in (("suspend", "suspended", True), ("resume", "resumed", False)):
         shown = invoke(command, "daily")
         assert shown.stdout == f"batchinference/daily {done} in namespace {namespace.name}\n"

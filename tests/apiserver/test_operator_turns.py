@@ -17,8 +17,8 @@ def test_concurrency_limit_queues_jobs_by_priority_despite_a_restart(
     operator.start()
     third = jobs[2]
     third.status("Starting")
-    jobs[0].status("Pending", "WaitingForTurn")
-    jobs[1].status("Pending", "WaitingForTurn")
+    jobs[0].status("Pending", "AdmissionPending")
+    jobs[1].status("Pending", "AdmissionPending")
     operator.kill()
     operator.start()
     third.play_success()

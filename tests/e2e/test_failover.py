@@ -102,7 +102,7 @@ def test_leader_killed_in_each_phase_costs_no_attempt_and_no_row(
             kubectl.status_when(name, "has started", lambda s: s.get("attempts"), FAILOVER)
         queued = create(expiring)
         wait_for_phase(kubectl, first, "Pending")
-        wait_for_reason(kubectl, queued, "WaitingForTurn")
+        wait_for_reason(kubectl, queued, "AdmissionPending")
         fail_over()  # while jobs are Pending, Starting and queued
 
         open_slot()

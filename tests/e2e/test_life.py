@@ -86,7 +86,7 @@ def test_every_phase_is_reached_and_a_preempted_job_resumes_its_rows(
     seen = wait_for_rows(kubectl, kept)
     with upgraded(ONE_AT_A_TIME):
         waiting = create(into_database)
-        wait_for_reason(kubectl, waiting, "WaitingForTurn")
+        wait_for_reason(kubectl, waiting, "AdmissionPending")
         patch(kubectl, waiting, priority=5)
         preempted = wait_for_reason(kubectl, kept, "Preempted")
         wait_for_phase(kubectl, waiting, "Starting")

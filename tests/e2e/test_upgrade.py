@@ -34,7 +34,7 @@ def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
     kubectl.status_when(second, "has started", lambda s: s.get("attempts"), 60)
     with upgraded(ONE_PER_NAMESPACE):
         waiting = create(slow_job("waiting"))
-        wait_for_reason(kubectl, waiting, "WaitingForTurn")
+        wait_for_reason(kubectl, waiting, "AdmissionPending")
         assert belongings(kubectl, waiting, "rayjobs") == []
         kubectl("delete", "bi", waiting)
         failed = kubectl.wait_condition(second, "Failed", JOB_END)

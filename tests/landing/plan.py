@@ -19,20 +19,21 @@ LONG_MINUTES = 4.0
 def plan(long_groups: Sequence[Due]) -> list[Step]:
     """Return the steps, with their budgets in seconds.
 
-    Setup, lint and collection overlap with the start of the cluster, and the demo with the build of
-    the images and their first pull. The suites run one after the other, because Ray and the pods
-    start too slowly in parallel on two cores.
+    Setup, lint, documentation and collection overlap with the start of the cluster, and the demo
+    with the build of the images and their first pull. The suites run one after the other, because
+    Ray and the pods start too slowly in parallel on two cores.
     """
     start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
     return [
         Step("cluster", start_cluster, 60, cold=1200),
         Step("setup", ("make", "setup"), 90, cold=600),
         Step("lint", ("make", "lint"), 120, after=("setup",)),
-        Step("collect", ("make", "collect"), 60, after=("setup",), cold=120),
+        Step("docs", ("make", "docs"), 60, after=("setup",), cold=120),
+        Step("collect", ("make", "collect"), 60, after=("docs",), cold=120),
         Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
         Step("pull", ("make", "pull"), 60, after=("images",), cold=300),
         Step("demo", ("make", "demo"), 90, after=("cluster", "collect")),
-        Step("test", ("make", "test"), 300, after=("lint", "pull", "demo"), is_suite=True),
+        Step("test", ("make", "test"), 450, after=("lint", "pull", "demo"), is_suite=True),
         Step("e2e", ("make", "e2e"), 600, after=("test",), is_suite=True),
         Step("chaos", ("make", "chaos"), 450, after=("e2e",), is_suite=True),
         *_long_steps(long_groups),

@@ -171,7 +171,7 @@ async def _run(
         workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
         workers += [group.create_task(reflector.run()) for reflector in reflectors]
         workers.append(group.create_task(controller.telemetry.work()))
-        workers.append(group.create_task(reload_policy(controller, settings.policy)))
+        workers.append(group.create_task(reload_policy(controller, schedules, settings.policy)))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
         # a task of its own, so that a lost Lease ends the workers before kopf has stopped
         watching = group.create_task(

@@ -58,25 +58,26 @@ def test_only_a_change_of_imported_code_counts(modules: Path, name: str) -> None
 
 def test_module_of_a_package(modules: Path) -> None:
     names = [key.split()[-1] for key in code(python={"callable": "own_pack.deep:value"})]
-    assert names == ["own_pack/__init__.py", "own_pack/deep.py"]
+    assert names == ["own_pack/deep.py", "own_pack/__init__.py"]
+
+
+def test_module_that_cannot_be_parsed_counts(modules: Path) -> None:
+    (modules / "own_part.py").write_text("def")
+    assert len(own()) == 1
 
 
 def test_installed_package_counts_by_its_version() -> None:
     assert code(python={"callable": "numpy.linalg:norm"}).keys() == {
         "steps[0].python: package numpy"
     }
-    assert code(python={"callable": "json:loads"}) == {}
+    assert "steps[0].python: module json/decoder.py" in code(python={"callable": "json:loads"})
 
 
-def test_installed_packages_next_to_a_module_are_not_hashed(modules: Path) -> None:
+def test_module_next_to_installed_packages_counts_alone(modules: Path) -> None:
     """In an image, code and packages may be in one directory."""
-    (modules / "own-2.0.dist-info").mkdir()
-    (modules / "own-2.0.dist-info" / "METADATA").write_text("Name: own\nVersion: 2.0\n")
-    (modules / "own-2.0.dist-info" / "top_level.txt").write_text("own_helper\n")
-    assert len(own()) == len(USED) - 1
-    assert code(python={"callable": "own_helper:f"}) == {
-        "steps[0].python: package own_helper": "2.0"
-    }
+    (modules / "torch-2.0.dist-info").mkdir()
+    assert own().keys() == {"steps[0].python: module own_part.py"}
+    assert len(code(python={"callable": "own_pack.step:f"})) == 3
 
 
 def model(source: Path | str) -> dict[str, str]:

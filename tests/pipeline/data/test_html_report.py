@@ -188,6 +188,11 @@ def test_value_becomes_a_cell(value: Any, text: str, image: bool) -> None:
     assert (found.text, bool(found.image)) == (text, image)
 
 
+def test_credentials_in_a_struct_are_masked() -> None:
+    found = cell("user", {"name": "ann", "password": "a long phrase"})
+    assert found.text == f"name: ann, password: {MASK}"
+
+
 def test_thumbnail_is_small() -> None:
     content = base64.b64decode(cell("image", pixels()).image.partition(",")[2])
     with Image.open(io.BytesIO(content)) as image:

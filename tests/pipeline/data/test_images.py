@@ -154,4 +154,6 @@ def test_out_of_memory_in_a_decoder_is_a_failed_row(
 
     Image.new("RGB", (8, 8)).save(tmp_path / "image.png")
     monkeypatch.setattr(Image, "open", full)
-    assert read_files("images", tmp_path).bad == {(0, 0): "MemoryError: "}
+    assert read_files("images", tmp_path).bad == {
+        (0, 0): "MemoryError: (test_images.py:153 in full)"
+    }

@@ -206,3 +206,24 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
     place = rf"step 'own' on rows \d+ to \d+ of {tmp_path}/in/a.txt"
     assert run.report.reason == "WorkerCrashed"
     assert re.fullmatch(f"a process died. The process died in {place}", run.report.message or "")
+
+
+def test_a_note_that_cannot_be_stored_or_read_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The head of Ray may have died, too."""
+
+    def away(*_: Any) -> None:
+        raise RuntimeError("the head does not answer")
+
+    def die(*_: Any) -> None:
+        raise WorkerCrashed("a process died")
+
+    monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)
+    monkeypatch.setattr(step_runner, "put_note", away)
+    assert run_in_process(job(tmp_path, {"maxRows": 3})).report.state == JobState.SUCCEEDED
+    monkeypatch.setattr(job_module, "read_note", away)
+    monkeypatch.setattr(job_module, "check_errors", die)
+    again = job(tmp_path, {"maxRows": 3})
+    again["spec"] |= {"resume": False, "write": {**again["spec"]["write"], "mode": "overwrite"}}
+    assert run_in_process(again).report.message == "a process died"

@@ -458,7 +458,7 @@ class TestRowsThatAreDividedUp:
         (manifest,) = attempt.manifests()
         return [(entry.row_ranges, entry.shares, len(entry.files)) for entry in manifest.entries]
 
-    def test_partial_row_has_files_of_its_own(self, commit: Committer) -> None:
+    def test_partial_rows_have_files_of_their_own(self, commit: Committer) -> None:
         commit.put(
             in_blocks(
                 [good(0, 0, [10, 11]), self.half(good(0, 2, [12])), self.half(good(0, 3, [13]))]
@@ -467,8 +467,7 @@ class TestRowsThatAreDividedUp:
         )
         expected = [
             ([(0, 0, 2)], [], 1),
-            ([], [(0, 2, self.HALF)], 1),
-            ([], [(0, 3, self.HALF)], 1),
+            ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1),
         ]
         assert self.split(commit.attempt) == expected
 

@@ -42,6 +42,15 @@ def test_errors_are_grouped_by_step_and_cause(output: str, tmp_path: Path) -> No
     assert yaml.safe_load(invoke_without_ray("errors", output, "-o", "yaml").stdout) == [data]
 
 
+def test_damaged_error_records_are_named(output: str) -> None:
+    for records in Path("out/_batchinference/errors").glob("*.parquet"):
+        records.write_bytes(b"PAR1 is all that is left")
+    shown = invoke_without_ray("errors", output)
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "/_batchinference/errors/" in shown.stderr
+    assert "' is damaged: " in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("error", "cause"),
     [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from batchinference.pipeline import preflight
 from batchinference.pipeline.runtimes import RUNTIMES
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
@@ -144,6 +145,17 @@ def test_all_problems_are_reported_at_once(job_file: JobFile) -> None:
     done = invoke_without_ray("validate", "--deep", job_file(steps, write={"path": "job.yaml/out"}))
     assert done.exit_code == 2
     assert len(done.stderr.splitlines()) == 3
+
+
+def test_an_error_of_storage_is_a_problem(
+    job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied", "/data")
+
+    monkeypatch.setattr(preflight, "open_input", refuse)
+    done = invoke_without_ray("validate", "--deep", job_file([]))
+    assert (done.exit_code, "PermissionError" in done.stderr) == (2, True)
 
 
 def test_a_job_without_problems_is_valid(job_file: JobFile) -> None:

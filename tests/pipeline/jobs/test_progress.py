@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.report import Meter, duration
+from batchinference.pipeline.report import Meter, ReportBuilder, duration
 from batchinference.spec.status import Progress
+from support.outputs.made import layout_of
 
 COUNTS = st.builds(RowCounts, *[st.integers(0, 500)] * 3)
 READINGS = st.lists(st.tuples(COUNTS, st.floats(0, 100)), min_size=1, max_size=20)
@@ -84,6 +86,18 @@ def test_speed_of_a_finished_job_is_that_of_its_time_of_running() -> None:
     meter.finish(RowCounts(read=400), seconds=20.0)
     assert meter.progress is not None
     assert meter.progress.rows_per_second == 15.0
+
+
+def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:
+    layout = layout_of(tmp_path)
+    reports = ReportBuilder("two", layout)
+    for rows in (400, 10):
+        reports.begin_output(layout)
+        reports.begin_rows(Meter(None))
+        reports.read(RowCounts(read=rows))
+    history = reports.build().rows_over_time
+    assert history is not None
+    assert history.rows == [10]
 
 
 def test_unknown_total_has_no_percent_and_eta() -> None:

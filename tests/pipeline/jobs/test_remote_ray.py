@@ -183,7 +183,13 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
 
 def test_modules_are_sent_and_nothing_else(tmp_path: Path) -> None:
     job_in(tmp_path)
-    for name in ("[1].csv", "letters/labels.txt", "letters/__pycache__/x.pyc", "notes/a.py"):
+    for name in (
+        "[1].csv",
+        "letters/labels.txt",
+        "letters/__pycache__/x.pyc",
+        "letters/.env",
+        "notes/a.py",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     (tmp_path / "letters" / ".#up.py").symlink_to("someone@host.1")  # the lock file of an editor

@@ -68,10 +68,12 @@ def test_logs_of_the_last_runs_are_stored_next_to_the_output(
 ) -> None:
     monkeypatch.setattr(run_log, "KEPT_LOGS", 1)
     source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
-    job = job_document("demo", source, tmp_path / "out", write={"mode": "overwrite"})
+    job = job_document("demo", source, tmp_path / "out")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
     for _ in range(2):
-        done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+        done = invoke_without_ray("run", "--restart", str(tmp_path / "job.yaml"))
+    idle = invoke_without_ray("run", str(tmp_path / "job.yaml"))
+    assert ("was complete already" in idle.stderr, "log     " in idle.stderr) == (True, False)
     (log,) = stored_logs(log_directory(parse(job)))
     assert f"log     {log.uri}" in done.stderr
     text = log.read().decode()
@@ -80,12 +82,14 @@ def test_logs_of_the_last_runs_are_stored_next_to_the_output(
 
 
 def test_the_log_of_a_driver_is_the_file_that_it_prints_to(tmp_path: Path) -> None:
-    """On a cluster, Ray redirects the driver to a file, and adds the output of workers to it."""
+    """On a cluster, Ray redirects the driver to a file, and adds the output of workers to it. What
+    the file had before is not of this run."""
     code = f"""
 from batchinference.api.run_log import RunLog
+print("of another program", flush=True)
+log = RunLog()
 print("of the driver")
 print("(worker pid=7) {SECRET}", flush=True)
-log = RunLog()
 log.add_own_output()
 open("log", "w").write(log.text())
 """
@@ -96,6 +100,37 @@ open("log", "w").write(log.text())
     assert first == "of the driver"
     assert second.startswith("(worker pid=7) AWS_SECRET_ACCESS_KEY")
     assert "abcdef" not in second
+
+
+def test_a_cut_line_of_a_driver_is_left_out(tmp_path: Path) -> None:
+    """Without the name before it, a secret would not be recognized."""
+    code = f"""
+from batchinference.api import run_log
+run_log.MAX_END = 40
+log = run_log.RunLog()
+print("{SECRET}")
+print("the end", flush=True)
+log.add_own_output()
+open("log", "w").write(log.text())
+"""
+    with (tmp_path / "driver.log").open("w") as out:
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=tmp_path, stdout=out, check=True, timeout=60)
+    assert (tmp_path / "log").read_text() == "the end\n"
+
+
+def test_unreadable_output_of_workers_does_not_fail_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(_: WorkerOutput) -> list[str]:
+        raise FileNotFoundError("rotated")
+
+    monkeypatch.setattr(WorkerOutput, "new_lines", read)
+    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
+    (tmp_path / "job.yaml").write_text(
+        yaml.safe_dump(job_document("demo", source, tmp_path / "out"))
+    )
+    assert invoke_without_ray("run", str(tmp_path / "job.yaml")).exit_code == 0
 
 
 def test_a_log_that_cannot_be_stored_does_not_fail_the_job(

@@ -233,6 +233,19 @@ def test_created_ray_job_is_known_unless_the_watch_has_reported_its_deletion(
     assert set(observe(cache).ray_jobs) == {"job-2"}
 
 
+def test_object_whose_label_changes_belongs_to_one_job(cache: Cache) -> None:
+    """The watch reports no deletion for the job of the earlier label."""
+    moves = [(cache.set_ray_job, ray_job_body()), (cache.pods.set_pod, pod_body())]
+    for put, body in moves:
+        put(body)
+    assert (len(observe(cache).ray_jobs), len(observe(cache).pods)) == (1, 1)
+    for put, body in moves:
+        labels = {**body["metadata"]["labels"], NAME_LABEL: "other"}
+        put({**body, "metadata": {**body["metadata"], "labels": labels}})
+    assert (observe(cache).ray_jobs, observe(cache).pods) == ({}, ())
+    assert len(cache.ray_jobs((NAMESPACE, "other"))) == 1
+
+
 def test_known_objects_are_listed_by_namespace(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body())
     cache.pods.set_pod(pod_body("job-1-head"))

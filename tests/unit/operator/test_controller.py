@@ -47,7 +47,7 @@ async def test_job_waits_until_the_ray_jobs_of_its_namespace_are_listed(harness:
         await asyncio.sleep(100)
         assert harness.calls == []
         controller.is_listed = lambda _: True
-        controller.requeue_namespace(NAMESPACE)
+        controller.requeue_unlisted(NAMESPACE)
         await until(lambda: harness.phase() == "Starting", 10)
 
 

@@ -79,7 +79,7 @@ async def start_a_and_queue_b(harness: Harness, **spec: Any) -> None:
     harness.cluster.apply("job-a", **spec)
     await until(lambda: harness.phase("job-a") == "Starting")
     harness.cluster.apply("job-b")
-    await until(lambda: harness.reason("job-b") == "WaitingForTurn")
+    await until(lambda: harness.reason("job-b") == "AdmissionPending")
 
 
 async def run_job(harness: Harness, name: str) -> None:
@@ -140,7 +140,7 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
         await until(lambda: harness.phase("job-b") == "Starting", 10)
         assert live(harness) == ["job-b-1"]
         harness.cluster.patch("BatchInference", "job-a", {"spec": {"suspend": False}})
-        await until(lambda: harness.reason("job-a") == "WaitingForTurn")
+        await until(lambda: harness.reason("job-a") == "AdmissionPending")
 
 
 @pytest.mark.parametrize("at_creation", [False, True], ids=["before", "at-creation"])
@@ -205,7 +205,7 @@ async def test_ray_job_of_a_deleted_job_counts_until_it_is_gone(harness: Harness
 async def test_waiting_job_deleted_without_an_event_blocks_no_other(harness: Harness) -> None:
     await apply_in_order(harness, *NAMES[:3])
     async with harness.operator(config=at_most(1)):
-        await until(lambda: harness.reason("job-c") == "WaitingForTurn")
+        await until(lambda: harness.reason("job-c") == "AdmissionPending")
         harness.cluster.delete("BatchInference", "job-b", unseen=True)
         await harness.ray_job("job-a").run()
         await until(lambda: harness.phase("job-c") == "Starting")

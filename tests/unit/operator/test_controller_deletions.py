@@ -65,6 +65,11 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         harness.cluster.put({"kind": "RayCluster", "metadata": metadata})
         harness.cluster.delete("BatchInference", "job")
         harness.cluster.collect_garbage()
+    async with harness.operator() as controller:  # a restart, before the RayJobs are listed
+        controller.is_listed = lambda _: False
+        await asyncio.sleep(1)
+        controller.is_listed = lambda _: True
+        controller.requeue_unlisted("")
         await asyncio.sleep(3 * ORPHAN_SECONDS)
         assert harness.cluster.get("RayCluster", "job-1-cluster") is None
         harness.cluster.finalize("RayJob")

@@ -152,7 +152,7 @@ async def test_short_api_server_outage_does_not_show_in_status(harness: Harness,
     async with harness.recorded_operator():
         await harness.finish_job()
     assert harness.phase() == "Succeeded"
-    assert reasons(harness).isdisjoint({"Refused", "ApiServerAway"})
+    assert reasons(harness).isdisjoint({"Refused", "ApiServerUnavailable"})
     posted = [event["reason"] for event in harness.cluster.events.values()]
     assert posted == ["AttemptStarted", "Succeeded"]
 
@@ -165,7 +165,7 @@ async def test_long_api_server_outage_shows_in_status(harness: Harness, limit: i
     config = replace(CONFIG, concurrency=Concurrency(total=limit))
     async with harness.operator(config=config):
         harness.cluster.apply()
-        await until(lambda: harness.reason() == "ApiServerAway")
+        await until(lambda: harness.reason() == "ApiServerUnavailable")
         assert UNREACHABLE_SECONDS <= clock() <= 2.5 * UNREACHABLE_SECONDS
         assert harness.phase() == "Pending"
         message = harness.cluster.status()["conditions"][0]["message"]
@@ -191,7 +191,7 @@ async def test_each_outage_has_its_own_grace_period(harness: Harness) -> None:
         await harness.ray_job().run(JobState.FAILED)
         await until(lambda: harness.cluster.get("RayJob", "job-2"))
     assert clock() >= back
-    assert "ApiServerAway" not in reasons(harness)
+    assert "ApiServerUnavailable" not in reasons(harness)
 
 
 @in_virtual_time

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from batchinference.rendering.policy import PlatformPolicy
+from batchinference.spec.job import SCHEDULE_KIND
 from batchinference_operator.controller.policy_reload import RELOAD_SECONDS, reload_policy
+from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.settings import OperatorSettings
+from support.documents.minimal import schedule_document
 from support.operator.harness import Harness
 from support.operator.virtual_time import in_virtual_time
 
@@ -28,9 +31,15 @@ async def test_policy_is_read_again_and_an_invalid_one_is_not_used(
 
     async with harness.operator() as controller:
         file.write_text("")
-        task = asyncio.create_task(reload_policy(controller, settings.policy))
+        schedules = ScheduleController(harness.api, controller.config)
+        harness.cluster.put(schedule_document())
+        schedules.handle_event(harness.cluster.objects[SCHEDULE_KIND, "nightly"])
+        schedules.queue.done(key := await schedules.queue.get())
+        task = asyncio.create_task(reload_policy(controller, schedules, settings.policy))
         strict = await change("images: [registry.example/]")
         assert strict.images == ["registry.example/"]
+        assert schedules.config.policy == strict
+        assert schedules.queue.is_queued(key), "its template is checked again"
         assert await change("images: registry.example/") == strict
         errors = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
         assert len(errors) == 1

@@ -531,7 +531,7 @@ def not_created(error: CreateError, *, preemption: bool = True) -> ReconcileLoop
     ("error", "reason"),
     [
         (CreateError("403: exceeded quota"), "Refused"),
-        (CreateError("429: too many requests", unreachable_seconds=60), "ApiServerAway"),
+        (CreateError("429: too many requests", unreachable_seconds=60), "ApiServerUnavailable"),
     ],
     ids=["rejected", "unreachable"],
 )
@@ -546,13 +546,13 @@ def test_job_whose_ray_job_could_not_be_created_does_not_preempt(
         assert job.message.count(error.message) == job.message.count("it is the next to start") == 1
     job.generation += 1
     assert job.reconcile().preempts, "its spec was changed"
-    assert job.reason == "WaitingForTurn"
+    assert job.reason == "AdmissionPending"
 
 
 def test_position_replaces_a_create_error_without_preemption() -> None:
     job = not_created(CreateError("403: exceeded quota"), preemption=False)
     job.reconcile()
-    assert (job.reason, job.message) == ("WaitingForTurn", FULL.message)
+    assert (job.reason, job.message) == ("AdmissionPending", FULL.message)
 
 
 def test_job_whose_last_attempt_failed_does_not_preempt() -> None:
@@ -563,7 +563,7 @@ def test_job_whose_last_attempt_failed_does_not_preempt() -> None:
     job.finalize_deletions()
     job.admission = FULL
     assert not job.reconcile(600).preempts
-    assert job.reason == "WaitingForTurn"
+    assert job.reason == "AdmissionPending"
 
 
 def test_waiting_job_with_an_invalid_spec_does_not_preempt() -> None:

@@ -37,9 +37,12 @@ def event(kind: str, name: str, version: int) -> Object:
     return {"type": kind, "object": ray_job(name, version)}
 
 
+ENDED = "the server ends the watch"
+
+
 @dataclass
 class ScriptedClient:
-    """Returns scripted lists and watches: objects, or an exception to raise."""
+    """Returns scripted lists and watches: objects, seconds to wait, or an exception to raise."""
 
     lists: list[Any]
     watches: list[Any] = field(default_factory=list)
@@ -62,7 +65,12 @@ class ScriptedClient:
             if isinstance(each, Exception):
                 raise each
             accepted()
-            yield each
+            if each is ENDED:
+                return
+            if isinstance(each, float):
+                await asyncio.sleep(each)
+            else:
+                yield each
         accepted()
         await asyncio.sleep(PERIOD)
 
@@ -166,6 +174,34 @@ async def test_broken_watch_is_retried_with_backoff_and_keeps_its_version() -> N
     pauses = [after - before for before, after in pairwise(times[1:])]
     assert pauses[:4] == pytest.approx([0.5, 1, 2, 4])
     assert max(pauses[:8]) == pytest.approx(MAX_BACKOFF)
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        [EXPIRED],
+        [event("ADDED", "a", 11), Unreachable("reset")],
+        [event("ADDED", "a", 11), ENDED],
+        [{"type": "ADDED", "object": {}}],
+    ],
+    ids=["expires", "breaks", "ends", "unreadable"],
+)
+@in_virtual_time
+async def test_watch_that_is_accepted_and_ends_at_once_is_retried_with_backoff(watch: Any) -> None:
+    client = ScriptedClient([[[ray_job("a")]]], [watch] * 1000)
+    async with reflecting(client, Recorder(), 200):
+        watches = [time for time, call in client.calls if call.startswith("watch")]
+    pauses = [after - before for before, after in pairwise(watches)]
+    assert pauses[:4] == pytest.approx([0.5, 1, 2, 4])
+    assert max(pauses) == pytest.approx(MAX_BACKOFF)
+
+
+@in_virtual_time
+async def test_watch_that_lasted_starts_again_soon() -> None:
+    """A proxy may end each watch that is quiet for some seconds."""
+    client = ScriptedClient([[[ray_job("a")]]], [[5.0, Unreachable("idle")]] * 10)
+    async with reflecting(client, Recorder(), 50):
+        assert len(client.calls) > 8
 
 
 @in_virtual_time

@@ -30,7 +30,7 @@ def failed(backoff: str) -> ReconcileLoop:
 
 def test_waiting_job_creates_objects_only_after_its_start_is_recorded() -> None:
     loop = waiting()
-    assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
+    assert (loop.phase, loop.reason) == ("Pending", "AdmissionPending")
     assert loop.message == "3 jobs are ahead: only 5 may run at a time"
     assert loop.ray_jobs == {}
     assert "attempts" not in loop.status
@@ -61,7 +61,7 @@ def test_invalid_job_fails_before_it_waits() -> None:
 @pytest.mark.parametrize(
     ("deadline", "seconds", "phase", "reason"),
     [("total", 60, "Failed", "DeadlineExceeded"),
-     ("pending", 86_400, "Pending", "WaitingForTurn")],
+     ("pending", 86_400, "Pending", "AdmissionPending")],
 )  # fmt: skip
 def test_only_the_total_deadline_applies_to_a_waiting_job(
     deadline: str, seconds: int, phase: str, reason: str
@@ -78,14 +78,14 @@ def test_waiting_job_can_be_suspended_and_resumed() -> None:
     assert loop.phase == "Suspended"
     loop.spec["suspend"] = False
     loop.reconcile()
-    assert loop.reason == "WaitingForTurn"
+    assert loop.reason == "AdmissionPending"
 
 
 def test_each_attempt_waits_for_admission() -> None:
     loop = failed(backoff="0s")
     loop.admission = FULL
     loop.reconcile()
-    assert (loop.phase, loop.reason) == ("Pending", "WaitingForTurn")
+    assert (loop.phase, loop.reason) == ("Pending", "AdmissionPending")
     loop.admission = FREE
     assert loop.reconcile().admits
     assert loop.status["attempt"] == 2

@@ -176,13 +176,21 @@ def last_log(output: str) -> Location:
 
 def error_tables(output: str) -> Iterator[pa.Table]:
     """Yield the error records of the failed rows of an output. Raises JobFailure."""
+    import pyarrow as pa
+
+    from batchinference.pipeline.errors import BadOutput
     from batchinference.pipeline.storage.arrow_files import read_tables
 
     for work in works_at(output):
         for entry in work.committed().entries:
-            if entry.errors is not None:
-                with (work.layout.errors / entry.errors.name).open_input_file() as source:
+            if entry.errors is None:
+                continue
+            place = work.layout.errors / entry.errors.name
+            try:
+                with place.open_input_file() as source:
                     yield from read_tables(source)
+            except pa.ArrowInvalid as error:
+                raise BadOutput(f"'{place.uri}' is damaged: {error}") from None
 
 
 def error_groups(output: str) -> list[ErrorGroup]:
@@ -191,8 +199,7 @@ def error_groups(output: str) -> list[ErrorGroup]:
     examples: dict[tuple[str, str], dict[str, Any]] = {}
     for table in error_tables(output):
         for row in table.to_pylist():
-            step = row["step"] or "read"
-            key = (step, cause_of(row["error"]))
+            key = (row.get("step") or "read", cause_of(str(row.get("error"))))
             counts[key] = counts.get(key, 0) + 1
             examples.setdefault(key, {name: row.get(name) for name in _SHOWN})
     found = [ErrorGroup(*key, count, examples[key]) for key, count in counts.items()]

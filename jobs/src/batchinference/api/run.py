@@ -88,20 +88,21 @@ class Result:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of partitions."""
+    """Return the rows of Parquet files, with the columns of all files and of partitions."""
     import pyarrow.dataset as ds
 
+    from batchinference.pipeline.storage.arrow_files import checked
     from batchinference.pipeline.storage.location import Location
 
     output = Location(write.path, write.storage)
     paths = sorted(info.path for info in output.visible_files())
-    return ds.dataset(
-        paths,
-        format="parquet",
-        filesystem=output.filesystem,
-        partitioning="hive",
-        partition_base_dir=output.path,
-    ).to_table()
+    options = ds.FileSystemFactoryOptions(
+        partition_base_dir=output.path, partitioning=ds.HivePartitioning.discover()
+    )
+    found = ds.FileSystemDatasetFactory(output.filesystem, paths, ds.ParquetFileFormat(), options)
+    # the files of several jobs may have different columns
+    schema = checked(found.inspect(promote_options="permissive"))
+    return found.finish(schema).to_table()
 
 
 def run(

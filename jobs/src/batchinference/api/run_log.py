@@ -35,6 +35,7 @@ class RunLog:
         self._left = MAX_BEGINNING
         self._size = self._dropped = 0
         self._state = ""
+        self._output_before = _output_size()
         self.uri: str | None = None
         """Where the log was stored."""
 
@@ -62,18 +63,19 @@ class RunLog:
             self._dropped += 1
 
     def add_own_output(self) -> None:
-        """Add the end of the file to which this process prints, if it prints to a file. This is the
-        log of a driver on a cluster, to which Ray adds the output of all workers."""
+        """Add the end of what was printed to stdout since the run began, if stdout is a file. This
+        is the log of a driver on a cluster, to which Ray adds the output of all workers."""
         from batchinference.pipeline.errors import without_secrets
 
-        with suppress(OSError):
-            if not stat.S_ISREG(os.fstat(1).st_mode):
-                return
-            with open("/proc/self/fd/1", "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - MAX_END))
-                for line in file.read().decode(errors="replace").splitlines():
-                    self._append(without_secrets(line))
+        if self._output_before is None:
+            return
+        with suppress(OSError), open("/proc/self/fd/1", "rb") as file:
+            start = max(self._output_before, file.seek(0, os.SEEK_END) - MAX_END)
+            file.seek(start)
+            if start > self._output_before:
+                file.readline()  # the name before a secret may be cut off
+            for line in file.read(MAX_END).decode(errors="replace").splitlines():
+                self._append(without_secrets(line))
 
     def text(self) -> str:
         """Return the log."""
@@ -82,7 +84,7 @@ class RunLog:
 
     def store(self, job: BatchInference, report: Report) -> None:
         """Store the log next to the output, unless the run has not written to it."""
-        if report.attempt is None:
+        if report.attempt is None or not report.seconds:  # an idle run has no times
             return
         with suppress(Exception):  # storage may be the cause of the failure
             directory = log_directory(job)
@@ -92,6 +94,14 @@ class RunLog:
             self.uri = place.uri
             for old in stored_logs(directory)[:-KEPT_LOGS]:
                 old.delete()
+
+
+def _output_size() -> int | None:
+    """Return the size of the file that is stdout; None if stdout is no file."""
+    with suppress(OSError):
+        found = os.fstat(1)
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+    return None
 
 
 def log_directory(job: BatchInference) -> Location:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -69,7 +69,11 @@ class Runner:
 
     def _show_output(self) -> None:
         """Show and log what the steps have printed. The first lines only are shown."""
-        for line in self._output.new_lines() if self._output else ():
+        lines: list[str] = []
+        if self._output is not None:
+            with suppress(OSError):  # Ray may rotate the files
+                lines = self._output.new_lines()
+        for line in lines:
             self.log.add(line)
             self._shown += 1
             if self._shown <= SHOWN_LINES:

@@ -44,8 +44,8 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
 def describe(error: BaseException) -> str:
     """Return an error as text for people, of bounded length and without secrets. It ends with the
     line of the user's code that raised it, if there is one."""
-    line = user_line(error)
-    return shown(f"{type(error).__name__}: {error}" + (f" ({line})" if line else ""))
+    text, line = f"{type(error).__name__}: {error}", user_line(error)
+    return shown(f"{text.rstrip()} ({line})" if line else text)
 
 
 def user_line(error: BaseException) -> str:

@@ -206,7 +206,9 @@ class JobRun:
         computed."""
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
-        place = read_note(note_name(self._attempt.attempt.layout.input))
+        place = None
+        with suppress(Exception):  # the head of Ray may have died, too
+            place = read_note(note_name(self._attempt.attempt.layout.input))
         if not place:
             return failure
         return type(failure)(f"{failure.message}. The process died in {place}")

@@ -12,7 +12,8 @@ from pathlib import Path
 from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import Request, decide, load_state
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.errors import BadOutput, JobFailure
+from batchinference.pipeline.error_attribution import root_cause
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.prepare import check_errors_path, check_input, check_step
@@ -40,8 +41,8 @@ def preflight(spec: BatchInferenceSpec) -> list[Problem]:
 def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:
     try:
         check()
-    except JobFailure as failure:
-        yield Problem(path, failure.message)
+    except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
+        yield Problem(path, root_cause(error).message)
 
 
 def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:

@@ -59,6 +59,7 @@ class ReportBuilder:
         self.enter(JobState.PREPARING)
         self.layout = layout
         self._attempt = self.notes = self._meter = None
+        self._history = History(self._history.start)
 
     def begin_rows(self, meter: Meter) -> None:
         """Report the progress of rows from now on."""

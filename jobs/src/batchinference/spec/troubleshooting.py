@@ -16,7 +16,7 @@ class Entry:
 
 
 WAITING = {
-    "WaitingForTurn": Entry(
+    "AdmissionPending": Entry(
         "the maximum number of jobs of the namespace or the cluster is running",
         "Wait, or increase `priority` of the job. The message contains the number of jobs ahead.",
     ),
@@ -28,7 +28,7 @@ WAITING = {
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
         "Delete or rename that RayJob.",
     ),
-    "ApiServerAway": Entry(
+    "ApiServerUnavailable": Entry(
         "the API server, or a webhook that it calls, has not answered for a minute",
         "Nothing: the operator retries. Running jobs continue.",
     ),

@@ -34,6 +34,8 @@ class Cache:
         """Called with the old and new state when an unfinished job changed, whoever changed it."""
         self._jobs: dict[Key, CompactJob] = {}
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
+        self._parents: dict[Key, Key] = {}
+        """The job of each RayJob, by the namespace and name of the RayJob."""
         self._ray_job_versions: dict[str, str] = {}
         """The resource version up to which RayJobs are known, by namespace; all are empty."""
         self._active_drivers: set[Key] = set()
@@ -77,11 +79,15 @@ class Cache:
 
     def _set_ray_job(self, body: Object) -> Key | None:
         key, view = parent_of(body), RayJobView.of(body)
+        former = self._parents.get((key[0], view.name), key)
+        if former != key:  # a user has changed its label
+            self._drop_ray_job(former, view.name)
         known = self._ray_jobs.setdefault(key, {})
         before = known.get(view.name)
         if _outlived(view, before):
             return None
         known[view.name] = view
+        self._parents[key[0], view.name] = key
         self._update_usage(key)
         return None if view == before else key
 
@@ -130,14 +136,17 @@ class Cache:
     def delete_ray_job(self, body: Object) -> Key:
         key, name = parent_of(body), body["metadata"]["name"]
         known = self._ray_jobs.get(key, {}).get(name)
-        if known is None or known.uid != body["metadata"]["uid"]:
-            return key
+        if known is not None and known.uid == body["metadata"]["uid"]:
+            self._drop_ray_job(key, name)
+        return key
+
+    def _drop_ray_job(self, key: Key, name: str) -> None:
         ray_job = self._ray_jobs[key].pop(name)
+        del self._parents[key[0], name]
         if not self._ray_jobs[key]:
             del self._ray_jobs[key]
         self._update_usage(key)
         self.pods.forget_cluster(key, ray_job.cluster)
-        return key
 
     def known_ray_jobs(self, namespace: str) -> list[Object]:
         """Return the identities of the RayJobs of a namespace; of all if it is empty."""

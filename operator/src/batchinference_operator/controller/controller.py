@@ -72,6 +72,8 @@ class Controller:
     telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether all RayJobs and pods of a namespace are known."""
+    unlisted: set[Key] = field(default_factory=set)
+    """Jobs that wait until it is true. Those that are gone may still have RayJobs."""
     last_write: dict[Key, datetime] = field(default_factory=dict)
     """When the status of each job was last written."""
     unreachable_since: dict[Key, datetime] = field(default_factory=dict)
@@ -122,11 +124,11 @@ class Controller:
         if (key := update_cache(body)) is not None:
             self.queue.add(key)
 
-    def requeue_namespace(self, namespace: str) -> None:
-        """Queue all jobs of a namespace; of all if it is empty."""
-        for key in self.cache.uids():
-            if namespace in ("", key[0]):
-                self.queue.add(key)
+    def requeue_unlisted(self, namespace: str) -> None:
+        """Queue the keys of a namespace that wait for a list; of all if it is empty."""
+        for key in [key for key in self.unlisted if namespace in ("", key[0])]:
+            self.unlisted.remove(key)
+            self.queue.add(key)
 
     async def work(self) -> None:
         """Run one worker until it is cancelled."""
@@ -158,9 +160,10 @@ class Controller:
     async def _reconcile(self, key: Key) -> None:
         """Observe a job, compute the actions, and apply them.
 
-        A job whose RayJobs and pods are not known yet waits for `requeue_namespace`.
+        A job whose RayJobs and pods are not known yet waits for `requeue_unlisted`.
         """
         if not self.is_listed(key[0]):
+            self.unlisted.add(key)
             return
         observed = await self.observer.observe(key)
         if observed is None:
@@ -397,7 +400,7 @@ def stores(controller: Controller) -> dict[str, Store]:
     ) -> Store:
         put_object = partial(controller.handle_event, put)
         delete_object = partial(controller.handle_event, delete)
-        return Store(put_object, delete_object, known, listed, controller.requeue_namespace)
+        return Store(put_object, delete_object, known, listed, controller.requeue_unlisted)
 
     return {
         RAY_JOB: store(

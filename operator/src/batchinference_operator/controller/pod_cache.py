@@ -25,11 +25,17 @@ class PodCache:
     def __init__(self, ray_job_of_cluster: RayJobOfCluster) -> None:
         self._ray_job_of_cluster = ray_job_of_cluster
         self._pods: dict[Key, dict[str, PodView]] = {}
+        self._parents: dict[Key, Key] = {}
+        """The job of each pod, by the namespace and name of the pod."""
         self._disruptions: dict[Key, dict[str, Disruption]] = {}
         self._crashes: dict[Key, dict[str, dict[str, Crash]]] = {}
 
     def set_pod(self, body: Object) -> Key | None:
         key, view = parent_of(body), PodView.of(body)
+        former = self._parents.get((key[0], view.name), key)
+        if former != key:  # a user has changed its label
+            self._drop(former, view.name)
+        self._parents[key[0], view.name] = key
         known = self._pods.setdefault(key, {})
         before, known[view.name] = known.get(view.name), view
         if view.disruption is not None:
@@ -53,15 +59,18 @@ class PodCache:
         return True
 
     def delete_pod(self, body: Object) -> Key:
-        key = parent_of(body)
-        pod = self._pods.get(key, {}).pop(body["metadata"]["name"], None)
-        if pod is None:
-            return key
+        key, name = parent_of(body), body["metadata"]["name"]
+        if name in self._pods.get(key, {}):
+            self._drop(key, name)
+        return key
+
+    def _drop(self, key: Key, name: str) -> None:
+        pod = self._pods[key].pop(name)
+        del self._parents[key[0], name]
         if not self._pods[key]:
             del self._pods[key]
         if self._ray_job_of_cluster(key, pod.cluster) is None:
             self.forget_cluster(key, pod.cluster)
-        return key
 
     def known(self, namespace: str) -> list[Object]:
         """Return the identities of the pods of a namespace; of all if it is empty."""
@@ -70,7 +79,8 @@ class PodCache:
 
     def forget_job(self, key: Key) -> None:
         """Forget everything about a job that is gone."""
-        self._pods.pop(key, None)
+        for name in self._pods.pop(key, {}):
+            del self._parents[key[0], name]
         self._disruptions.pop(key, None)
         self._crashes.pop(key, None)
 

@@ -9,16 +9,20 @@ from dataclasses import replace
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.schedules import ScheduleController
 
 RELOAD_SECONDS = 10.0
 """The kubelet updates the file within about a minute after a change of its ConfigMap."""
 logger = logging.getLogger("batchinference.operator")
 
 
-async def reload_policy(controller: Controller, read: Callable[[], PlatformPolicy]) -> None:
+async def reload_policy(
+    controller: Controller, schedules: ScheduleController, read: Callable[[], PlatformPolicy]
+) -> None:
     """Every RELOAD_SECONDS, use the policy that `read` returns. Runs until cancelled.
 
-    It applies to attempts that have not started. While it cannot be read, the last one applies.
+    It applies to attempts that have not started, and to the templates of schedules. While it cannot
+    be read, the last one applies.
     """
     failure = ""
     while True:
@@ -31,5 +35,6 @@ async def reload_policy(controller: Controller, read: Callable[[], PlatformPolic
         else:
             if policy != controller.config.policy:
                 controller.config = replace(controller.config, policy=policy)
+                schedules.change_config(controller.config)
                 logger.info("the policy has changed")
         await asyncio.sleep(RELOAD_SECONDS)

@@ -59,6 +59,13 @@ class ScheduleController:
             self.known[place] = seen
         self.queue.add(schedule)
 
+    def change_config(self, config: Config) -> None:
+        """Check the templates of all schedules with another config."""
+        self.config = config
+        for kind, key in self.known:
+            if kind == SCHEDULE_KIND:
+                self.queue.add(key)
+
     async def work(self) -> None:
         """Run one worker until it is cancelled."""
         while True:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from batchinference_operator.kube.api import Conflict, Expired, Refused, Unreachable
 from batchinference_operator.kube.client import KubeClient, path_of
@@ -20,6 +21,9 @@ from batchinference_operator.status.ray_job import Object
 
 RECONNECT_SECONDS = 0.1
 """Pause between two watches."""
+STABLE_SECONDS = 1.0
+"""Seconds after which a watch counts as a success. A server that accepts each watch and ends it at
+once must not get a request every RECONNECT_SECONDS."""
 FIRST_BACKOFF = 0.5
 MAX_BACKOFF = 20.0
 LOST_SECONDS = 300.0
@@ -61,30 +65,53 @@ class Reflector:
         self._version = ""
         """The resource version from which the next watch starts; empty to list first."""
         self._failures = 0
+        self._accepted_at = inf
+        """When the current watch was accepted."""
         self._refused_since: float | None = None
         self.is_listed = False
         """Whether the store is complete, except for changes that are on their way."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
+        now = asyncio.get_running_loop().time
         while True:
-            try:
-                await self._list_and_watch()
+            self._accepted_at = inf
+            problem = await self._list_and_watch()
+            stable = now() - self._accepted_at >= STABLE_SECONDS
+            if stable:
+                self._failures = 0
+            if stable and not problem:
                 await asyncio.sleep(RECONNECT_SECONDS)
-            except (Refused, Conflict) as error:
-                if isinstance(error, Expired):
-                    self._version = ""
-                elif isinstance(error, Refused) and not isinstance(error, Unreachable):
-                    self._record_refusal(str(error))
-                backoff = min(FIRST_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF)
-                if not self._failures:
-                    logger.info("%s is watched again in %.1f s: %s", self._path, backoff, error)
-                self._failures += 1
-                await asyncio.sleep(backoff)
+            else:
+                await self._back_off(problem or "the watch has ended at once")
 
-    async def _list_and_watch(self) -> None:
-        if not self._version:
-            await self._list()
+    async def _back_off(self, problem: str) -> None:
+        seconds = min(FIRST_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF)
+        if not self._failures:
+            logger.info("%s is watched again in %.1f s: %s", self._path, seconds, problem)
+        self._failures += 1
+        await asyncio.sleep(seconds)
+
+    async def _list_and_watch(self) -> str:
+        """List if necessary, and watch once. Return the problem that ended it, or an empty text."""
+        try:
+            if not self._version:
+                await self._list()
+            await self._watch()
+        except (Expired, Unreachable, Conflict) as error:
+            self._version = "" if isinstance(error, Expired) else self._version
+            return str(error)
+        except Refused as error:
+            self._record_refusal(str(error))
+            return str(error)
+        except Exception as error:  # one answer that cannot be read must not stop the operator
+            if not self._failures:
+                logger.exception("an answer for %s cannot be read", self._path)
+            self._version = ""
+            return repr(error)
+        return ""
+
+    async def _watch(self) -> None:
         accepted = partial(self._record_answer, watch=True)
         watch = self._client.watch(
             self._kind, self.namespace, self._version, self._seconds, accepted
@@ -128,7 +155,9 @@ class Reflector:
             logger.exception("an object of %s cannot be read and is left out", self._path)
 
     def _record_answer(self, *, watch: bool) -> None:
-        self._failures, self._refused_since = 0, None
+        self._refused_since = None
+        if watch:
+            self._accepted_at = asyncio.get_running_loop().time()
         self._health.record_answer(self._path, watch=watch)
 
     def _record_refusal(self, problem: str) -> None:

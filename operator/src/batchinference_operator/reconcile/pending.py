@@ -24,11 +24,11 @@ from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 
-ADMISSION_PENDING = "WaitingForTurn"
-API_SERVER_UNREACHABLE = "ApiServerAway"
+ADMISSION_PENDING = "AdmissionPending"
+API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
 _QUEUED = "; in the admission queue, "
 """Separates the error from the position of a job whose RayJob could not be created."""
-_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNREACHABLE)
+_CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
 UNREACHABLE_SECONDS = 60.0
 """How long the API server may be down before the status reports it. Most outages are shorter."""
 CREATE_RETRY_SECONDS = 60.0
@@ -62,7 +62,7 @@ def status_after_create_error(job: JobView, error: CreateError, now: datetime) -
         summary = Summary(Cause.REFUSED.value, message)
     elif error.unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error.message}"
-        summary = Summary(API_SERVER_UNREACHABLE, message)
+        summary = Summary(API_SERVER_UNAVAILABLE, message)
     else:
         return None
     job = job.with_status(add_suspended_time(job, now))

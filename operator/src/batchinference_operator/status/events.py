@@ -24,7 +24,7 @@ _TROUBLES = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "DriverSilent",
     "DriverUnauthorized",
-    "ApiServerAway",
+    "ApiServerUnavailable",
 }
 """Reasons that are problems. Any other reason is an intended wait."""
 

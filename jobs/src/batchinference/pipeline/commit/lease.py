@@ -7,7 +7,6 @@ output of another run waits for the next heartbeat, and takes over if there is n
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import socket
@@ -218,21 +217,20 @@ def is_resource(identity: str) -> bool:
 
 @contextmanager
 def keep_heartbeat(file: Location) -> Iterator[None]:
-    """Write the heartbeat of a run to this file for as long as the block runs."""
+    """Write the heartbeat of a run to this file for as long as the block runs. All heartbeats
+    differ, also those of consecutive blocks: a waiting run sees each."""
     ended = threading.Event()
 
-    def beat(number: int) -> None:
+    def beat() -> None:
         # without a beat, the run may lose its lease, which it then detects; memory may be limited
         with suppress(OSError, MemoryError):
-            file.write(str(number).encode())
+            file.write(uuid.uuid4().hex.encode())
 
     def beat_until_the_end() -> None:
-        for number in itertools.count(1):
-            if ended.wait(HEARTBEAT_SECONDS):
-                return
-            beat(number)
+        while not ended.wait(HEARTBEAT_SECONDS):
+            beat()
 
-    beat(0)
+    beat()
     thread = threading.Thread(target=beat_until_the_end, name="heartbeat", daemon=True)
     thread.start()
     try:

@@ -212,6 +212,8 @@ def _connect(address: str, environment: dict[str, Any] | None, quiet: bool) -> N
 
 def spilled_bytes() -> int | None:
     """Return the bytes that the object stores of all nodes spilled to disk; None if unknown."""
+    if not ray.is_initialized():
+        return None  # the runtime context would start Ray
     try:
         address = ray.get_runtime_context().gcs_address
         stats = get_memory_info_reply(get_state_from_address(address)).store_stats
@@ -231,12 +233,12 @@ def importable(directory: str) -> None:
 
 def environment_with_modules(directory: str) -> dict[str, Any] | None:
     """Return the runtime environment in which Ray sends the modules and packages of a directory to
-    the nodes, and not its data and outputs; None if there are no modules."""
+    the nodes, and not its data, outputs and hidden files; None if there are no modules."""
     entries = sorted(Path(directory).iterdir())
     others = [entry.name for entry in entries if not _is_module(entry)]
     if len(others) == len(entries):
         return None
-    excludes = ["__pycache__", *(f"/{glob.escape(name)}" for name in others)]
+    excludes = ["__pycache__", ".?*", *(f"/{glob.escape(name)}" for name in others)]
     return {"working_dir": directory, "excludes": excludes}
 
 

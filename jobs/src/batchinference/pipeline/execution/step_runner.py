@@ -8,6 +8,7 @@ import itertools
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -58,10 +59,11 @@ class ErrorHandling:
 
     def note_start(self, step: str, ids: np.ndarray) -> None:
         """Store the step and the rows that this process computes next. If it dies, the driver names
-        them."""
+        them. The job does not depend on it."""
         (file, _), (first, last) = unpack_ids(ids[[0, -1]])
-        path = paths_of(self.input)[int(file)].as_py()
-        put_note(note_name(self.input), f"step '{step}' on rows {first} to {last} of {path}")
+        with suppress(Exception):
+            path = paths_of(self.input)[int(file)].as_py()
+            put_note(note_name(self.input), f"step '{step}' on rows {first} to {last} of {path}")
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the row that the step got. Raises JobFailure if no failed

@@ -73,11 +73,9 @@ def _rows_of_files(
 
 def cell(name: str, value: Any) -> Cell:
     """Return a value of a column as a cell. The value of a credential is masked."""
-    if value is not None and is_credential(name):
-        return Cell(MASK)
-    image = _image_of(value)
+    image = None if is_credential(name) else _image_of(value)
     if image is None:
-        return Cell(shown(_text(value), MAX_TEXT))
+        return Cell(shown(_text_of(name, value), MAX_TEXT))
     size = f"{image.width} x {image.height} pixels"
     return Cell(size, _thumbnail(image))
 
@@ -110,6 +108,11 @@ def _thumbnail(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
+def _text_of(name: str, value: Any) -> str:
+    """Return the value of a column or of a field of a struct as text. Credentials are masked."""
+    return MASK if value is not None and is_credential(name) else _text(value)
+
+
 def _text(value: Any) -> str:
     match value:
         case np.ndarray():
@@ -124,5 +127,5 @@ def _text(value: Any) -> str:
             more = f", … ({len(value)} values)" if len(value) > MAX_ITEMS else ""
             return f"[{', '.join(map(_text, value[:MAX_ITEMS]))}{more}]"
         case dict():
-            return ", ".join(f"{name}: {_text(each)}" for name, each in value.items())
+            return ", ".join(f"{name}: {_text_of(name, each)}" for name, each in value.items())
     return str(value)

@@ -7,14 +7,14 @@ packages by their version.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
-import sys
+import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import cache
 from importlib import metadata
-from modulefinder import ModuleFinder
 from pathlib import Path
 
 from batchinference.pipeline.runtimes.model_files import is_path
@@ -27,6 +27,7 @@ SAMPLE_BYTES = 64 << 10
 """Bytes at the beginning, the middle and the end of a model file that are hashed. Weights that were
 trained again differ everywhere, and reading all of them would take minutes."""
 READ_THREADS = 16
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
@@ -45,7 +46,8 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
 
 def _modules(path: str) -> dict[str, str]:
     """Return the hashes of the module in `module:name` and of the modules next to it that it
-    imports, without running any of them. Of an installed package, return the version."""
+    imports, without running any of them. Of an installed package, return the version. In a
+    directory of installed packages, follow only imports within the package."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
     found = importlib.util.find_spec(top)
@@ -53,20 +55,53 @@ def _modules(path: str) -> dict[str, str]:
         return {}
     packages = list(found.submodule_search_locations or [])
     root = Path(packages[0] if packages else found.origin or "").parent
-    # code of the user may be in the directory of installed packages
-    installed = metadata.packages_distributions() if any(root.glob("*.dist-info")) else {}
-    if top in installed:
-        return {f"package {top}": metadata.version(installed[top][0])}
-    finder = ModuleFinder([str(root)], excludes=[*sys.stdlib_module_names, *installed])
-    with suppress(ImportError, SyntaxError):  # a job with such a module fails with a better message
-        finder.import_hook(module)
-    found_files = (getattr(one, "__file__", None) for one in finder.modules.values())
-    files = [Path(file) for file in found_files if file]
-    return {f"module {file.relative_to(root)}": _hash(file.read_bytes()) for file in files}
+    installed = root == _STANDARD_LIBRARY or any(root.glob("*.dist-info"))
+    if installed and (version := _version(top)):
+        return {f"package {top}": version}
+    files: dict[str, str] = {}
+    left = [module]
+    while left:
+        name = left.pop()
+        file = _file_of(root, name)
+        if file is None or (key := f"module {file.relative_to(root)}") in files:
+            continue
+        content = file.read_bytes()
+        files[key] = hashlib.sha256(content).hexdigest()
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        names = [name.rpartition(".")[0], *_imports(content, package)]
+        left += [each for each in names if not installed or each.partition(".")[0] == top]
+    return files
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # its distribution has another name, or it has none
+        return None
+
+
+def _file_of(root: Path, module: str) -> Path | None:
+    place = root.joinpath(*module.split("."))
+    candidates = (place / "__init__.py", place.with_suffix(".py"), *root.glob(f"{module}.*.so"))
+    return next((file for file in candidates if module and file.is_file()), None)
+
+
+@cache
+def _imports(content: bytes, package: str) -> list[str]:
+    """Return the names of all modules that the code may import, and of other objects."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return []  # importing it fails with a better message
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level]
+            base = ".".join(filter(None, [*(parents if node.level else []), node.module]))
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
 
 
 def _model(model: Model) -> Iterator[tuple[str, str]]:
@@ -97,10 +132,13 @@ def _files(place: Location) -> Iterator[tuple[str, str]]:
 
 
 def _sampled(file: Location) -> str:
-    """Return a hash of the size and samples of a file."""
+    """Return a hash of the size and samples of a file; of the whole content if it is small."""
     with file.filesystem.open_input_file(file.path) as opened:
         size = opened.size()
-        last = max(0, size - SAMPLE_BYTES)
-        # of a small file, the samples overlap
-        samples = [opened.read_at(SAMPLE_BYTES, start) for start in (0, last // 2, last)]
-    return _hash(b"".join([str(size).encode(), *samples]))
+        digest = hashlib.sha256(str(size).encode())
+        middle, last = (size - SAMPLE_BYTES) // 2, size - SAMPLE_BYTES
+        for start in (0, middle, last) if size > 3 * SAMPLE_BYTES else ():
+            digest.update(opened.read_at(SAMPLE_BYTES, start))
+        if size <= 3 * SAMPLE_BYTES:
+            digest.update(opened.read_at(size, 0))
+    return digest.hexdigest()

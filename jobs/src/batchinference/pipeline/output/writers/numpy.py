@@ -98,12 +98,19 @@ def _check_type(name: str, kind: pa.DataType) -> None:
 
 
 def _misfit(name: str, row: pa.ChunkedArray, common: tuple[int, ...]) -> UnwritableValue:
-    value = values_of(row)[0]
-    text = "null" if value is None else reprlib.repr(value)
     return UnwritableValue(
         f"write: a NumPy array whose rows have the shape {common} cannot hold the value of column "
-        f"'{name}' ({text}). Remove nulls, texts that end in NUL and other shapes in a step"
+        f"'{name}' ({_described(row)}). Remove nulls, texts that end in NUL and other shapes in a "
+        "step"
     )
+
+
+def _described(row: pa.ChunkedArray) -> str:
+    try:
+        value = values_of(row)[0]
+    except pa.ArrowInvalid as error:  # a time zone that Python does not know
+        return str(error)
+    return "null" if value is None else reprlib.repr(value)
 
 
 def _plain(column: pa.ChunkedArray) -> np.ndarray | None:

@@ -1,0 +1,117 @@
+"""Ray starts after the output is claimed: a slow or failed start loses no rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from batchinference.pipeline.commit import lease
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.lease import is_complete, keep_heartbeat
+from batchinference.pipeline.errors import Interrupted, JobFailure
+from batchinference.pipeline.execution import cluster
+from batchinference.pipeline.execution.stop_signals import StopSignal
+from batchinference.pipeline.job import JobRun
+from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Plan, plan_for_machine
+from batchinference.spec import parse
+from batchinference.spec.report import JobState, Report
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document, write_lines
+from support.jobs.without_ray import in_this_process, run_without_ray
+from support.outputs.rows import rows_of
+
+
+def document_of(directory: Path, name: str = "a", **write: Any) -> Document:
+    source = directory / name
+    if not source.exists():
+        write_lines(source, {"lines.txt": [name]})
+    return job_document("demo", source, directory / "out", write=write)
+
+
+def run_on(given: Document, starts: Callable[[], Any]) -> Report:
+    """Run a job, and call `starts` when Ray starts."""
+    job = parse(given)
+
+    @contextmanager
+    def ray() -> Iterator[Plan]:
+        starts()
+        yield plan_for_machine(job.spec, gpus=0)
+
+    with in_this_process():
+        return JobRun(job, ray, lambda report: None, StopSignal()).run()
+
+
+def fail(failure: JobFailure) -> Callable[[], None]:
+    def start() -> None:
+        raise failure
+
+    return start
+
+
+FAILURES = [JobFailure("Ray could not start: no port"), Interrupted("stopped by SIGTERM")]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.reason)
+def test_the_same_job_runs_after_a_failed_start_and_another_is_refused(
+    tmp_path: Path, failure: JobFailure
+) -> None:
+    report = run_on(document_of(tmp_path), fail(failure))
+    assert (report.state, report.reason) == (JobState.FAILED, failure.reason)
+    assert report.message == failure.message
+    other = run_without_ray(document_of(tmp_path, "b"))
+    assert "holds the output of another job: choose another path" in str(other.message)
+    again = run_without_ray(document_of(tmp_path))
+    assert (again.state, again.attempt) == (JobState.SUCCEEDED, 2)
+    assert rows_of(tmp_path / "out") == [{"text": "a"}]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.reason)
+def test_a_failed_start_with_overwrite_keeps_the_old_output(
+    tmp_path: Path, failure: JobFailure
+) -> None:
+    run_without_ray(document_of(tmp_path, "a"))
+    new = document_of(tmp_path, "b", mode="overwrite")
+    assert run_on(new, fail(failure)).reason == failure.reason
+    assert is_complete(Layout.of(parse(document_of(tmp_path, "a")).spec))
+    assert rows_of(tmp_path / "out") == [{"text": "a"}]
+    assert run_without_ray(new).state == JobState.SUCCEEDED
+    assert rows_of(tmp_path / "out") == [{"text": "b"}]
+
+
+def test_another_run_is_refused_while_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "LEASE_TIMEOUT_SECONDS", 1.0)
+    given = document_of(tmp_path)
+    others: list[Report] = []
+
+    def start() -> None:
+        with patch.object(lease, "this_process", lambda: "another process"):
+            others.append(run_without_ray(given))
+
+    report = run_on(given, start)
+    assert "is being written by demo on " in str(others[0].message)
+    assert report.state == JobState.SUCCEEDED
+
+
+def test_consecutive_heartbeats_differ(tmp_path: Path) -> None:
+    """Otherwise a run that waits would not see that the next phase has begun."""
+    file = Location(str(tmp_path / "heartbeat"))
+    seen = set()
+    for _ in range(3):
+        with keep_heartbeat(file):
+            seen.add(file.read())
+    assert len(seen) == 3
+
+
+def test_spilled_bytes_do_not_start_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(cluster.ray, "get_runtime_context", pytest.fail)
+    assert cluster.spilled_bytes() is None

@@ -35,9 +35,11 @@ def release(chart: Chart, bare_server: ApiServer, tmp_path: Path) -> Iterator[Re
     yield Release(chart, bare_server, kubeconfig, f"system-{uuid.uuid4().hex[:8]}")
     ours = "app.kubernetes.io/managed-by=Helm"
     rbac = "/apis/rbac.authorization.k8s.io/v1"
+    admission = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
     places = [f"namespaces/{name}" for name in ("default", "kube-public", "kube-system")]
     for path in (
         *(f"{rbac}/{plural}" for plural in ("clusterroles", "clusterrolebindings")),
+        *(f"{admission}{plural}" for plural in ("ies", "ybindings")),
         *(f"{rbac}/{one}/{plural}" for one in places for plural in ("roles", "rolebindings")),
         *(f"/api/v1/{one}/configmaps" for one in places),
     ):

@@ -108,10 +108,7 @@ def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    "a module without that name": (
-        "nothing_here",
-        "own_code.py has no 'nothing_here'",
-    ),
+    "a module without that name": ("nothing_here", "own_code.py has no 'nothing_here'"),
     "a class that cannot be made": ("Broken", "cannot be constructed: RuntimeError: no weights"),
     "an object that is no function": ("OBJECT", "cannot be called with a batch"),
 }

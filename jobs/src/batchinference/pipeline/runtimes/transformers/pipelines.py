@@ -9,7 +9,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import pyarrow as pa
 import transformers
 from PIL import Image

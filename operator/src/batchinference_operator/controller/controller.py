@@ -134,8 +134,19 @@ class Controller:
         """Run one worker until it is cancelled."""
         while True:
             key = await self.queue.get()
-            with log_context(*key, self.cache.attempt(key)):
-                await self._process(key)
+            if self.is_listed(key[0]):
+                with log_context(*key, self.cache.attempt(key)):
+                    await self._process(key)
+            else:
+                self._wait_for_list(key)
+
+    def _wait_for_list(self, key: Key) -> None:
+        """Let a job whose RayJobs and pods are not known yet wait for `requeue_unlisted`.
+
+        It keeps its position in the admission queue.
+        """
+        self.unlisted.add(key)
+        self.queue.done(key)
 
     async def _process(self, key: Key) -> None:
         try:
@@ -158,13 +169,7 @@ class Controller:
             self.queue.done(key)
 
     async def _reconcile(self, key: Key) -> None:
-        """Observe a job, compute the actions, and apply them.
-
-        A job whose RayJobs and pods are not known yet waits for `requeue_unlisted`.
-        """
-        if not self.is_listed(key[0]):
-            self.unlisted.add(key)
-            return
+        """Observe a job, compute the actions, and apply them."""
         observed = await self.observer.observe(key)
         if observed is None:
             await self._forget(key)

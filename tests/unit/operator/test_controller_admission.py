@@ -15,7 +15,7 @@ from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import CONFIG, ray_job_body
+from support.operator.objects import CONFIG, NAMESPACE, ray_job_body
 from support.operator.virtual_time import in_virtual_time, until
 from support.tiers import examples
 
@@ -234,3 +234,17 @@ async def test_concurrency_limit_holds_despite_faults_and_restarts(seed: int) ->
     await asyncio.gather(*plays)
     assert {harness.phase(name) for name in NAMES} == {"Succeeded"}
     assert max(counts) <= limit
+
+
+@in_virtual_time
+async def test_job_that_waits_for_the_list_of_ray_jobs_keeps_its_position(harness: Harness) -> None:
+    started = watch_ray_jobs(harness)
+    async with harness.operator(config=at_most(1)) as controller:
+        controller.is_listed = lambda _: False
+        await apply_in_order(harness, "job-a", "job-b")
+        controller.is_listed = lambda _: True
+        controller.queue.add((NAMESPACE, "job-b"))
+        await asyncio.sleep(10)
+        assert started == []
+        controller.requeue_unlisted(NAMESPACE)
+        await until(lambda: started == ["job-a"], 10)

@@ -18,7 +18,8 @@ def check_callable(step: str, path: str) -> None:
     """Raise ModelLoad if `module:name` does not exist, if its file is not valid Python, or if it
     imports a package that is not installed. The module is not imported: that may take long."""
     module, _, name = path.partition(":")
-    found = _spec_of(module)
+    # to look for a module imports its parents: for `own.py`, it would run the user's code
+    found = None if module.endswith(".py") else _spec_of(module)
     if found is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_without_suffix(path)}. It must be in "

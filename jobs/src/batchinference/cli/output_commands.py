@@ -44,7 +44,7 @@ def watch(
     target: TargetArgument,
     namespace: Namespace = None,
     context: Context = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 2.0,
 ) -> None:
     """Show the progress of an output or of a job on a cluster until it ends.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from batchinference.rendering.objects import TOKEN_KEY
+from batchinference.rendering.token_secret import TOKEN_KEY
 from batchinference.spec.report import Report
 from support.cluster.kubectl import condition, eventually
 from support.servers.api_server import Namespace

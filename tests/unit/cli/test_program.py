@@ -17,7 +17,7 @@ from batchinference import __version__
 from batchinference.cli import exits, run
 from batchinference.cli.main import app
 from batchinference.plan import plan_for_cluster, serialize_plan
-from batchinference.rendering.objects import digest_of
+from batchinference.rendering.config_map import digest_of
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, last_word_in
 from support.documents.minimal import document, model_step, python_step
@@ -91,7 +91,7 @@ def test_a_replaced_config_map_is_refused(
 ) -> None:
     """The head pod of a RayJob has the digest of the job file that the operator rendered."""
     monkeypatch.setenv("BATCHINFERENCE_JOB_SHA256", "0" * 64)
-    monkeypatch.setattr("batchinference.rendering.objects.JOB_DIRECTORY", "")
+    monkeypatch.setattr("batchinference.rendering.config_map.JOB_DIRECTORY", "")
     result = invoke("run", write_job(document()))
     assert result.exit_code == 2
     assert "the RayJob was created for 000" in result.stderr

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from batchinference.rendering.objects import DIGEST_VARIABLES, digest_of
+from batchinference.rendering.config_map import DIGEST_VARIABLES, digest_of
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import Retry

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering.objects import JOB_FILE
+from batchinference.rendering.config_map import JOB_FILE
 from batchinference.spec import parse, parse_one
 from batchinference.spec.models import TransformersModel
 from support.documents.pages import ROOT

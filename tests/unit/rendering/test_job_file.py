@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic.alias_generators import to_camel
 
-from batchinference.rendering.objects import JOB_FILE, job_file
+from batchinference.rendering.config_map import JOB_FILE, job_file
 from batchinference.spec import BatchInference, load_documents, parse, parse_one
 from batchinference.spec.job import LIFE
 from support.documents.minimal import document, model_step, python_step

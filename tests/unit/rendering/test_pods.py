@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 
 from batchinference.plan import plan_for_cluster
-from batchinference.rendering.objects import DIGEST_VARIABLES
+from batchinference.rendering.config_map import DIGEST_VARIABLES
 from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster

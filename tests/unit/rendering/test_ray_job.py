@@ -10,7 +10,7 @@ import pytest
 from batchinference.plan import parse_plan, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering import ATTEMPT_LABEL
-from batchinference.rendering.objects import (
+from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
     JOB_FILE,

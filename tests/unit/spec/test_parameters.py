@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering.objects import job_file
+from batchinference.rendering.config_map import job_file
 from batchinference.spec import BatchInference, SpecError, parse, parse_one
 from batchinference.spec.parameters import Values
 from support.documents.minimal import Document, document, python_step

@@ -25,7 +25,7 @@ from batchinference.plan import (
     plan_for_cluster,
     plan_for_machine,
 )
-from batchinference.rendering.objects import (
+from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_PATH,
     PLAN_FILE,

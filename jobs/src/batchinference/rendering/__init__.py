@@ -13,7 +13,7 @@ from batchinference.rendering.names import (
     NAME_LABEL,
     Names,
 )
-from batchinference.rendering.objects import Owner, token_secret
+from batchinference.rendering.objects import Owner
 from batchinference.rendering.rayjob import (
     POD_TEMPLATE,
     RAY_API_VERSION,
@@ -21,6 +21,7 @@ from batchinference.rendering.rayjob import (
     attempt_objects,
     patched_pods,
 )
+from batchinference.rendering.token_secret import token_secret
 
 __all__ = [
     "ATTEMPT_LABEL",

@@ -1,40 +1,13 @@
-"""Renders the ConfigMap with the files of an attempt and the Secret with its token."""
+"""What the rendered objects have in common: metadata, owners, and parts of the spec as dicts."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from pydantic import BaseModel
 
-from batchinference.plan import Plan, serialize_plan
-from batchinference.rendering.names import Names
-from batchinference.spec.job import API_VERSION, KIND, LIFE, BatchInference
-from batchinference.spec.problems import Problem, SpecError
-
-JOB_FILE = "job.yaml"
-PLAN_FILE = "plan.json"
-JOB_DIRECTORY = "/etc/batchinference"
-JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
-"""Path of the job file in the head, where the driver runs."""
-PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
-DIGEST_VARIABLES = {
-    JOB_FILE: "BATCHINFERENCE_JOB_SHA256",
-    PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256",
-}
-"""Environment variables of the head with the SHA-256 of each file. They are part of the RayJob, so
-that a user who can write only ConfigMaps cannot make the driver run another job."""
-_OPERATOR_FIELDS: dict[str, bool | set[str]] = {
-    **dict.fromkeys(("patches", "ray_start_params"), True),
-    **dict.fromkeys(("idle_timeout", "termination_grace_period"), True),
-    "head": {"node_selector", "tolerations"},
-}
-"""The settings of the cluster that only the operator reads."""
-TOKEN_KEY = "auth_token"  # noqa: S105
-"""The key of the Secret that KubeRay reads the token from."""
+from batchinference.spec.job import API_VERSION, KIND
 
 
 @dataclass(frozen=True)
@@ -72,98 +45,6 @@ def metadata(
     return result
 
 
-def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
-    """Return the files that the driver of an attempt reads: its effective spec and its plan."""
-    return {JOB_FILE: job_file(job, uid), PLAN_FILE: serialize_plan(plan)}
-
-
-def config_map(
-    namespace: str | None, names: Names, files: dict[str, str], owner: Owner | None
-) -> dict[str, Any]:
-    """Return the immutable ConfigMap with the files of an attempt."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(config_map_name(names, files), namespace, names.labels, owner),
-        "immutable": True,
-        "data": files,
-    }
-
-
-def config_map_name(names: Names, files: dict[str, str]) -> str:
-    """Return the name of the ConfigMap with these files.
-
-    It contains their digest, because the spec may change between the creation of the ConfigMap and
-    that of the RayJob.
-    """
-    return names.config_map(digest_of("".join(files.values())))
-
-
-def digest_of(file: str) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    return hashlib.sha256(file.encode()).hexdigest()
-
-
-def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
-    """Raise SpecError if a mounted file is not the one that the RayJob was created for.
-
-    Files at other paths are not checked, because the user chooses them.
-    """
-    directory, _, name = path.rpartition("/")
-    expected = environment.get(DIGEST_VARIABLES.get(name, ""))
-    if directory == JOB_DIRECTORY and expected is not None and digest_of(file) != expected:
-        message = (
-            f"the file's SHA-256 is {digest_of(file)} and the RayJob was created for {expected}: "
-            "its ConfigMap was replaced. Delete that ConfigMap and create the BatchInference again"
-        )
-        raise SpecError([Problem("", message)])
-
-
-def job_file(job: BatchInference, uid: str) -> str:
-    """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields.
-
-    Settings of the cluster that are empty or that the driver does not read are left out, and so are
-    parameters, whose values are in their places: older images may not know these fields.
-    """
-    dumped = job.spec.model_dump(
-        mode="json",
-        by_alias=True,
-        exclude_none=True,
-        exclude={"cluster": _OPERATOR_FIELDS, "parameters": True},
-    )
-    spec = {name: value for name, value in dumped.items() if name not in LIFE}
-    cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {
-            "name": job.metadata.name,
-            "namespace": job.metadata.namespace,
-            "uid": uid,
-        },
-        "spec": {**spec, "cluster": cluster},
-    }
-    # ASCII only: PyYAML loses some Unicode line breaks if it writes them unescaped
-    return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
-
-
 def dump(model: BaseModel) -> dict[str, Any]:
     """Return a part of the specification in the form that Kubernetes expects."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def token_secret(
-    namespace: str | None, names: Names, token: str, owner: Owner | None
-) -> dict[str, Any]:
-    """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
-
-    Its owner must be the RayJob, not the BatchInference. KubeRay still needs the token to stop the
-    job of a RayJob that is being deleted, and would otherwise wait for the Secret forever.
-    """
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": metadata(names.secret, namespace, names.labels, owner),
-        "type": "Opaque",
-        "stringData": {TOKEN_KEY: token},
-    }

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.plan import WorkerGroup
-from batchinference.rendering.devices import add_devices, device_count
-from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
-from batchinference.rendering.objects import (
+from batchinference.rendering.config_map import (
     DIGEST_VARIABLES,
     JOB_DIRECTORY,
     config_map_name,
     digest_of,
-    dump,
 )
+from batchinference.rendering.devices import add_devices, device_count
+from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
+from batchinference.rendering.objects import dump
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Head, Volume

@@ -14,12 +14,13 @@ from batchinference.plan import WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.backstop import Backstop
 from batchinference.rendering.check import check_cluster
+from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
 from batchinference.rendering.devices import start_parameters
 from batchinference.rendering.kueue import queued
 from batchinference.rendering.limits import check_limits
 from batchinference.rendering.memory import check_patched_memory
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
-from batchinference.rendering.objects import JOB_PATH, Owner, config_map, files_of, metadata
+from batchinference.rendering.objects import Owner, metadata
 from batchinference.rendering.patches import patched, templates_of, versions
 from batchinference.rendering.pods import (
     RESTRICTED,

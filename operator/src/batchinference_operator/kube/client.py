@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from http import HTTPStatus
@@ -19,7 +18,6 @@ from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Invalid, Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
-    TRANSIENT,
     OnRequest,
     is_error,
     is_gone,
@@ -31,6 +29,7 @@ from batchinference_operator.kube.http import (
 )
 from batchinference_operator.kube.json_reader import read_json
 from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.kube.retry import with_retries
 from batchinference_operator.status.event_messages import (
     Occurrence,
     is_relevant,
@@ -42,8 +41,6 @@ from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
 EVENT = "events.k8s.io"
 """The API group through which Events are written. They are read through the core API."""
-RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. After the last retry, the work queue retries the job."""
 WATCH_GRACE_SECONDS = 10.0
 """Seconds that a watch may take to start and to end."""
 MAX_ERROR_BYTES = 4096
@@ -91,18 +88,7 @@ class KubeClient:
         self._lists = asyncio.Semaphore(MAX_LISTS)
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
-        """Send a request, with retries, and return the status and the answer.
-
-        Every request can be repeated safely: an object that already exists or is already gone is
-        no error. An overloaded server says how long the client must send no request.
-        """
-        for pause in RETRY_DELAYS:
-            with contextlib.suppress(Unreachable):
-                status, answer = await self._send(*call)
-                if status not in TRANSIENT:
-                    return status, answer
-            await asyncio.sleep(pause)
-        return await self._send(*call)
+        return await with_retries(lambda: self._send(*call))
 
     async def _send(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()

@@ -23,13 +23,11 @@ from batchinference_operator.kube.api import (
     Unreachable,
 )
 from batchinference_operator.kube.json_reader import read_json
+from batchinference_operator.kube.retry import TRANSIENT, busy_seconds
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 TIMEOUT_SECONDS = 30
-MAX_BUSY_SECONDS = 30.0
-TRANSIENT = {429, 500, 502, 503, 504}
-"""Status codes of transient errors, which a retry may resolve."""
 OnRequest = Callable[[str, str, int | None, float], None]
 """Called after each request with method, path, status code (None without an answer), seconds."""
 USER_AGENT = f"{MANAGER}/{__version__}"
@@ -45,14 +43,10 @@ async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
 async def send(
     client: ApiClient, method: str, path: str, body: Any = None, content_type: str = JSON
 ) -> tuple[int, Any, float]:
-    """Send a request. Return the status, the answer, and the seconds to wait (Retry-After).
-
-    The wait is at most MAX_BUSY_SECONDS, and 0 without the header.
-    """
+    """Send a request. Return the status, the answer, and the seconds to wait (Retry-After)."""
     response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
     content = await response.read()
-    wait = response.getheader("Retry-After") or ""
-    busy = min(float(wait), MAX_BUSY_SECONDS) if wait.isdecimal() else 0.0
+    busy = busy_seconds(response.getheader("Retry-After") or "")
     try:
         return response.status, await read_json(content), busy
     except ValueError:

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of an attempt; `batchinference.rendering` renders its ConfigMap and RayJob."""
+"""The objects of an attempt. `batchinference.rendering` renders ConfigMap, Secret and RayJob."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
 from batchinference_operator.kube.leader_election import Identity
 from batchinference_operator.kube.rate_limiter import BURST, QPS
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
-from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import Prices
 

@@ -9,8 +9,9 @@ from typing import Any
 from batchinference.rendering import Backstop
 from batchinference.spec.limits import Limits
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, Preemptor
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.preemption import Preemptor
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition

@@ -11,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from batchinference_operator.reconcile.admission_queue import (
-    AdmissionDecision,
-    AdmissionQueue,
-    Concurrency,
-)
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, AdmissionQueue
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
 from support.tiers import examples
 

@@ -18,7 +18,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import Harness
@@ -156,10 +156,10 @@ class Play:
     def operator_left(self) -> float:
         """Return the seconds until the operator ends the attempt."""
         body = {**job_body(status=self.loop.status), "spec": self.loop.spec}
-        job, policies = JobView.of(body), Policies.of(self.loop.spec, CONFIG.defaults.limits)
+        job, spec = JobView.of(body), MutableSpec.of(self.loop.spec, CONFIG.defaults.limits)
         ends = [
-            *attempt_deadlines(job, policies, self.loop.now, ""),
-            *job_deadlines(job, policies, self.loop.now),
+            *attempt_deadlines(job, spec, self.loop.now, ""),
+            *job_deadlines(job, spec, self.loop.now),
         ]
         return min((end.remaining for end in ends), default=inf)
 

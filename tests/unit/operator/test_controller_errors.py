@@ -14,7 +14,7 @@ from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
-from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.job_view import LEFT_OUT
 from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
 from batchinference_operator.status import job_status

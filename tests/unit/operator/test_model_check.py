@@ -28,7 +28,7 @@ from batchinference.spec.lifecycle import Retry
 from batchinference.spec.phases import TRANSITIONS, Phase
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.controller.controller import BACKLOG
-from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation

@@ -15,17 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import (
-    AdmissionDecision,
-    AdmissionQueue,
-    Concurrency,
-    Preemptor,
-)
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision, AdmissionQueue
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.driver_report import REPORT_GRACE_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.preemption import Preemptor, Slot, choose_slot
 from batchinference_operator.reconcile.queue_entry import Key, QueueEntry, entry_of
-from batchinference_operator.reconcile.reservations import Slot, choose_slot
 from batchinference_operator.status.events import events_between
 from batchinference_operator.status.job_status import without_newer_fields
 from support.operator.harness import Harness

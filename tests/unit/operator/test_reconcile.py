@@ -13,9 +13,10 @@ from batchinference import rendering
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, Concurrency
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.attempt_objects import complete_job, create_actions
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,

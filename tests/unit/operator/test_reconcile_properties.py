@@ -17,7 +17,7 @@ from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus
 from batchinference_operator.reconcile.driver_report import polls_driver
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (
@@ -190,7 +190,7 @@ def creates_one_ray_job_at_a_time(observed: Observed, actions: Actions, _: datet
     status, ray_jobs = observed.job.status, observed.ray_jobs
     opening = attempt_number(status) + (not is_running(status))
     assert created == [f"job-{opening}"]
-    assert not Policies.of(observed.job.spec, Limits()).suspend
+    assert not MutableSpec.of(observed.job.spec, Limits()).suspend
     for number in range(1, opening) if not is_running(status) else ():
         seen = ray_jobs.get(f"job-{number}")
         assert seen is None or seen.ended or seen.owner_uid != UID

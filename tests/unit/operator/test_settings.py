@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
 from support.operator.objects import job_body

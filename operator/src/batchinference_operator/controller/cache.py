@@ -9,7 +9,8 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
 from batchinference_operator.controller.keys import Key, identity, key_of, parent_of
 from batchinference_operator.controller.pod_cache import PodCache
-from batchinference_operator.reconcile.admission_queue import AdmissionQueue, Concurrency
+from batchinference_operator.reconcile.admission_queue import AdmissionQueue
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.reconcile.job_view import JobView

@@ -22,28 +22,16 @@ from heapq import merge
 from itertools import islice
 from math import inf
 
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
+from batchinference_operator.reconcile.preemption import Preemptor, choose_slot, preemptible_slots
 from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
-from batchinference_operator.reconcile.reservations import Reservations, Slot, choose_slot
+from batchinference_operator.reconcile.reservations import Reservations
 
 Position = tuple[int, str, str, str]
 """The sort key of waiting jobs: descending priority, creation time, namespace, name."""
 
 ROUNDED_FROM = 10
 """From this number on, the status rounds the number of jobs that are ahead."""
-
-
-@dataclass(frozen=True)
-class Concurrency:
-    """How many jobs may run at a time; None means unlimited."""
-
-    total: int | None = None
-    per_namespace: int | None = None
-    preemption: bool = False
-    """Whether a job may take the slot of a running job with a lower priority."""
-
-    @property
-    def limited(self) -> bool:
-        return self.total is not None or self.per_namespace is not None
 
 
 @dataclass(frozen=True)
@@ -67,14 +55,6 @@ class AdmissionDecision:
             return f"{self.ahead} jobs are ahead: {self.why}"
         unit = 10 ** (len(str(self.ahead)) - 1)
         return f"at least {self.ahead // unit * unit} jobs are ahead: {self.why}"
-
-
-@dataclass(frozen=True)
-class Preemptor:
-    """The job that preempts another job of its namespace."""
-
-    name: str
-    priority: int
 
 
 @dataclass
@@ -168,7 +148,9 @@ class AdmissionQueue:
             return
         if self._exceeded(key[0]) or self._decide(key, self._becoming_free(key[0])).admitted:
             return
-        slot = choose_slot(self._slots(key[0]), self._entries[key].priority)
+        running = self._running & self._with_pods
+        slots = preemptible_slots(key[0], running, self._admitted, self._reservations)
+        slot = choose_slot(slots, self._entries[key].priority)
         if slot is not None:
             before = self._reservations.reserve(slot.key, key)
             self._reindex(key, [key, slot.key, before])
@@ -189,20 +171,6 @@ class AdmissionQueue:
         if self._holds_slot(key) and preemptor in self._running:
             return None
         return Preemptor(preemptor[1], self._entries[preemptor].priority)
-
-    def _slots(self, namespace: str) -> Iterator[Slot]:
-        """Yield the slots of a namespace that may be taken by a job with a higher priority.
-
-        A job whose RayJob has not been observed yet keeps its slot, and so does one that is managed
-        by Kueue.
-        """
-        running = {key for key in self._running & self._with_pods if key[0] == namespace}
-        for key in running | self._reservations.in_namespace(namespace):
-            preemptor, entry = self._reservations.preemptor(key), self._entries.get(key)
-            if preemptor is not None and preemptor not in self._admitted:
-                yield Slot(key, self._entries[preemptor].priority)
-            elif preemptor is None and entry and entry.preemptible:
-                yield Slot(key, entry.priority, entry.started_at)
 
     def _becoming_free(self, namespace: str) -> int:
         """Return how many slots of a namespace are held by jobs that are being stopped or whose
@@ -226,11 +194,14 @@ class AdmissionQueue:
             key in self._admitted or key in self._with_pods or (entry is not None and entry.running)
         )
 
+    def _capacity(self) -> float:
+        return self.limits.capacity(len(self._running))
+
+    def _namespace_capacity(self, namespace: str) -> float:
+        return self.limits.namespace_capacity(self._running_per_namespace[namespace])
+
     def _exceeded(self, namespace: str) -> bool:
-        """Return whether more jobs run than a limit allows, because it was lowered."""
-        most = self.limits.per_namespace
-        own = self._running_per_namespace[namespace]
-        return self._capacity() < 0 or (most is not None and own > most)
+        return self.limits.exceeded(len(self._running), self._running_per_namespace[namespace])
 
     # --- order --------------------------------------------------------------------------
 
@@ -308,14 +279,6 @@ class AdmissionQueue:
                 count += 1
             found[name] = min(max(0, count), len(positions))
         return {**found, namespace: own}
-
-    def _capacity(self) -> float:
-        limit = self.limits.total
-        return inf if limit is None else limit - len(self._running)
-
-    def _namespace_capacity(self, namespace: str) -> float:
-        limit = self.limits.per_namespace
-        return inf if limit is None else max(0, limit - self._running_per_namespace[namespace])
 
     def _wake(self) -> None:
         """Wake the jobs that may start now."""

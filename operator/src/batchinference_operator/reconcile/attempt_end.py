@@ -10,7 +10,7 @@ from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.backoff import backoff_seconds
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
@@ -30,7 +30,7 @@ def complete_job(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
 
 def fail_attempt(
     job: JobView,
-    policies: Policies,
+    spec: MutableSpec,
     cause: Cause,
     message: str,
     now: datetime,
@@ -40,9 +40,9 @@ def fail_attempt(
 
     Its resources are removed by a later reconcile, after the status records the end.
     """
-    if not policies.retry.allows(cause, failed_attempts(job.status) + 1):
+    if not spec.retry.allows(cause, failed_attempts(job.status) + 1):
         return fail_job(job, cause, message, now, update)
-    wait = backoff_seconds(policies.retry.backoff, failed_attempts(job.status) + 1)
+    wait = backoff_seconds(spec.retry.backoff, failed_attempts(job.status) + 1)
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
     retrying = _with_outcome(Phase.RETRYING, Summary("Retrying", failure), update)
     status = job.build_status(retrying, now)
@@ -62,10 +62,10 @@ def fail_job(
 
 
 def fail_if_expired(
-    job: JobView, policies: Policies, now: datetime, update: StatusUpdate | None = None
+    job: JobView, spec: MutableSpec, now: datetime, update: StatusUpdate | None = None
 ) -> Actions | None:
     """Return the actions that fail a job if its `deadlines.total` or GPU hours are exceeded."""
-    passed = [limit for limit in job_deadlines(job, policies, now) if limit.remaining <= 0]
+    passed = [limit for limit in job_deadlines(job, spec, now) if limit.remaining <= 0]
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
 
 

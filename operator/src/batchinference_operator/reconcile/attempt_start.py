@@ -13,6 +13,7 @@ from batchinference_operator.reconcile.backoff import backoff_left
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.owned import (
     names_of,
     next_names,
@@ -24,8 +25,7 @@ from batchinference_operator.reconcile.pending import (
     wait_for_admission,
     wait_for_name,
 )
-from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.preemption import requeue_preempted
+from batchinference_operator.reconcile.preempted_attempt import requeue_preempted
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time, may_commit
 from batchinference_operator.status.attempts import attempt_number, last_attempt
@@ -38,19 +38,19 @@ POD_TERMINATION_SECONDS = 60.0
 """How long the next attempt waits for pods of the previous one."""
 
 
-def start_attempt(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
+def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that create the objects of the next attempt.
 
     It waits until nothing of the previous attempt is left.
     """
     job = replace(observed.job, status=add_suspended_time(observed.job, now))
     return (
-        fail_if_expired(job, policies, now)
+        fail_if_expired(job, spec, now)
         or _delete_previous_attempts(observed, now)
         or requeue_preempted(job, now)
-        or _wait_for_backoff(job, policies, now)
+        or _wait_for_backoff(job, spec, now)
         or _wait_for_name(job, observed.ray_jobs.get(next_names(job).ray_job), now)
-        or _create_if_admitted(replace(observed, job=job), policies, config, now)
+        or _create_if_admitted(replace(observed, job=job), spec, config, now)
     )
 
 
@@ -71,13 +71,13 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
 
 
 def _create_if_admitted(
-    observed: Observed, policies: Policies, config: Config, now: datetime
+    observed: Observed, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
     """Create the objects, or wait if the admission queue does not admit the job yet."""
     job, admission = observed.job, observed.admission
     names = next_names(job)
     if admission is not None and not admission.admitted:
-        return wait_for_admission(job, names, policies, config, admission, now)
+        return wait_for_admission(job, names, spec, config, admission, now)
     actions = create_actions(job, names, config, now)
     if not actions.create:
         return actions
@@ -88,11 +88,11 @@ def _create_if_admitted(
     return Actions(status=status, admits=True, requeue_after=0)
 
 
-def _wait_for_backoff(job: JobView, policies: Policies, now: datetime) -> Actions | None:
+def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions | None:
     """Return the actions during the backoff before the next attempt; None once it is over."""
     if (left := backoff_left(job, now)) <= 0:
         return None
-    deadlines = [deadline.remaining for deadline in job_deadlines(job, policies, now)]
+    deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     # a later spec cancels the error, for which the generation of the status is compared
     errored = has_create_error(job)
     status = None if errored else with_observed_generation(job.status, job.generation)

@@ -31,9 +31,11 @@ from batchinference_operator.reconcile.driver_report import (
     own_progress,
     without_old_report,
 )
+from batchinference_operator.reconcile.gpu_usage import current_gpus
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kueue import track_admission
 from batchinference_operator.reconcile.lost_pods import unrecoverable_cause
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.out_of_memory import (
     memory_of_next_attempt,
     record_out_of_memory,
@@ -45,10 +47,8 @@ from batchinference_operator.reconcile.pending import (
     requeue_for_admission,
     wait_for_name,
 )
-from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.requeue import requeue_after
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.usage import current_gpus
 from batchinference_operator.status.attempts import (
     is_running,
     last_attempt,
@@ -65,18 +65,18 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 
-def sync_attempt(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
+def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that update the status of the running attempt, or end the attempt."""
     observed = without_old_report(observed)
     job, ray_job = observed.job, attempt_ray_job(observed)
     attempt = last_attempt(job.status) or {}
     if ray_job is None or ray_job.owner_uid != job.uid:
-        return _without_ray_job(job, ray_job, policies, config, now)
+        return _without_ray_job(job, ray_job, spec, config, now)
     if "startTime" not in attempt:
-        raised = memory_of_next_attempt(job.status, policies.retry.out_of_memory)
+        raised = memory_of_next_attempt(job.status, spec.retry.out_of_memory)
         job = job.with_status(record_ray_job(job.status, ray_job, raised))
         observed = replace(observed, job=job)
-    actions = _derive_status(observed, ray_job, policies, now)
+    actions = _derive_status(observed, ray_job, spec, now)
     if "startTime" in attempt and not _secret_missing(observed):
         return actions
     if actions.status is not None and not is_running(actions.status):
@@ -96,7 +96,7 @@ def _secret_missing(observed: Observed) -> bool:
 
 
 def _without_ray_job(
-    job: JobView, ray_job: RayJobView | None, policies: Policies, config: Config, now: datetime
+    job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
     """Return the actions for an attempt that has no RayJob.
 
@@ -105,8 +105,8 @@ def _without_ray_job(
     names = last_names(job)
     if "startTime" in (last_attempt(job.status) or {}):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
-        return fail_attempt(job, policies, Cause.RAY_JOB_DELETED, message, now)
-    if (over := fail_if_expired(job, policies, now)) is not None:
+        return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)
+    if (over := fail_if_expired(job, spec, now)) is not None:
         return over
     limited = config.concurrency.limited
     if ray_job is None and not (limited and has_create_error(job)):
@@ -118,7 +118,7 @@ def _without_ray_job(
 
 
 def _derive_status(
-    observed: Observed, ray_job: RayJobView, policies: Policies, now: datetime
+    observed: Observed, ray_job: RayJobView, spec: MutableSpec, now: datetime
 ) -> Actions:
     """Return the actions that write the status, which is derived from the observation."""
     observed = track_admission(observed, ray_job, now)
@@ -145,12 +145,10 @@ def _derive_status(
     )
     if failure is not None:
         job = record_out_of_memory(job, observed, ray_job, failure[0])
-        return fail_attempt(job, policies, *failure, now, update)
+        return fail_attempt(job, spec, *failure, now, update)
     status = job.build_status(update, now)
     observed = replace(observed, job=job.with_status(status))
-    return _enforce_deadlines(
-        observed, policies, update, requeue_after(observed, ray_job, now), now
-    )
+    return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
 
 
 def _explain(
@@ -189,31 +187,31 @@ def _update_rows(job: JobView, ray_job: RayJobView, report: Report | None, now: 
 
 
 def _enforce_deadlines(
-    observed: Observed, policies: Policies, update: StatusUpdate, interval: float, now: datetime
+    observed: Observed, spec: MutableSpec, update: StatusUpdate, interval: float, now: datetime
 ) -> Actions:
     """Return the actions that continue the attempt, or end it if a deadline has passed."""
     job = observed.job
-    if (over := fail_if_expired(job, policies, now, update)) is not None:
+    if (over := fail_if_expired(job, spec, now, update)) is not None:
         return over
     unreachable = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
     awaits = not (unreachable or update.phase == Phase.FINALIZING)
-    limits = list(attempt_deadlines(job, policies, now, _why_no_row(update), awaits_rows=awaits))
+    limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
     passed = [limit for limit in limits if limit.remaining <= 0]
     if passed:
-        return _fail_expired(observed, policies, passed[0], update, now)
-    limits += job_deadlines(job, policies, now, current_gpus(observed))
+        return _fail_expired(observed, spec, passed[0], update, now)
+    limits += job_deadlines(job, spec, now, current_gpus(observed))
     interval = min([interval, *(limit.remaining for limit in limits)])
-    change = _backstop_change(job, policies, update.ray_job)
+    change = _backstop_change(job, spec, update.ray_job)
     return Actions(status=job.status, requeue_after=interval, update_backstop=change)
 
 
 def _backstop_change(
-    job: JobView, policies: Policies, ray_job: RayJobView | None
+    job: JobView, spec: MutableSpec, ray_job: RayJobView | None
 ) -> tuple[RayJobView, Backstop] | None:
     """Return the new backstop deadlines of the RayJob; None if its spec has them already."""
     if ray_job is None or ray_job.deleting:
         return None
-    backstop = backstop_of(job, policies, ray_job)
+    backstop = backstop_of(job, spec, ray_job)
     return None if backstop == ray_job.backstop else (ray_job, backstop)
 
 
@@ -225,7 +223,7 @@ def _why_no_row(update: StatusUpdate) -> str:
 
 
 def _fail_expired(
-    observed: Observed, policies: Policies, passed: Deadline, update: StatusUpdate, now: datetime
+    observed: Observed, spec: MutableSpec, passed: Deadline, update: StatusUpdate, now: datetime
 ) -> Actions:
     """Return the actions that end an attempt after a deadline.
 
@@ -234,7 +232,7 @@ def _fail_expired(
     problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
     cause = problem or passed.cause
     job = record_out_of_memory(observed.job, observed, update.ray_job, cause)
-    return fail_attempt(job, policies, cause, passed.message, now, update)
+    return fail_attempt(job, spec, cause, passed.message, now, update)
 
 
 def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:

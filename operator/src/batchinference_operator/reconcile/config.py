@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.cluster import Cluster
-from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
 

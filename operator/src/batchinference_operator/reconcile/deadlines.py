@@ -12,7 +12,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.times import time_of
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -28,15 +28,15 @@ class Deadline:
 
 
 def job_deadlines(
-    job: JobView, policies: Policies, now: datetime, gpus: int = 0
+    job: JobView, spec: MutableSpec, now: datetime, gpus: int = 0
 ) -> Iterator[Deadline]:
     """Yield the deadlines of the job over all attempts. `gpus` is how many GPUs it has now."""
-    limit = policies.deadlines.total
+    limit = spec.deadlines.total
     if limit is not None:
         spent = seconds_since(job.created_at, now) - job.status.get("suspendedSeconds", 0)
         message = f"the job has not ended within deadlines.total {limit}"
         yield Deadline(seconds_of(limit) - spent, Cause.DEADLINE_EXCEEDED, message)
-    hours = policies.limits.gpu_hours
+    hours = spec.limits.gpu_hours
     if hours is not None:
         left = hours * 3600 - job.status.get("gpuSeconds", 0)
         message = f"the job has used the {hours:g} GPU hours that cluster.limits.gpuHours allows"
@@ -45,13 +45,13 @@ def job_deadlines(
 
 
 def attempt_deadlines(
-    job: JobView, policies: Policies, now: datetime, why: str, *, awaits_rows: bool = True
+    job: JobView, spec: MutableSpec, now: datetime, why: str, *, awaits_rows: bool = True
 ) -> Iterator[Deadline]:
     """Yield the deadlines of the running attempt. `why` is the reason why no row is finished.
 
     `awaits_rows` is false if all rows are finished or the driver cannot be reached.
     """
-    attempt, limits, status = last_attempt(job.status), policies.deadlines, job.status
+    attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
     if attempt is None or "startTime" not in attempt or "queuedTime" in attempt:
         return
     taken = seconds_since(str(attempt.get("admittedTime", attempt["startTime"])), now)
@@ -71,7 +71,7 @@ def attempt_deadlines(
         yield Deadline(seconds_of(limits.stall) - seconds_since(last, now), Cause.STALLED, message)
 
 
-def backstop_of(job: JobView, policies: Policies, ray_job: RayJobView) -> Backstop:
+def backstop_of(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> Backstop:
     """Return the deadlines after which KubeRay must end the RayJob of the running attempt."""
     attempt, queued = last_attempt(job.status) or {}, bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
@@ -79,4 +79,4 @@ def backstop_of(job: JobView, policies: Policies, ray_job: RayJobView) -> Backst
     # after the first row, gated pods are additional pods of an elastic job
     admitted_for_good = not queued or "progressTime" in job.status
     counting = admitted_for_good and "queuedTime" not in attempt
-    return Backstop.of(policies.deadlines, queued=queued, counting=counting, waited=waited)
+    return Backstop.of(spec.deadlines, queued=queued, counting=counting, waited=waited)

@@ -14,8 +14,8 @@ from batchinference_operator.reconcile.attempt_objects import create_actions, in
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.preemption import PREEMPTED, preemption_message
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.preempted_attempt import PREEMPTED, preemption_message
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import last_attempt, remove_attempt
@@ -110,7 +110,7 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
 def wait_for_admission(
     job: JobView,
     names: Names,
-    policies: Policies,
+    spec: MutableSpec,
     config: Config,
     admission: AdmissionDecision,
     now: datetime,
@@ -135,7 +135,7 @@ def wait_for_admission(
     failed = (last_attempt(job.status) or {}).get("outcome") == "Failed"
     status = _pending(job, summary, now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
-    deadlines = [deadline.remaining for deadline in job_deadlines(job, policies, now)]
+    deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     again = min([refresh, *deadlines])
     return Actions(status=status, requeue_after=again, preempts=not (not_created or failed))
 

@@ -1,61 +1,56 @@
-"""Ends the running attempt of a job whose slot another job of its namespace takes."""
+"""Chooses the job that is preempted: the one whose slot a job with a higher priority takes."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
-from batchinference.spec.causes import Cause
-from batchinference.spec.phases import Phase
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
-from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.job_status import Status, StatusUpdate, without
-from batchinference_operator.status.timestamps import to_rfc3339
+from batchinference_operator.reconcile.queue_entry import Key
+from batchinference_operator.reconcile.reservations import Reservations
 
-PREEMPTED = Cause.PREEMPTED.value
-"""The outcome of a preempted attempt, and the reason while the job waits for the next one."""
+_NOT_STARTED = "~"
+"""Follows each start time in the order of strings."""
 
 
-def preempt(observed: Observed, synced: Actions, now: datetime) -> Actions | None:
-    """Return the actions that end the running attempt; None if the job is not preempted.
+@dataclass(frozen=True)
+class Slot:
+    """A slot that a job with a higher priority may take."""
 
-    `synced` are the actions without preemption. An attempt that ends or is in the phase Finalizing
-    by them is not preempted. The status says so first, so that the removal is not taken for a
-    failure.
+    key: Key
+    """The job that runs in it."""
+    priority: int
+    """The priority of the job that runs in it, or for which it is reserved."""
+    started_at: str = _NOT_STARTED
+    """When the job that runs in it started."""
+
+
+@dataclass(frozen=True)
+class Preemptor:
+    """The job that preempts another job of its namespace."""
+
+    name: str
+    priority: int
+
+
+def preemptible_slots(
+    namespace: str, running: Collection[Key], admitted: Collection[Key], reservations: Reservations
+) -> Iterator[Slot]:
+    """Yield the slots of a namespace that may be taken by a job with a higher priority.
+
+    `running` are the jobs that run and have a RayJob: a job whose RayJob has not been observed yet
+    keeps its slot. A job that is managed by Kueue has no slot.
     """
-    job, preemptor = observed.job, observed.preemptor
-    status = synced.status or job.status
-    if preemptor is None or not is_running(status) or status.get("phase") == Phase.FINALIZING:
-        return None
-    message = f"preempted by job {preemptor.name} with priority {preemptor.priority}"
-    update = StatusUpdate(Phase.SUSPENDING, Summary(PREEMPTED, message))
-    status = end_attempt(job.build_status(update, now), PREEMPTED, to_rfc3339(now), message=message)
-    return Actions(status={**status, "slotReservedFor": preemptor.name}, requeue_after=0)
+    own = {key for key in running if key[0] == namespace}
+    for key in own | reservations.in_namespace(namespace):
+        preemptor, entry = reservations.preemptor(key), reservations.entries.get(key)
+        if preemptor is not None and preemptor not in admitted:
+            yield Slot(key, reservations.entries[preemptor].priority)
+        elif preemptor is None and entry and entry.preemptible:
+            yield Slot(key, entry.priority, entry.started_at)
 
 
-def requeue_preempted(job: JobView, now: datetime) -> Actions | None:
-    """Return the actions after the last attempt was preempted and nothing of it is left, so that
-    the job waits for admission; None if it waits already."""
-    message = preemption_message(job.status)
-    if not message or job.status.get("phase") != Phase.SUSPENDING:
-        return None
-    update = StatusUpdate(Phase.PENDING, Summary(PREEMPTED, message))
-    return Actions(status=job.build_status(update, now), requeue_after=0)
-
-
-def update_reservation(observed: Observed) -> Status:
-    """Return the status with the job for which the slot of a preempted job is reserved.
-
-    The reservation is in the status, so that it survives a restart of the operator.
-    """
-    status = observed.job.status
-    if is_running(status) or observed.preemptor is None or not preemption_message(status):
-        return without(status, "slotReservedFor")
-    return {**status, "slotReservedFor": observed.preemptor.name}
-
-
-def preemption_message(status: Status) -> str:
-    """Return which job preempted the last attempt; empty if the attempt was not preempted."""
-    last = last_attempt(status) or {}
-    return str(last["message"]) if last.get("outcome") == PREEMPTED else ""
+def choose_slot(slots: Iterable[Slot], priority: int) -> Slot | None:
+    """Return the slot that a job with this priority takes: the one of the lowest priority, and
+    among equals the one started last. None if no slot has a lower priority than the job."""
+    lower = (slot for slot in slots if slot.priority < priority)
+    return max(lower, key=lambda slot: (-slot.priority, slot.started_at, slot.key), default=None)

@@ -16,34 +16,34 @@ from batchinference_operator.reconcile.attempt_sync import sync_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.driver_report import driver_ended
-from batchinference_operator.reconcile.policies import Policies
-from batchinference_operator.reconcile.preemption import preempt, update_reservation
+from batchinference_operator.reconcile.gpu_usage import add_usage
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.preempted_attempt import preempt, update_reservation
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.reconcile.ttl_after_finished import enforce_ttl
-from batchinference_operator.reconcile.usage import add_usage
 from batchinference_operator.status.attempts import is_running
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     """Return the actions for a job."""
     job = observed.job
-    policies = Policies.of(job.spec, config.defaults.limits)
+    spec = MutableSpec.of(job.spec, config.defaults.limits)
     if job.deleting or not job.managed:
         return Actions()  # Kubernetes would have to delete anything that is created now
     if job.finished:
-        return retry_corrected_spec(job, now) or enforce_ttl(observed, policies, now)
+        return retry_corrected_spec(job, now) or enforce_ttl(observed, spec, now)
     if is_running(job.status):
         observed = replace(observed, job=replace(job, status=add_usage(observed, now)))
     elif "phase" in job.status:
         observed = replace(observed, job=job.with_status(update_reservation(observed)))
-    actions = _decide(observed, policies, config, now)
+    actions = _decide(observed, spec, config, now)
     if actions.status is None:
         return actions
     return replace(actions, status=add_cost(actions.status, config.prices))
 
 
-def _decide(observed: Observed, policies: Policies, config: Config, now: datetime) -> Actions:
+def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
         # the pods that were observed are of the previous attempt
@@ -51,9 +51,9 @@ def _decide(observed: Observed, policies: Policies, config: Config, now: datetim
         if unadopted.driver_started or unadopted.ended:
             # its driver and pods are observed only after the status names it
             return Actions(status=observed.job.status, requeue_after=0)
-    if policies.suspend and not driver_ended(observed):
+    if spec.suspend and not driver_ended(observed):
         return suspend(observed, now)
     if is_running(observed.job.status):
-        synced = sync_attempt(observed, policies, config, now)
+        synced = sync_attempt(observed, spec, config, now)
         return preempt(observed, synced, now) or synced
-    return start_attempt(observed, policies, config, now)
+    return start_attempt(observed, spec, config, now)

@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
-
-_NOT_STARTED = "~"
-"""Follows each start time in the order of strings."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A slot that a job with a higher priority may take."""
-
-    key: Key
-    """The job that runs in it."""
-    priority: int
-    """The priority of the job that runs in it, or for which it is reserved."""
-    started_at: str = _NOT_STARTED
-    """When the job that runs in it started."""
-
-
-def choose_slot(slots: Iterable[Slot], priority: int) -> Slot | None:
-    """Return the slot that a job with this priority takes: the one of the lowest priority, and
-    among equals the one started last. None if no slot has a lower priority than the job."""
-    lower = (slot for slot in slots if slot.priority < priority)
-    return max(lower, key=lambda slot: (-slot.priority, slot.started_at, slot.key), default=None)
 
 
 @dataclass

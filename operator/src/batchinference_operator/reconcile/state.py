@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from batchinference.rendering import Backstop
 from batchinference.spec.report import Report
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, Preemptor
+from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.preemption import Preemptor
 from batchinference_operator.status.crashes import Crash
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.pods import Disruption, PodView

@@ -9,8 +9,8 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.owned import owned, owned_live, stuck_in_deletion
-from batchinference_operator.reconcile.policies import Policies
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
@@ -22,34 +22,34 @@ END_SECONDS = 30.0
 seconds after the operator has read the driver's report."""
 
 
-def enforce_ttl(observed: Observed, policies: Policies, now: datetime) -> Actions:
+def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
     """Return the actions for a job whose status is final.
 
     RayJobs that have not ended are ended. Clusters and RayJobs are kept for the job's TTL.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
-    if (kept := _job_retention_seconds(policies.ttl)) is not None:
+    if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # never because of a time that cannot be read
             return Actions(delete_job=True)
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in owned(observed)):
         waits.append(END_SECONDS)  # a watch may miss their deletion
     for ray_job in owned_live(observed):
-        end = _grace_seconds(observed.job, ray_job, policies.ttl)
-        if (left := _retention_seconds(ray_job, policies.ttl, end) - since) <= 0:
+        end = _grace_seconds(observed.job, ray_job, spec.ttl)
+        if (left := _retention_seconds(ray_job, spec.ttl, end) - since) <= 0:
             remove.append(ray_job)
             continue
         waits.append(left)
         if ray_job.ended and ray_job.cluster_retained:
-            if (left := seconds_of(policies.ttl.cluster) - since) <= 0:
+            if (left := seconds_of(spec.ttl.cluster) - since) <= 0:
                 release.append(ray_job)
             else:
                 waits.append(left)
     again = min(waits, default=inf)
     stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
     return Actions(
-        stop_drivers=tuple(stop if _kept_for_debugging(observed.job, policies.ttl) else ()),
+        stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         status=with_observed_generation(observed.job.status, observed.job.generation),

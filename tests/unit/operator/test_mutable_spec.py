@@ -8,15 +8,15 @@ import pytest
 
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry
 from batchinference.spec.limits import Limits
-from batchinference_operator.reconcile.policies import Policies
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 
 
-def policies(**spec: Any) -> Policies:
-    return Policies.of(spec, Limits())
+def mutable_spec(**spec: Any) -> MutableSpec:
+    return MutableSpec.of(spec, Limits())
 
 
-def test_policies_of_the_spec_are_used() -> None:
-    found = policies(suspend=True, retry={"maxAttempts": 5}, deadlines={"stall": "5m"})
+def test_valid_parts_of_the_spec_are_used() -> None:
+    found = mutable_spec(suspend=True, retry={"maxAttempts": 5}, deadlines={"stall": "5m"})
     assert found.suspend
     assert found.retry == Retry.model_validate({"maxAttempts": 5})
     assert found.deadlines == Deadlines.model_validate({"stall": "5m"})
@@ -29,10 +29,10 @@ def test_policies_of_the_spec_are_used() -> None:
     ids=["unknown-cause", "no-map", "unknown-field", "nested-value"],
 )  # fmt: skip
 def test_invalid_field_is_ignored_and_the_others_apply(invalid: dict[str, Any]) -> None:
-    retry = policies(retry={"maxAttempts": 5, **invalid}).retry
+    retry = mutable_spec(retry={"maxAttempts": 5, **invalid}).retry
     assert (retry.max_attempts, retry.on_cause, retry.backoff) == (5, {}, Backoff())
 
 
 @pytest.mark.parametrize("given", [None, {}, [], "often", 7], ids=str)
-def test_policy_of_a_wrong_type_is_ignored(given: Any) -> None:
-    assert policies(retry=given).retry == Retry()
+def test_part_of_a_wrong_type_is_ignored(given: Any) -> None:
+    assert mutable_spec(retry=given).retry == Retry()

@@ -1,4 +1,4 @@
-"""The resource usage of a job's pods in GPU seconds and CPU seconds.
+"""The GPU hours and CPU hours of a job: how many seconds its pods hold GPUs and CPUs.
 
 Each reconcile of a running attempt adds the usage since the previous one, so pods that are gone
 still count. Two things are not counted: pods that started and ended while the operator was down,

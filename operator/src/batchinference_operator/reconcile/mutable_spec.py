@@ -1,4 +1,4 @@
-"""The parts of a job's spec that control it after its start, with their current values."""
+"""The fields of a job's spec that may change after its start, with their current values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=SpecModel)
 
 
 @dataclass(frozen=True)
-class Policies:
+class MutableSpec:
     suspend: bool
     retry: Retry
     deadlines: Deadlines
@@ -23,7 +23,7 @@ class Policies:
     limits: Limits
 
     @classmethod
-    def of(cls, spec: dict[str, Any], platform: Limits) -> Policies:
+    def of(cls, spec: dict[str, Any], platform: Limits) -> MutableSpec:
         return cls(
             suspend=spec.get("suspend") is True,
             retry=_part(Retry, spec.get("retry")),

@@ -1,0 +1,33 @@
+"""The concurrency limits: how many jobs may run at a time, in all and in each namespace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """How many jobs may run at a time; None means unlimited."""
+
+    total: int | None = None
+    per_namespace: int | None = None
+    preemption: bool = False
+    """Whether a job may take the slot of a running job with a lower priority."""
+
+    @property
+    def limited(self) -> bool:
+        return self.total is not None or self.per_namespace is not None
+
+    def capacity(self, running: int) -> float:
+        """Return how many more jobs may run in all; negative if the limit was lowered."""
+        return inf if self.total is None else self.total - running
+
+    def namespace_capacity(self, running: int) -> float:
+        """Return how many more jobs may run in a namespace with this number of running jobs."""
+        return inf if self.per_namespace is None else max(0, self.per_namespace - running)
+
+    def exceeded(self, running: int, in_namespace: int) -> bool:
+        """Return whether more jobs run than a limit allows, because it was lowered."""
+        most = self.per_namespace
+        return self.capacity(running) < 0 or (most is not None and in_namespace > most)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import JobState, Report
@@ -15,7 +13,6 @@ from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.objects import RUNNING, SUCCEEDED, ray_job_body, report
-from support.tiers import examples
 
 NOW, LATER = "2026-03-01T12:30:00Z", "2026-03-01T12:31:00Z"
 ACTIVE = Summary("Running", "rows are being processed")
@@ -74,49 +71,6 @@ def test_success_without_a_final_report_has_no_counts(last: Report | None) -> No
 def test_new_report_replaces_progress() -> None:
     before = built(running(report(rows=10, total=100)))
     assert built(running(report(rows=11)), before)["progress"] == {"rows": 11}
-
-
-@pytest.mark.parametrize(
-    "restarted",
-    [
-        report(JobState.PREPARING),
-        report(JobState.PREPARING, rows=0),
-        report(JobState.RUNNING),
-        report(JobState.RUNNING, rows=9, counts=Counts(read=9, written=9, failed=0, skipped=0)),
-    ],
-    ids=["no-progress", "zero-rows", "running-without-progress", "fewer-rows"],
-)
-def test_progress_and_counts_stay_when_a_driver_restarts(restarted: Report) -> None:
-    before = built(running(report(rows=10, counts=COUNTS)))
-    after = built(running(restarted), before)
-    assert after["progress"] == {"rows": 10}
-    assert after["counts"] == COUNTS.model_dump(by_alias=True)
-
-
-def test_final_report_may_decrease_progress() -> None:
-    before = built(running(report(rows=10, counts=COUNTS)))
-    last = report(JobState.FAILED, rows=4)
-    update = StatusUpdate(Phase.FAILED, Summary("X", "x", failed=True), None, last)
-    assert built(update, before)["progress"] == {"rows": 4}
-
-
-REPORTS = st.builds(
-    lambda state, rows: report(state, rows=rows),
-    st.sampled_from([JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING]),
-    st.none() | st.integers(0, 50),
-)
-
-
-@given(found_report=st.lists(st.none() | REPORTS, max_size=12))
-@settings(max_examples=examples(200), deadline=None)
-def test_progress_never_decreases(found_report: list[Report | None]) -> None:
-    status: dict[str, Any] = {}
-    rows = 0
-    for each in found_report:
-        status = built(running(each), status)
-        now = status.get("progress", {}).get("rows", 0)
-        assert now >= rows
-        rows = now
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from datetime import datetime
 from batchinference.rendering import Backstop
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
-from batchinference.spec.report import JobState, Report
 from batchinference_operator.reconcile.attempt_end import (
     POLL_SECONDS,
     complete_job,
@@ -24,11 +23,10 @@ from batchinference_operator.reconcile.deadlines import (
     job_deadlines,
 )
 from batchinference_operator.reconcile.driver_report import (
-    DRIVER_START_SECONDS,
     awaits_report,
     driver_problem,
+    driver_starting,
     driver_unreachable,
-    own_progress,
     without_old_report,
 )
 from batchinference_operator.reconcile.gpu_usage import current_gpus
@@ -53,16 +51,15 @@ from batchinference_operator.status.attempts import (
     is_running,
     last_attempt,
     record_ray_job,
-    reset_rows,
-    update_rows,
 )
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.crashes import describe_crashes
 from batchinference_operator.status.failure_cause import failure_cause
-from batchinference_operator.status.job_status import Status, StatusUpdate
+from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+from batchinference_operator.status.row_progress import own_progress, record_rows, without_decrease
+from batchinference_operator.status.timestamps import to_rfc3339
 
 
 def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
@@ -125,7 +122,8 @@ def _derive_status(
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
         return _wait_for_report(job, ray_job, now)
-    job = job.with_status(_update_rows(job, ray_job, report, now))
+    late = not driver_starting(ray_job, now)
+    job = job.with_status(record_rows(job.status, report, to_rfc3339(now), late=late))
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -135,7 +133,7 @@ def _derive_status(
         messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
     phase, summary = _explain(observed, ray_job, phase, summary)
-    update = StatusUpdate(phase, summary, ray_job, report)
+    update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return complete_job(job, update, now)
     failure = (
@@ -167,23 +165,6 @@ def _explain(
         # the operator has just started and has not polled the driver yet
         return phase, Summary(ready["reason"], ready["message"])
     return phase, summary
-
-
-def _update_rows(job: JobView, ray_job: RayJobView, report: Report | None, now: datetime) -> Status:
-    """Return the status with the rows of a report.
-
-    The final report includes rows of this attempt. So may a first report that is late because the
-    operator was down.
-    """
-    if report is None:
-        return job.status
-    if report.progress is not None:
-        started = ray_job.driver_started_at
-        late = bool(started) and seconds_since(started, now) >= DRIVER_START_SECONDS
-        ended = report.state.ended or late
-        return update_rows(job.status, report.progress.rows, to_rfc3339(now), ended=ended)
-    preparing = report.state == JobState.PREPARING
-    return reset_rows(job.status, to_rfc3339(now)) if preparing else job.status
 
 
 def _enforce_deadlines(

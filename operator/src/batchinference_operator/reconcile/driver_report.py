@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.spec.report import JobState, Report
+from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.owned import running_ray_job
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.attempts import last_attempt
-from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -65,6 +63,12 @@ def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
     return ray_job.driver_started and not observed.driver_reached
 
 
+def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
+    """Return whether the driver has not started, or started only DRIVER_START_SECONDS ago."""
+    start = ray_job.driver_started_at
+    return not start or seconds_since(start, now) < DRIVER_START_SECONDS
+
+
 def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
     """Return the problem of a driver that was polled and did not answer, by RayJob name.
 
@@ -73,17 +77,6 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
     """
     if not (observed.driver_polled and driver_unreachable(observed, ray_job)):
         return {}
-    start = ray_job.driver_started_at
-    starting = not start or seconds_since(start, now) < DRIVER_START_SECONDS
-    if starting and not observed.driver_unauthorized:
+    if driver_starting(ray_job, now) and not observed.driver_unauthorized:
         return {}
     return {ray_job.name: observed.driver_problem or "it does not answer"}
-
-
-def own_progress(status: Status, report: Report | None) -> Report | None:
-    """Return the report with the rows of the running attempt, without those of earlier attempts."""
-    if report is None or report.progress is None:
-        return report
-    own = (last_attempt(status) or {}).get("rows", 0)
-    progress = report.progress.model_copy(update={"rows": own})
-    return report.model_copy(update={"progress": progress})

@@ -83,46 +83,6 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
     return update_last(status, found)
 
 
-def update_rows(status: Status, rows: int, now: str, *, ended: bool = False) -> Status:
-    """Return the status with the rows that the attempt has finished.
-
-    `rows` is the driver's count for the whole job. A job stalls if the rows of the attempt do not
-    change. `ended` is whether this is the driver's last count.
-    """
-    last = last_attempt(status)
-    if last is None:
-        return status
-    before = last.get("rowsBefore")
-    if before is None:
-        before = _rows_before(status, last, rows, ended=ended)
-        status = status if last["number"] == 1 else update_last(status, {"rowsBefore": before})
-    own = max(0, rows - before)
-    if own == last.get("rows", 0):
-        return status
-    return {**update_last(status, {"rows": own}), "progressTime": now}
-
-
-def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
-    """Return the rows that were finished before an attempt.
-
-    A driver that resumes counts them from its first report on. A driver that starts over counts
-    fewer rows than the status has. If the first report is also the last, the rows in the status
-    are used.
-    """
-    known = int(status.get("progress", {}).get("rows", 0))
-    if last["number"] == 1 or rows < known:
-        return 0
-    return known if ended else rows
-
-
-def reset_rows(status: Status, now: str) -> Status:
-    """Return the status after the driver of the attempt has restarted, which counts as progress."""
-    last = last_attempt(status)
-    if last is None or not last.get("rows", 0):
-        return status
-    return {**update_last(status, {"rows": 0}), "progressTime": now}
-
-
 def mark_queued(status: Status, now: str) -> Status:
     """Return the status with the running attempt queued. It starts over when it is admitted."""
     *before, last = status["attempts"]

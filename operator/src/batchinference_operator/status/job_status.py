@@ -38,7 +38,8 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         if ray_job.cluster:
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
-        status |= _report_fields(report, previous)
+        found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
+        status |= {key: found[key] for key in ("progress", "counts", "output") if key in found}
     if "progress" in status and update.phase not in AT_WORK:
         status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
@@ -81,17 +82,6 @@ def with_observed_generation(status: Status, generation: int) -> Status | None:
 def without(status: Status, *names: str) -> Status:
     """Return a status, or a part of one, without these fields."""
     return {name: value for name, value in status.items() if name not in names}
-
-
-def _report_fields(report: Report, previous: Status) -> Status:
-    dumped = report.model_dump(mode="json", by_alias=True, exclude_none=True)
-    found: Status = {key: dumped[key] for key in ("progress", "counts", "output") if key in dumped}
-    before = previous.get("progress", {}).get("rows", 0)
-    if found.get("progress", {}).get("rows", 0) < before and not report.state.ended:
-        # a driver that started over counts from 0; progress must not decrease
-        found.pop("progress", None)
-        found.pop("counts", None)
-    return found
 
 
 def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:

@@ -1,0 +1,81 @@
+"""The rows that an attempt and its job have finished, by the reports of drivers."""
+
+from __future__ import annotations
+
+from batchinference.spec.report import JobState, Report
+from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
+from batchinference_operator.status.job_status import Status
+
+
+def record_rows(status: Status, report: Report | None, now: str, *, late: bool) -> Status:
+    """Return the status with the rows of a report.
+
+    The final report includes rows of this attempt. So may a first report that is late because the
+    operator was down.
+    """
+    if report is not None and report.progress is not None:
+        return _update_rows(status, report.progress.rows, now, ended=report.state.ended or late)
+    preparing = report is not None and report.state == JobState.PREPARING
+    return _reset_rows(status, now) if preparing else status
+
+
+def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
+    """Return the status with the rows that the attempt has finished.
+
+    `rows` is the driver's count for the whole job. A job stalls if the rows of the attempt do not
+    change. `ended` is whether this is the driver's last count.
+    """
+    last = last_attempt(status)
+    if last is None:
+        return status
+    before = last.get("rowsBefore")
+    if before is None:
+        before = _rows_before(status, last, rows, ended=ended)
+        status = status if last["number"] == 1 else update_last(status, {"rowsBefore": before})
+    own = max(0, rows - before)
+    if own == last.get("rows", 0):
+        return status
+    return {**update_last(status, {"rows": own}), "progressTime": now}
+
+
+def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
+    """Return the rows that were finished before an attempt.
+
+    A driver that resumes counts them from its first report on. A driver that starts over counts
+    fewer rows than the status has. If the first report is also the last, the rows in the status
+    are used.
+    """
+    known = int(status.get("progress", {}).get("rows", 0))
+    if last["number"] == 1 or rows < known:
+        return 0
+    return known if ended else rows
+
+
+def _reset_rows(status: Status, now: str) -> Status:
+    """Return the status after the driver of the attempt has restarted, which counts as progress."""
+    last = last_attempt(status)
+    if last is None or not last.get("rows", 0):
+        return status
+    return {**update_last(status, {"rows": 0}), "progressTime": now}
+
+
+def without_decrease(status: Status, report: Report | None) -> Report | None:
+    """Return the report, without progress and counts if it has fewer rows than the status.
+
+    A driver that started over counts from 0, and progress must not decrease before its last report.
+    """
+    if report is None or report.state.ended:
+        return report
+    rows = 0 if report.progress is None else report.progress.rows
+    if rows >= status.get("progress", {}).get("rows", 0):
+        return report
+    return report.model_copy(update={"progress": None, "counts": None})
+
+
+def own_progress(status: Status, report: Report | None) -> Report | None:
+    """Return the report with the rows of the running attempt, without those of earlier attempts."""
+    if report is None or report.progress is None:
+        return report
+    own = (last_attempt(status) or {}).get("rows", 0)
+    progress = report.progress.model_copy(update={"rows": own})
+    return report.model_copy(update={"progress": progress})

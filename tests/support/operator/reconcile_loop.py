@@ -16,7 +16,8 @@ from batchinference_operator.reconcile.reconcile import reconcile as reconcile_o
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.crashes import Crash
-from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.failure_cause import Disruption
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, ray_job_body, report

@@ -9,9 +9,13 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState, Report, last_word
-from batchinference_operator.status.failure_cause import DISRUPTION_SECONDS, failure_cause
-from batchinference_operator.status.pods import Disruption, unix_seconds
+from batchinference_operator.status.failure_cause import (
+    DISRUPTION_SECONDS,
+    Disruption,
+    failure_cause,
+)
 from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.timestamps import unix_seconds
 from support.operator.objects import FAILED, ray_job_body, report
 
 KILLED = Disruption(Cause.OUT_OF_MEMORY, "pod job-1-worker: killed", of_head=False)

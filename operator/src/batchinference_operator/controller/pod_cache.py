@@ -7,7 +7,8 @@ from typing import Any
 
 from batchinference_operator.controller.keys import Key, identity, parent_of
 from batchinference_operator.status.crashes import Crash, crash_of
-from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.failure_cause import Disruption
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_CRASHES = 1024

@@ -1,4 +1,7 @@
-"""Deadlines of jobs and attempts, and the limit on GPU hours."""
+"""Deadlines of jobs and attempts, and the limit on GPU hours.
+
+`status/crashes` decides when pods have crashed too often, such as a head in a crash loop.
+"""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from batchinference.spec.status import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt
 from batchinference_operator.status.job_status import Status, without
-from batchinference_operator.status.pods import PodView, unix_seconds
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import to_rfc3339
+from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
@@ -26,9 +26,7 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     status = without(observed.job.status, "gpus")
     if gpus_now := current_gpus(observed):
         status["gpus"] = gpus_now
-    until = unix_seconds(
-        to_rfc3339(now)
-    )  # rounded like usageTime, from which the next interval starts
+    until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     since = unix_seconds(status["usageTime"]) if "usageTime" in status else 0.0
     *before, last = status["attempts"]
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])

@@ -8,7 +8,8 @@ from datetime import datetime
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.crashes import crash_loop, describe_crashes
-from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.status.failure_cause import Disruption
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 LOST_PODS_SECONDS = 60.0

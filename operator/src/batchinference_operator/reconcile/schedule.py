@@ -1,6 +1,7 @@
 """One reconcile of one BatchInferenceSchedule: computes the actions from the observation.
 
-The rules are those of a CronJob. Only the last of several due times runs. A run is named after its
+The rules are those of a CronJob. `batchinference.spec.cron` computes the scheduled times, also
+around changes of clocks (DST). Only the last of several due times runs. A run is named after its
 scheduled time, so an operator that stopped before it wrote the status creates no second one.
 """
 

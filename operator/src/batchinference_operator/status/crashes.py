@@ -14,7 +14,7 @@ from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
-from batchinference_operator.status.ray_job import NODE_TYPE_LABEL, RAY_CONTAINERS, Object
+from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, is_head
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
@@ -48,7 +48,7 @@ def crash_of(pod: Object) -> Crash | None:
         pod=metadata.get("uid") or metadata["name"],
         cause=Cause.OUT_OF_MEMORY if killed else Cause.CRASH_LOOP,
         message=f"pod {metadata['name']}: container {name} ended with {_exit(state)}",
-        of_head=metadata["labels"].get(NODE_TYPE_LABEL) == "head",
+        of_head=is_head(pod),
     )
 
 

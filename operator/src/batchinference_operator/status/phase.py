@@ -10,7 +10,8 @@ from batchinference.spec.phases import AT_WORK, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.event_messages import NODE_WARNINGS
-from batchinference_operator.status.pods import PodProblem, PodView
+from batchinference_operator.status.failure_cause import PodProblem
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 REPORT_UNREAD = "the driver's report could not be read: counts may be missing here; see {report}"

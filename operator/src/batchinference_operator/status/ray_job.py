@@ -25,6 +25,7 @@ Object = dict[str, Any]
 DASHBOARD_PORT = 8265
 CLUSTER_LABEL = "ray.io/cluster"
 NODE_TYPE_LABEL = "ray.io/node-type"
+GROUP_LABEL = "ray.io/group"
 """Labels of KubeRay. KubeRay does not label a pod with its RayJob."""
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
 """The container of Ray in a pod, with its names in earlier versions. Others are sidecars."""
@@ -36,6 +37,11 @@ def owner_uid(body: Object, kind: str) -> str | None:
         if reference.get("controller") and reference["kind"] == kind:
             return str(reference["uid"])
     return None
+
+
+def is_head(pod: Object) -> bool:
+    """Return whether a pod is the head of its cluster."""
+    return bool(pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head")
 
 
 def _replica_failure(cluster: Object) -> str:

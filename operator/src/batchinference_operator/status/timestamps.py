@@ -16,3 +16,11 @@ def seconds_since(text: str, now: datetime) -> float:
     """Return the seconds since a timestamp; infinity if the text is not a timestamp."""
     time = time_of(text)
     return inf if time is None else (now - time).total_seconds()
+
+
+def unix_seconds(timestamp: str) -> float:
+    """Return the seconds since 1970 of a timestamp. Raises ValueError if it is invalid."""
+    time = time_of(timestamp)
+    if time is None:
+        raise ValueError(f"expected a time such as 2026-01-31T23:59:00Z ({timestamp})")
+    return time.timestamp()

@@ -1,0 +1,26 @@
+"""Reads fields of the status of a pod."""
+
+from __future__ import annotations
+
+from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.timestamps import unix_seconds
+
+
+def containers_of(status: Object) -> list[Object]:
+    return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+
+
+def is_gate(condition: Object) -> bool:
+    gated = condition.get("reason") == "SchedulingGated" and condition["status"] == "False"
+    return gated and condition["type"] == "PodScheduled"
+
+
+def pod_ended_at(status: Object) -> float | None:
+    if status.get("phase") not in ("Succeeded", "Failed"):
+        return None
+    ends = [
+        ended["finishedAt"]
+        for container in containers_of(status)
+        if (ended := (container.get("state") or {}).get("terminated")) and ended.get("finishedAt")
+    ]
+    return max(map(unix_seconds, ends), default=0.0)

@@ -91,9 +91,8 @@ async def operate(settings: OperatorSettings) -> None:
         async with serve_http(settings.health_port, leadership, watches, metrics):
             with suppress(ApiUnreachable):  # the election waits for the API server
                 await check_api(client, settings.namespace_list)
-            await leadership.lead(
-                lambda: _lead(client, settings, reconcile_config, watches, metrics)
-            )
+            work = partial(_lead, client, settings, reconcile_config, watches, metrics)
+            await leadership.lead(work)
 
 
 async def _lead(

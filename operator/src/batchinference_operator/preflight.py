@@ -16,7 +16,7 @@ from kubernetes.aio.client import ApiClient
 
 from batchinference.spec.job import GROUP, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_PLURAL
-from batchinference_operator.kube.http import message_of, request
+from batchinference_operator.kube.http import message_of, send
 
 logger = logging.getLogger("batchinference.operator")
 
@@ -66,7 +66,7 @@ async def _first_problem(client: ApiClient, namespace: str) -> str | None:
     for kind in _KINDS:
         path = f"/apis/{kind.group}/{kind.version}{scope}/{kind.plural}?limit=1"
         try:
-            status, answer = await request(client, "GET", path)
+            status, answer, _ = await send(client, "GET", path)
         except (aiohttp.ClientError, TimeoutError) as error:
             problem = f"the API server cannot be reached: {error or 'no answer'}"
             raise ApiUnreachable(problem) from None

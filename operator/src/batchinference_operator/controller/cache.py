@@ -128,11 +128,8 @@ class Cache:
         own = [ray_job for ray_job in live if not ray_job.queue]
         deleting = all(ray_job.deleting for ray_job in own)
         self.admission_queue.update_usage(key, bool(own), deleting)
-        (
-            self._active_drivers.add
-            if any(ray_job.driver_started for ray_job in live)
-            else self._active_drivers.discard
-        )(key)
+        active = any(ray_job.driver_started for ray_job in live)
+        (self._active_drivers.add if active else self._active_drivers.discard)(key)
 
     def delete_ray_job(self, body: Object) -> Key:
         key, name = parent_of(body), body["metadata"]["name"]

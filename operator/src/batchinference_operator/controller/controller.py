@@ -409,10 +409,7 @@ def stores(controller: Controller) -> dict[str, Store]:
 
     return {
         RAY_JOB: store(
-            cache.set_ray_job,
-            cache.delete_ray_job,
-            cache.known_ray_jobs,
-            cache.set_ray_job_version,
+            cache.set_ray_job, cache.delete_ray_job, cache.known_ray_jobs, cache.set_ray_job_version
         ),
         POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.known),
     }

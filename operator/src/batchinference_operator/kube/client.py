@@ -90,12 +90,10 @@ class KubeClient:
     async def _request(self, *call: Any) -> tuple[int, Any]:
         return await with_retries(lambda: self._send(*call))
 
-    async def _send(self, method: str, path: str, *call: Any) -> tuple[int, Any]:
+    async def _send(self, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
         try:
-            status, answer, busy = await send_recorded(
-                self._client, self._on_request, method, path, *call
-            )
+            status, answer, busy = await send_recorded(self._client, self._on_request, *call)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         self._rate.pause(busy)

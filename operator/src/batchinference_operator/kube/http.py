@@ -34,16 +34,10 @@ USER_AGENT = f"{MANAGER}/{__version__}"
 """Audit logs show it, and the API server derives the field manager from it."""
 
 
-async def request(client: ApiClient, method: str, path: str) -> tuple[int, Any]:
-    """Send a request. Return the status and the answer: JSON as plain data, all else as text."""
-    status, answer, _ = await send(client, method, path)
-    return status, answer
-
-
 async def send(
     client: ApiClient, method: str, path: str, body: Any = None, content_type: str = JSON
 ) -> tuple[int, Any, float]:
-    """Send a request. Return the status, the answer, and the seconds to wait (Retry-After)."""
+    """Send a request. Return the status, the answer as data or text, and the seconds to wait."""
     response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
     content = await response.read()
     busy = busy_seconds(response.getheader("Retry-After") or "")

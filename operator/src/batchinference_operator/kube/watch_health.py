@@ -84,9 +84,8 @@ class WatchHealth:
     @property
     def dead(self) -> list[str]:
         """Watches without an answer for too long."""
-        return self._of_others(
-            [path for path, seconds in self.seconds_since_answer().items() if seconds > self._limit]
-        )
+        seconds = self.seconds_since_answer()
+        return self._of_others([path for path in seconds if seconds[path] > self._limit])
 
     def _of_others(self, paths: list[str]) -> list[str]:
         """Return the paths outside of lost namespaces, which must not affect the others."""

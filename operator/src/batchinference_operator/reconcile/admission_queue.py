@@ -7,9 +7,8 @@ reconcile counts nothing again: a change of a job moves only this job. All state
 objects in the API server, so nothing is lost when the operator restarts.
 
 With preemption, a job that could start but is not admitted takes the slot of a running job of its
-namespace with a lower priority. The running job is asked to stop, and its slot stays reserved until
-the other job has started. Preemption therefore never changes how many jobs of a namespace run, and
-namespaces never compare their priorities.
+namespace (`preemption`). The slot stays reserved until it has started (`reservations`), so the
+number of running jobs of a namespace stays the same.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import merge
 from itertools import islice
-from math import inf
 
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.preemption import Preemptor, choose_slot, preemptible_slots
@@ -190,14 +188,10 @@ class AdmissionQueue:
 
     def _holds_slot(self, key: Key) -> bool:
         entry = self._entries.get(key)
-        return (
-            key in self._admitted or key in self._with_pods or (entry is not None and entry.running)
-        )
+        known = entry is not None and entry.running
+        return known or key in self._admitted or key in self._with_pods
 
-    def _capacity(self) -> float:
-        return self.limits.capacity(len(self._running))
-
-    def _namespace_capacity(self, namespace: str) -> float:
+    def _namespace_capacity(self, namespace: str) -> int:
         return self.limits.namespace_capacity(self._running_per_namespace[namespace])
 
     def _exceeded(self, namespace: str) -> bool:
@@ -247,11 +241,11 @@ class AdmissionQueue:
 
     def _decide(self, key: Key, free: int = 0) -> AdmissionDecision:
         """Return the decision if this number of slots of its namespace becomes free."""
-        room, own = self._capacity() + free, self._namespace_capacity(key[0]) + free
+        room = self.limits.capacity(len(self._running)) + free
+        own = self._namespace_capacity(key[0]) + free
         if key not in self._positions:
-            return AdmissionDecision(
-                0, admitted=False, why="the pods of its last attempt still exist"
-            )
+            why = "the pods of its last attempt still exist"
+            return AdmissionDecision(0, admitted=False, why=why)
         position = self._positions[key]
         before = self._jobs_ahead(key[0], position)
         if before[key[0]] >= own:
@@ -282,10 +276,8 @@ class AdmissionQueue:
 
     def _wake(self) -> None:
         """Wake the jobs that may start now."""
-        room = self._capacity()
-        for *_, namespace, name in islice(
-            self._candidates(), int(min(room, 2**31)) if room > 0 else 0
-        ):
+        room = max(0, self.limits.capacity(len(self._running)))
+        for *_, namespace, name in islice(self._candidates(), room):
             self.wake((namespace, name))
 
     def _candidates(self) -> Iterator[Position]:
@@ -294,7 +286,6 @@ class AdmissionQueue:
 
     def _namespace_candidates(self, namespace: str) -> Iterator[Position]:
         """Yield the waiting jobs of a namespace, each with the number that runs there before it."""
-        room = self._namespace_capacity(namespace)
-        positions = islice(self._waiting[namespace], None if room == inf else int(room))
+        positions = islice(self._waiting[namespace], self._namespace_capacity(namespace))
         for share, position in enumerate(positions, self._running_per_namespace[namespace]):
             yield share, *position[1:]

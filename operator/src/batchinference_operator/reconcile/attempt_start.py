@@ -120,9 +120,8 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     ended = [ray_job for ray_job in owned_live(observed) if ray_job.name in names]
     live = tuple(ray_job for ray_job in ended if not ray_job.ended)
     retained = tuple(one for one in ended if one.ended and one.cluster_retained)
-    deleting = any(
-        one.deleting and not one.ended and one.name in names for one in observed.ray_jobs.values()
-    )
+    running = [one for one in observed.ray_jobs.values() if one.name in names and not one.ended]
+    deleting = any(one.deleting for one in running)
     if not (live or deleting or retained or _pods_terminating(observed, now)):
         return None
     stop = tuple(one for one in live if may_commit(observed.job, one, now))

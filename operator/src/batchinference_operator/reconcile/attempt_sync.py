@@ -47,11 +47,7 @@ from batchinference_operator.reconcile.pending import (
 )
 from batchinference_operator.reconcile.requeue import requeue_after
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.status.attempts import (
-    is_running,
-    last_attempt,
-    record_ray_job,
-)
+from batchinference_operator.status.attempts import is_running, last_attempt, record_ray_job
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.crashes import describe_crashes
 from batchinference_operator.status.failure_cause import failure_cause

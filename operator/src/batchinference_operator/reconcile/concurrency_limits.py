@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+
+UNLIMITED = 2**31
+"""More jobs than ever run."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,13 @@ class Concurrency:
     def limited(self) -> bool:
         return self.total is not None or self.per_namespace is not None
 
-    def capacity(self, running: int) -> float:
+    def capacity(self, running: int) -> int:
         """Return how many more jobs may run in all; negative if the limit was lowered."""
-        return inf if self.total is None else self.total - running
+        return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
 
-    def namespace_capacity(self, running: int) -> float:
+    def namespace_capacity(self, running: int) -> int:
         """Return how many more jobs may run in a namespace with this number of running jobs."""
-        return inf if self.per_namespace is None else max(0, self.per_namespace - running)
+        return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
 
     def exceeded(self, running: int, in_namespace: int) -> bool:
         """Return whether more jobs run than a limit allows, because it was lowered."""

@@ -1,7 +1,4 @@
-"""Deadlines of jobs and attempts, and the limit on GPU hours.
-
-`status/crashes` decides when pods have crashed too often, such as a head in a crash loop.
-"""
+"""Deadlines, and the limit on GPU hours. `status/crashes` limits crashes, such as of a head."""
 
 from __future__ import annotations
 
@@ -59,9 +56,8 @@ def attempt_deadlines(
         return
     taken = seconds_since(str(attempt.get("admittedTime", attempt["startTime"])), now)
     if limits.active is not None:
-        message = (
-            f"attempt {attempt['number']} has not ended within deadlines.active {limits.active}"
-        )
+        number = attempt["number"]
+        message = f"attempt {number} has not ended within deadlines.active {limits.active}"
         yield Deadline(seconds_of(limits.active) - taken, Cause.DEADLINE_EXCEEDED, message)
     if not awaits_rows:
         return

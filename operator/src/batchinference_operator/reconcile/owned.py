@@ -26,8 +26,7 @@ def next_names(job: JobView) -> Names:
 
 def attempt_ray_job(observed: Observed) -> RayJobView | None:
     """Return the RayJob that has the name of the running attempt's RayJob, whoever owns it."""
-    job = observed.job
-    return observed.ray_jobs.get(names_of(job, attempt_number(job.status)).ray_job)
+    return observed.ray_jobs.get(last_names(observed.job).ray_job)
 
 
 def running_ray_job(observed: Observed) -> RayJobView | None:

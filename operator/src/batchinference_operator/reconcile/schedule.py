@@ -255,13 +255,11 @@ def _conditions(schedule: ScheduleView, summary: Summary, now: datetime) -> list
 
 def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> ScheduleActions:
     """Return the actions for a schedule that can create no run."""
-    schedule = observed.schedule
+    schedule, summary = observed.schedule, Summary(Cause.INVALID_SPEC.value, message, failed=True)
     status: Status = {
         **without(schedule.status, "nextScheduleTime"),
         "observedGeneration": schedule.generation,
-        "conditions": _conditions(
-            schedule, Summary(Cause.INVALID_SPEC.value, message, failed=True), now
-        ),
+        "conditions": _conditions(schedule, summary, now),
         "active": [run.name for run in observed.runs if run.active][:MAX_ACTIVE],
     }
     return ScheduleActions(status=status, events=tuple(_trouble(schedule.status, status)))

@@ -47,13 +47,7 @@ def add_attempt(status: Status, names: Names) -> Status:
     return {**left, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
 
 
-_OF_ATTEMPT = (
-    "nextAttemptTime",
-    "progressTime",
-    "usageTime",
-    "rayClusterName",
-    "slotReservedFor",
-)
+_OF_ATTEMPT = ("nextAttemptTime", "progressTime", "usageTime", "rayClusterName", "slotReservedFor")
 """Status fields about one attempt, which do not apply to the next."""
 
 

@@ -14,7 +14,8 @@ from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
 from batchinference.spec.times import time_of
 from batchinference.text import in_one_line
-from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, is_head
+from batchinference_operator.status.pod_status import is_head
+from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20

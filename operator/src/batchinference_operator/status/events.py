@@ -52,13 +52,12 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
     if is_condition_true(after, "Failed"):
         return  # the Event about the end of the job includes it
     for attempt in newly_ended(before, after):
+        which = f"attempt {attempt['number']}"
         if attempt["outcome"] == "Failed":
-            message = (
-                f"attempt {attempt['number']} failed: {attempt['cause']}: {attempt['message']}"
-            )
+            message = f"{which} failed: {attempt['cause']}: {attempt['message']}"
             yield Event("AttemptFailed", "Retry", message, "Warning")
         elif attempt["outcome"] == "Preempted":
-            yield Event("Preempted", "Preempt", f"attempt {attempt['number']} {attempt['message']}")
+            yield Event("Preempted", "Preempt", f"{which} {attempt['message']}")
     if "nextAttemptTime" in after and failed_attempts(after) > failed_attempts(before):
         message = f"attempt {attempt_number(after) + 1} starts at {after['nextAttemptTime']}"
         yield Event("Retrying", "Retry", message)
@@ -66,8 +65,7 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
 
 def _end(before: Status, after: Status) -> Iterator[Event]:
     for kind in ("Complete", "Failed"):
-        ready = find_condition(after, kind)
-        known = find_condition(before, kind)
+        ready, known = find_condition(after, kind), find_condition(before, kind)
         if ready is None or ready["status"] != "True":
             continue
         if is_condition_true(before, kind) and known and known["message"] == ready["message"]:

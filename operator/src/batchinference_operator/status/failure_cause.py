@@ -10,14 +10,8 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference_operator.status.job_status import ended_at
-from batchinference_operator.status.pod_status import containers_of, is_gate, pod_ended_at
-from batchinference_operator.status.ray_job import (
-    GROUP_LABEL,
-    RAY_CONTAINERS,
-    Object,
-    RayJobView,
-    is_head,
-)
+from batchinference_operator.status.pod_status import containers_of, is_gate, is_head, pod_ended_at
+from batchinference_operator.status.ray_job import GROUP_LABEL, RAY_CONTAINERS, Object, RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 
 _KUBERAY_CAUSES = {
@@ -49,14 +43,8 @@ _WAITING = {
 """Reasons of a waiting container that rarely resolve without a change."""
 _DISRUPTIONS = {"PreemptionByScheduler": Cause.PREEMPTED}
 """Reasons of the DisruptionTarget condition. By all other reasons, the node is lost."""
-_ENDINGS = {
-    "Evicted": Cause.NODE_LOST,
-    "NodeLost": Cause.NODE_LOST,
-    "NodeShutdown": Cause.NODE_LOST,
-    "Shutdown": Cause.NODE_LOST,
-    "Terminated": Cause.NODE_LOST,
-    "Preempting": Cause.PREEMPTED,
-}
+_NODE_LOST = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
+_ENDINGS = {**dict.fromkeys(_NODE_LOST, Cause.NODE_LOST), "Preempting": Cause.PREEMPTED}
 """Values of `status.reason` of a pod."""
 _SHORT_OF_MEMORY = "low on resource: memory"
 
@@ -136,16 +124,13 @@ def problem_of(pod: Object) -> PodProblem | None:
         if unscheduled and not is_gate(condition):
             return PodProblem(Cause.UNSCHEDULABLE, condition.get("message", ""))
     for container in containers_of(status):
-        if not _runs(container) and (killed := _killed(container)):
+        state = container.get("state") or {}
+        if "running" not in state and (killed := _killed(container)):
             return PodProblem(Cause.OUT_OF_MEMORY, killed[1])
-        waiting = (container.get("state") or {}).get("waiting") or {}
+        waiting = state.get("waiting") or {}
         if cause := _WAITING.get(waiting.get("reason", "")):
             return PodProblem(cause, waiting.get("message") or waiting["reason"])
     return None
-
-
-def _runs(container: Object) -> bool:
-    return "running" in (container.get("state") or {})
 
 
 def disruption_of(pod: Object) -> Disruption | None:

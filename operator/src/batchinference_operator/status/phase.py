@@ -74,9 +74,8 @@ def _unfinished(
         return Phase.PENDING, Summary("Queued", _gated(ray_job, gated, messages))
     if problem is None:
         return phase, summary
-    return phase if _makes_progress(phase, report) else Phase.PENDING, Summary(
-        problem.cause.value, problem.message
-    )
+    summary = Summary(problem.cause.value, problem.message)
+    return phase if _makes_progress(phase, report) else Phase.PENDING, summary
 
 
 def _makes_progress(phase: Phase, report: Report | None) -> bool:

@@ -1,9 +1,13 @@
-"""Reads fields of the status of a pod."""
+"""Reads the labels and the status of a pod."""
 
 from __future__ import annotations
 
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job import NODE_TYPE_LABEL, Object
 from batchinference_operator.status.timestamps import unix_seconds
+
+
+def is_head(pod: Object) -> bool:
+    return bool(pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head")
 
 
 def containers_of(status: Object) -> list[Object]:

@@ -14,14 +14,8 @@ from batchinference_operator.status.failure_cause import (
     disruption_of,
     problem_of,
 )
-from batchinference_operator.status.pod_status import containers_of, is_gate, pod_ended_at
-from batchinference_operator.status.ray_job import (
-    CLUSTER_LABEL,
-    GROUP_LABEL,
-    Object,
-    gpus_of,
-    is_head,
-)
+from batchinference_operator.status.pod_status import containers_of, is_gate, is_head, pod_ended_at
+from batchinference_operator.status.ray_job import CLUSTER_LABEL, GROUP_LABEL, Object, gpus_of
 from batchinference_operator.status.timestamps import unix_seconds
 
 

@@ -39,11 +39,6 @@ def owner_uid(body: Object, kind: str) -> str | None:
     return None
 
 
-def is_head(pod: Object) -> bool:
-    """Return whether a pod is the head of its cluster."""
-    return bool(pod["metadata"]["labels"].get(NODE_TYPE_LABEL) == "head")
-
-
 def _replica_failure(cluster: Object) -> str:
     for condition in cluster.get("conditions", []):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":

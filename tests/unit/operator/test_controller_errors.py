@@ -14,10 +14,10 @@ from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.api import Conflict, Invalid, Refused, Unreachable
+from batchinference_operator.reconcile import attempt_sync
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.job_view import LEFT_OUT
 from batchinference_operator.reconcile.pending import UNREACHABLE_SECONDS
-from batchinference_operator.status import job_status
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import Harness, running_operator
@@ -279,8 +279,9 @@ async def test_report_that_breaks_a_reconcile_evades_no_deadline(
 ) -> None:
     """The operator's own clock ends the job, whatever the driver reports."""
 
-    def fail(*_: Any) -> None:
-        raise OverflowError
+    def fail(_: Any, found_report: Any) -> None:
+        if found_report is not None:
+            raise OverflowError
 
     async with harness.operator():
         harness.cluster.apply(deadlines={"active": "10m"})
@@ -288,7 +289,7 @@ async def test_report_that_breaks_a_reconcile_evades_no_deadline(
         ray_job = harness.ray_job()
         await ray_job.step(**RUNNING)
         await ray_job.answer(Answer(reached=True, report=report(rows=40)))
-        monkeypatch.setattr(job_status, "_report_fields", fail)
+        monkeypatch.setattr(attempt_sync, "without_decrease", fail)
         await until(harness.is_finished, 700)
     assert harness.reason() == "DeadlineExceeded"
 

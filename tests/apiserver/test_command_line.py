@@ -63,6 +63,8 @@ def test_submit_creates_the_jobs_and_schedules_of_a_file(
     stored = namespace.server.get(namespace.path("BatchInference", "daily"))
     assert stored["spec"]["write"]["path"] == "s3://out/monday"
     assert stored["metadata"]["managedFields"][0]["manager"] == "batchinference"
+    named = submit(invoke, job, options=("--set", "day=tuesday", "--name", "tuesday"))
+    assert named.stdout.startswith("batchinference/tuesday created")
     set_status(namespace, "daily", "Running")
     again = submit(invoke, document("daily", write=stored["spec"]["write"], priority=3))
     assert again.stdout.startswith("batchinference/daily applied")

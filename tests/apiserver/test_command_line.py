@@ -86,7 +86,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
     submit(invoke, document("daily"))
     assert "the operator has not seen the job yet" in invoke("status", "daily").stdout
     progress = {"rows": 30, "total": 60, "percent": 50, "rowsPerSecond": 2.5, "eta": "12s"}
-    counts = {"read": 30, "written": 28, "failed": 2, "skipped": 0}
+    counts = {"read": 30, "written": 28, "failed": 2, "filtered": 0}
     set_status(namespace, "daily", "Running", progress=progress, counts=counts, attempt=2)
     shown = invoke("status", "daily").stdout
     for line in ("rows         30 of 60 (50 %)", "failed rows  2", "attempt      2",

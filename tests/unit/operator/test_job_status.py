@@ -20,7 +20,7 @@ from support.tiers import examples
 NOW, LATER = "2026-03-01T12:30:00Z", "2026-03-01T12:31:00Z"
 ACTIVE = Summary("Running", "rows are being processed")
 DONE = Summary("Succeeded", "9 rows written", complete=True)
-COUNTS = Counts(read=10, written=9, failed=1, skipped=0)
+COUNTS = Counts(read=10, written=9, failed=1, filtered=0)
 
 
 def built(
@@ -49,7 +49,7 @@ def test_running_status_has_the_fields_of_ray_job_and_report() -> None:
     assert status["rayClusterName"] == "job-1-raycluster-x"
     assert status["startTime"] == "2026-03-01T12:00:00Z"
     assert status["progress"] == {"rows": 10, "total": 20}
-    assert status["counts"] == {"read": 10, "written": 9, "failed": 1, "skipped": 0}
+    assert status["counts"] == {"read": 10, "written": 9, "failed": 1, "filtered": 0}
     assert status["output"] == "s3://out/result/"
     assert "completionTime" not in status
 
@@ -82,7 +82,7 @@ def test_new_report_replaces_progress() -> None:
         report(JobState.PREPARING),
         report(JobState.PREPARING, rows=0),
         report(JobState.RUNNING),
-        report(JobState.RUNNING, rows=9, counts=Counts(read=9, written=9, failed=0, skipped=0)),
+        report(JobState.RUNNING, rows=9, counts=Counts(read=9, written=9, failed=0, filtered=0)),
     ],
     ids=["no-progress", "zero-rows", "running-without-progress", "fewer-rows"],
 )

@@ -71,7 +71,7 @@ class Counts(SpecModel):
     """Rows in the output."""
     failed: Rows
     """Rows that have an error record."""
-    skipped: Rows
+    filtered: Rows
     """Filtered rows: rows that a filter or another step removed."""
 
 

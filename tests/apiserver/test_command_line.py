@@ -63,6 +63,8 @@ def test_submit_creates_the_jobs_and_schedules_of_a_file(
     stored = namespace.server.get(namespace.path("BatchInference", "daily"))
     assert stored["spec"]["write"]["path"] == "s3://out/monday"
     assert stored["metadata"]["managedFields"][0]["manager"] == "batchinference"
+    named = submit(invoke, job, options=("--set", "day=tuesday", "--name", "tuesday"))
+    assert named.stdout.startswith("batchinference/tuesday created")
     set_status(namespace, "daily", "Running")
     again = submit(invoke, document("daily", write=stored["spec"]["write"], priority=3))
     assert again.stdout.startswith("batchinference/daily applied")
@@ -84,7 +86,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
     submit(invoke, document("daily"))
     assert "the operator has not seen the job yet" in invoke("status", "daily").stdout
     progress = {"rows": 30, "total": 60, "percent": 50, "rowsPerSecond": 2.5, "eta": "12s"}
-    counts = {"read": 30, "written": 28, "failed": 2, "skipped": 0}
+    counts = {"read": 30, "written": 28, "failed": 2, "filtered": 0}
     set_status(namespace, "daily", "Running", progress=progress, counts=counts, attempt=2)
     shown = invoke("status", "daily").stdout
     for line in ("rows         30 of 60 (50 %)", "failed rows  2", "attempt      2",

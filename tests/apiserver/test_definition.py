@@ -64,7 +64,7 @@ STATUS = {
         condition("Complete", "True", "done"),
     ],
     "progress": {"rows": 410, "total": 1000, "percent": 41, "rowsPerSecond": 12.5, "eta": "47s"},
-    "counts": {"read": 410, "written": 407, "failed": 3, "skipped": 0},
+    "counts": {"read": 410, "written": 407, "failed": 3, "filtered": 0},
     "attempt": 2,
     "gpus": 8,
     "cost": {"amount": 3.25, "currency": "EUR"},

@@ -30,7 +30,7 @@ def test_jobs_of_every_phase_survive_an_api_server_restart(
         running.report("running", progress={"rows": 6})  # its status cannot be written
         eventually("a call has failed", lambda: "retrying in" in operator.output(), 60)
         server.start()
-        running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "skipped": 0})
+        running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "filtered": 0})
         assert running.status("Succeeded")["failedAttempts"] == 0
         starting.play_success()
         starting.status("Succeeded")

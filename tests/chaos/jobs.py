@@ -87,9 +87,9 @@ class Job:
         """Return the counts that have to be in the status."""
         rows, errors = self.rows(), self.errors()
         kept = {n for n, _ in rows} | set(errors)
-        # filtered rows and rows without output rows count as skipped
+        # rows without output rows count as filtered
         return {"read": ROWS, "written": rows.total(), "failed": errors.total(),
-                "skipped": ROWS - len(kept)}  # fmt: skip
+                "filtered": ROWS - len(kept)}  # fmt: skip
 
     def document(self) -> Document:
         return document(

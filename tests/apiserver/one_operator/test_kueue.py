@@ -38,6 +38,6 @@ def test_preempted_job_continues_in_the_same_attempt(
     played.status("Pending", "Queued")
     played.report("running", progress={"rows": 0, "total": 4, "percent": 0})  # another driver
     decide(played, suspend=False)
-    played.report("succeeded", counts={"read": 4, "written": 4, "failed": 0, "skipped": 0})
+    played.report("succeeded", counts={"read": 4, "written": 4, "failed": 0, "filtered": 0})
     status = played.status("Succeeded")
     assert [attempt["outcome"] for attempt in status["attempts"]] == ["Succeeded"]

@@ -61,7 +61,7 @@ def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
     }
     running.report("running", progress=progress)
     soon("new figures", lambda: running.body["status"]["progress"] == progress)
-    counts = {"read": 1000, "written": 990, "failed": 4, "skipped": 6}
+    counts = {"read": 1000, "written": 990, "failed": 4, "filtered": 6}
     running.report("succeeded", counts=counts, progress={"rows": 1000, "percent": 100})
     running.play("Complete", "SUCCEEDED", endTime=stamp())
     status = running.status("Succeeded", "Succeeded")
@@ -181,7 +181,7 @@ def test_concurrent_jobs_are_isolated(
         played.play_driver()
     assert len({played.dashboard.tokens[played.host] for played in jobs}) == 3
     for rows, played in enumerate(jobs):
-        counts = {"read": rows, "written": rows, "failed": 0, "skipped": 0}
+        counts = {"read": rows, "written": rows, "failed": 0, "filtered": 0}
         played.report("succeeded" if rows else "failed", reason="BadInput", counts=counts)
     assert jobs[0].status("Failed", "BadInput")["counts"]["read"] == 0
     assert jobs[1].status("Succeeded")["counts"]["read"] == 1

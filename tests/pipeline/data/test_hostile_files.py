@@ -66,7 +66,9 @@ def test_lines_nested_too_deep_are_bad_rows(line: bytes, tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_bytes(GOOD + line + b"\n" + GOOD)
     outcome = read_files("json", tmp_path)
     assert [row["a"] for row in outcome.good] == [1, 1]
-    assert outcome.bad == {(0, 1): "ValueError: JSON is nested deeper than 100 levels"}
+    assert outcome.bad == {
+        (0, 1): "ValueError: JSON is nested deeper than 100 levels. Store the inner values as text"
+    }
 
 
 @pytest.mark.parametrize("line", NOT_DEEP.values(), ids=NOT_DEEP)
@@ -205,21 +207,22 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
                "sample 'a' has more bytes than max_row_bytes (1048576) with 'bin'",
                {"max_row_bytes": MIB}),
     "line of text": ("text", "a.txt.gz", lambda: gzip.compress(b" " * (2 * MIB)),
-                     "the line has more bytes than max_row_bytes (1048576)",
-                     {"max_row_bytes": MIB}),
+                     "read.options.max_row_bytes: the line has more bytes than the limit (1048576)."
+                     " Raise the limit, or reduce the size of the line", {"max_row_bytes": MIB}),
     "row of CSV": ("csv", "a.csv.gz", lambda: gzip.compress(b"a\n" + b"1" * (4 * MIB)),
                    "a row has more bytes than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
     "array of JSON": ("json", "a.json.gz", lambda: gzip.compress(b"[" + b" " * (2 * MIB) + b"]"),
-                      "the file has more bytes than max_row_bytes (1048576)",
+                      "read.options.max_row_bytes: the file has more bytes than the limit (1048576)"
+                      ". Raise the limit, or reduce the size of the file",
                       {"max_row_bytes": MIB, "lines": False}),
     "values of a JSON array": ("json", "a.json.gz", lambda: gzip.compress(
-        b"[" + b"[]," * (1 << 23) + b"[]]", 1), "the JSON has more than 16777216 values",
-        {"lines": False}),
+        b"[" + b"[]," * (1 << 23) + b"[]]", 1), "the JSON has more than 16777216 values. Split the "
+        "file, or write one row per line and set read.options.lines to true", {"lines": False}),
     "values of a member": ("webdataset", "a.tar", lambda: tar_of(
-        {"a.json": b"[" + b"[]," * (1 << 21) + b"[]]"}), "the JSON has more than 4194304 values",
-        {}),
+        {"a.json": b"[" + b"[]," * (1 << 21) + b"[]]"}), "the JSON has more than 4194304 values. "
+        "Split it into smaller documents", {}),
     "file": ("binary", "a.bin", lambda: bytes(2 * MIB),
-             "the file has more bytes than max_row_bytes (1048576)", {"max_row_bytes": MIB}),
+             "the file has more bytes than the limit (1048576)", {"max_row_bytes": MIB}),
     "pixels": ("images", "a.png", lambda: large_png(8001, 8000),
                "8001 x 8000 pixels are more than max_pixels (64000000)", {}),
     "more pixels than Pillow takes": ("images", "a.png", lambda: large_png(20_000, 10_000),
@@ -489,7 +492,7 @@ def test_lines_with_fields_of_their_own_do_not_fill_the_memory(
     outcome = read_files("json", tmp_path)
     assert [number for number, _ in outcome.places].count(0) == 10
     assert {number for number, _ in outcome.bad} == {1, 2}
-    assert all("more than 100 different fields" in error for error in outcome.bad.values())
+    assert all("more than 100 different fields. Split" in error for error in outcome.bad.values())
 
 
 def test_members_with_fields_of_their_own_do_not_fill_the_memory(

@@ -292,7 +292,7 @@ async def test_answer_with_very_many_values_fails_the_row(monkeypatch: pytest.Mo
     async with served(answering_odd(f"[{'[],' * 100}[]]", '"fine"')) as server:
         model = json_endpoint(url=server.url, resultPath="v")
         error, answer = await ask(model, value=["odd", "even"])
-    assert "the JSON has more than 100 values" in str(error)
+    assert "the JSON has more than 100 values. Request a shorter answer" in str(error)
     assert answer == "fine"
 
 

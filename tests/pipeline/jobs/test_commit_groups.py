@@ -131,4 +131,4 @@ def test_filtered_row_whose_input_row_is_elsewhere_counts_once() -> None:
     mixed = replace(merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)]), source=np.arange(2))
     mixed = replace(mixed, filtered=elsewhere)
     for batch in (alone, replace(good(0, 0, [0]), filtered=elsewhere), mixed):
-        assert total(map(counts_of_group, commit_groups(batch))).skipped == 2
+        assert total(map(counts_of_group, commit_groups(batch))).filtered == 2

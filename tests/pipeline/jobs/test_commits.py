@@ -156,7 +156,7 @@ def test_row_that_cannot_be_written_fails_alone(
         "read": len(values),
         "written": len(values) - 1,
         "failed": 1,
-        "skipped": 0,
+        "filtered": 0,
     }
     assert [(error["step"], error["row"]) for error in errors_of(layout)] == [("write", 5 + bad)]
 
@@ -183,7 +183,7 @@ def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layo
     manifest = manifest_of(commit.attempt)
     (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
     entry = {
-        "counts": {"read": 6, "written": 3, "failed": 1, "skipped": 2},
+        "counts": {"read": 6, "written": 3, "failed": 1, "filtered": 2},
         "row_ranges": [[0, 0, 5], [1, 7, 8]],
         "shares": [],
         "data": [described(data)],
@@ -300,7 +300,7 @@ def test_commits_of_several_tasks_add_up(commit: Committer, layout: Layout) -> N
     commit.put(merged([failed(0, 2), filtered(1, 1), end(0, 3)]), task=1)
     commit.put(good(1, 0, [20]), task=2)
     attempt = commit.attempt
-    assert attempt.counts() == RowCounts(read=5, written=3, failed=1, skipped=1)
+    assert attempt.counts() == RowCounts(read=5, written=3, failed=1, filtered=1)
     assert sorted(manifest.task for manifest in attempt.manifests()) == [0, 1, 2]
     assert missing(close_and_clean(attempt), files=2) == {}
     assert sorted(row["n"] for row in rows_of(Path(layout.output.path))) == [10, 11, 20]

@@ -63,7 +63,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
         rows = FILES * LINES
         made = done.job["committed"]
         assert (done.job["rows"], done.job["held"]) == (rows, rows)
-        assert (made["written"], made["failed"], made["skipped"]) == (160, 20, 20)
+        assert (made["written"], made["failed"], made["filtered"]) == (160, 20, 20)
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7], ids=["at once", "in small chunks"])
@@ -239,7 +239,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
     assert (done.exit_code, done.result, done.found) == (3, "unfinished", {})
     assert (done.job["held"], done.job["rows"]) == (150, 200)
     assert done.job["committed"] | {"bytes": 0} == {
-        **{"written": 120, "failed": 15, "skipped": 15},
+        **{"written": 120, "failed": 15, "filtered": 15},
         **{"dataFiles": 2, "errorFiles": 2, "bytes": 0},
     }
     assert done.job["missing"] == [{"file": str(texts / "3.txt"), "first": 0, "last": 49}]

@@ -208,7 +208,7 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
 
     def longer(entries: list[Any]) -> list[Any]:
         entries[-1]["row_ranges"] = [[3, 0, 52]]
-        entries[-1]["counts"] |= {"read": 52, "skipped": 7}
+        entries[-1]["counts"] |= {"read": 52, "filtered": 7}
         return entries
 
     change_end(layout, longer)

@@ -23,7 +23,7 @@ SUCCEEDED: dict[str, Any] = {
     "output": "./out",
     "version": "0.1.0",
     **TIMES,
-    "counts": {"read": 1000, "written": 900, "failed": 60, "skipped": 40},
+    "counts": {"read": 1000, "written": 900, "failed": 60, "filtered": 40},
     "progress": {"rows": 1000, "total": 1000, "percent": 100, "rowsPerSecond": 16.7},
     "seconds": {"preparing": 9, "running": 60, "finalizing": 2},
     "steps": STEPS,

@@ -36,10 +36,10 @@ class Run:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Rows read, written, failed and skipped."""
+        """Rows read, written, failed and filtered."""
         counts = self.report.counts
         assert counts is not None
-        return counts.read, counts.written, counts.failed, counts.skipped
+        return counts.read, counts.written, counts.failed, counts.filtered
 
 
 def run_job(

@@ -61,7 +61,7 @@ ROWS = [
 ]
 ERRORS = [(4, "b.jsonl"), (5, "b.jsonl")]
 """The failed rows, and their files."""
-COUNTS = {"read": 8, "written": len(ROWS), "failed": 2, "skipped": 2}
+COUNTS = {"read": 8, "written": len(ROWS), "failed": 2, "filtered": 2}
 
 
 def write_input(directory: Path) -> Path:

@@ -142,7 +142,7 @@ class PlayedJob:
         """Simulate a successful run, from the ready cluster to the end."""
         self.play_cluster()
         self.play_driver()
-        self.report("succeeded", counts={"read": 10, "written": 10, "failed": 0, "skipped": 0})
+        self.report("succeeded", counts={"read": 10, "written": 10, "failed": 0, "filtered": 0})
         self.play("Complete", "SUCCEEDED", endTime=stamp())
 
     @property

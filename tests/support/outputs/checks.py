@@ -133,7 +133,7 @@ class Seen:
         """Count rows that were committed more than once, whether or not the output has them."""
         names = (name.split("/")[-1] for name in self.names() if "/attempts/" in name)
         committed = [found[1] for found in map(parse_manifest_name, names) if found]
-        done = sum(counts.written + counts.failed + counts.skipped for counts in committed)
+        done = sum(counts.written + counts.failed + counts.filtered for counts in committed)
         return done - sum(COUNTS.values()) + COUNTS["read"]
 
 

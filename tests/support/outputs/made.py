@@ -152,7 +152,7 @@ def make_output(
         assert left.missing == {}
         end = left.snapshot
         prepared.attempt.remove_orphans(end.entries)
-        names = ("read", "written", "failed", "skipped")
+        names = ("read", "written", "failed", "filtered")
         counts = {name: getattr(end.counts, name) for name in names}
         report = succeeded_report(spec.write.path, counts=counts)
         if isinstance(spec.write, WriteTable):

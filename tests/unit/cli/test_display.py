@@ -107,7 +107,7 @@ def test_log_line_shows_the_known_figures(one: Report, figures: str) -> None:
 def test_summary_of_a_succeeded_job() -> None:
     done = report(
         JobState.SUCCEEDED,
-        counts=Counts(read=1000, written=1000, failed=0, skipped=0),
+        counts=Counts(read=1000, written=1000, failed=0, filtered=0),
         progress=Progress(rows=1000, total=1000, percent=100, rowsPerSecond=250.0),
         seconds={"preparing": 1.25, "running": 4.0},
     )
@@ -122,7 +122,7 @@ def test_summary_of_a_succeeded_job() -> None:
 
 
 def test_summary_counts_skipped_and_failed_rows() -> None:
-    counts = Counts(read=10, written=5, failed=2, skipped=3)
+    counts = Counts(read=10, written=5, failed=2, filtered=3)
     lines = summary(report(JobState.SUCCEEDED, counts=counts, errors="s3://out/errors/"))
     assert "rows    10 read, 5 written, 2 failed, 3 filtered out" in lines
     assert lines[-1] == "errors  s3://out/errors/"

@@ -49,14 +49,14 @@ def waiting_pods(reason: str = "ImagePullBackOff", message: str = IMAGE) -> tupl
     return (PodView.of(pod_body(**waiting(reason, message))),)
 
 
-COUNTS = Counts(read=100, written=98, failed=2, skipped=0)
+COUNTS = Counts(read=100, written=98, failed=2, filtered=0)
 
 
 @pytest.mark.parametrize(
     ("fields", "note"),
     [
         ({"counts": COUNTS, "output": "s3://out/"},
-         "100 rows read: 98 written, 2 failed, 0 skipped; output in s3://out/"),
+         "100 rows read: 98 written, 2 failed, 0 filtered; output in s3://out/"),
         ({"message": "an output was there"}, "an output was there"),
     ],
     ids=["counts", "message"],

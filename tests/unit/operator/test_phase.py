@@ -28,7 +28,7 @@ OUTPUT = "s3://out/result/"
 TROUBLED = PodView.of(pod_body("job-1-worker", **waiting("ImagePullBackOff", "no such image")))
 HEALTHY = PodView.of(pod_body("job-1-head"))
 CREATING = PodView.of(pod_body("job-1-worker", **waiting("ContainerCreating")))
-COUNTS = Counts(read=10, written=9, failed=1, skipped=0)
+COUNTS = Counts(read=10, written=9, failed=1, filtered=0)
 
 
 def seen(**status: Any) -> RayJobView:

@@ -17,7 +17,7 @@ from batchinference_operator.status.row_progress import without_decrease
 from support.operator.objects import report
 from support.tiers import examples
 
-COUNTS = Counts(read=10, written=9, failed=1, skipped=0)
+COUNTS = Counts(read=10, written=9, failed=1, filtered=0)
 
 
 def status_after(found_report: Report | None, before: Status | None = None) -> Status:
@@ -33,7 +33,7 @@ def status_after(found_report: Report | None, before: Status | None = None) -> S
         report(JobState.PREPARING),
         report(JobState.PREPARING, rows=0),
         report(JobState.RUNNING),
-        report(JobState.RUNNING, rows=9, counts=Counts(read=9, written=9, failed=0, skipped=0)),
+        report(JobState.RUNNING, rows=9, counts=Counts(read=9, written=9, failed=0, filtered=0)),
     ],
     ids=["no-progress", "zero-rows", "running-without-progress", "fewer-rows"],
 )

@@ -23,10 +23,10 @@ SMALLEST: dict[str, Any] = {
     "updatedAt": "2026-01-02T03:05:05Z",
     "version": "0.1.0",
 }
-NONE = {"read": 0, "written": 0, "failed": 0, "skipped": 0}
+NONE = {"read": 0, "written": 0, "failed": 0, "filtered": 0}
 TIME = "2026-01-02T03:04:05Z"
 ROWS = st.integers(0, MAX_ROWS)
-COUNTS = st.builds(Counts, read=ROWS, written=st.just(0), failed=ROWS, skipped=ROWS)
+COUNTS = st.builds(Counts, read=ROWS, written=st.just(0), failed=ROWS, filtered=ROWS)
 PROGRESS = st.builds(
     Progress,
     rows=ROWS,
@@ -61,7 +61,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         state=JobState.FAILED,
         reason="TooManyErrors",
         progress=Progress(rows=7, total=10, percent=70, rowsPerSecond=1.5, eta="2s"),
-        counts=Counts(read=7, written=5, failed=2, skipped=0),
+        counts=Counts(read=7, written=5, failed=2, filtered=0),
         output="s3://out/",
         startedAt=TIME,
         updatedAt=TIME,
@@ -75,7 +75,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "state": "failed",
         "reason": "TooManyErrors",
         "progress": {"rows": 7, "total": 10, "percent": 70, "rowsPerSecond": 1.5, "eta": "2s"},
-        "counts": {"read": 7, "written": 5, "failed": 2, "skipped": 0},
+        "counts": {"read": 7, "written": 5, "failed": 2, "filtered": 0},
         "output": "s3://out/",
         "startedAt": TIME,
         "updatedAt": TIME,
@@ -119,7 +119,7 @@ def test_job_states_and_which_of_them_have_ended() -> None:
         *(b"", b"null", b"[]", b"{}", b"not json", b'{"name": "job"', b"\xff\xfe\x00"),
         b"[" * 10_000,
         json.dumps({**SMALLEST, "state": "sleeping"}),
-        json.dumps({**SMALLEST, "counts": {"read": -1, "written": 0, "failed": 0, "skipped": 0}}),
+        json.dumps({**SMALLEST, "counts": {"read": -1, "written": 0, "failed": 0, "filtered": 0}}),
         json.dumps({**SMALLEST, "progress": {"rows": 1, "percent": 101}}),
         json.dumps({**SMALLEST, "progress": {"rows": 1.5}}),
         json.dumps({**SMALLEST, "version": None}),

@@ -140,7 +140,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         counts = report.counts
         shown = f"{counts.read} read, {counts.written} written"
         shown += f", {counts.failed} failed" if counts.failed else ""
-        shown += f", {counts.skipped} filtered out" if counts.skipped else ""
+        shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
     if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
         lines.append(("speed", speed))

@@ -87,7 +87,7 @@ def _status(output: str, work: Work) -> OutputStatus:
         counts.read if work.finished else _total(work, report),
         counts.written,
         counts.failed,
-        counts.skipped,
+        counts.filtered,
         work.lease.attempt,
         work.lease.job,
         age,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from batchinference.api.files import parameter_values, read_text
@@ -12,26 +13,29 @@ from batchinference.cli import exits
 from batchinference.cli.check import complain
 from batchinference.cli.printing import echo
 from batchinference.cli.targets import failures_are_printed
-from batchinference.spec import KIND, SpecError, load_documents
+from batchinference.spec import KIND, Problem, SpecError, load_documents
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import parse_schedule
 
 _DONE = {"suspend": "suspended", "resume": "resumed", "cancel": "deleted"}
 
 
-def submit_file(
-    file: str, namespace: str | None, context: str | None, settings: Sequence[str], *, wait: bool
-) -> int:
+@dataclass(frozen=True)
+class Source:
+    """A file with jobs and schedules, the values of their parameters, and the name of its only job
+    if it is not that in the file."""
+
+    file: str
+    settings: Sequence[str] = ()
+    name: str | None = None
+
+
+def submit_file(source: Source, namespace: str | None, context: str | None, *, wait: bool) -> int:
     """Apply the jobs and schedules of a file, print them, and return the exit code."""
     try:
-        values = parameter_values(settings)
-        documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
-        checked = [
-            checked_for_cluster(each, values) if each["kind"] == KIND else _checked(each)
-            for each in documents
-        ]
+        checked = _checked_documents(source)
     except SpecError as error:
-        complain(file, error)
+        complain(source.file, error)
         return exits.BAD_INPUT
     with failures_are_printed("submit"):
         cluster = Kubernetes(namespace, context)
@@ -39,6 +43,29 @@ def submit_file(
         jobs = [each["metadata"] for each in applied if each["kind"] == KIND]
         handles = [JobHandle(job["name"], Kubernetes(job["namespace"], context)) for job in jobs]
         return _wait(handles) if wait else exits.SUCCESS
+
+
+def _checked_documents(source: Source) -> list[dict[str, Any]]:
+    """Return the documents to apply. Raises SpecError if a cluster would refuse one of them."""
+    values = parameter_values(source.settings)
+    documents = load_documents(read_text(source.file), (KIND, SCHEDULE_KIND))
+    if source.name is not None:
+        documents = [_renamed(documents, source.name)]
+    return [
+        checked_for_cluster(each, values) if each["kind"] == KIND else _checked(each)
+        for each in documents
+    ]
+
+
+def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the only document, a job, with another name. Raises SpecError for other documents."""
+    kinds = [str(each["kind"]) for each in documents]
+    if kinds != [KIND]:
+        fix = f"Give a file with one {KIND}"
+        raise SpecError([Problem("--name", f"names one job only ({', '.join(kinds)}). {fix}")])
+    metadata = documents[0].get("metadata")
+    metadata = {**metadata, "name": name} if isinstance(metadata, dict) else {"name": name}
+    return {**documents[0], "metadata": metadata}
 
 
 def _checked(document: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,20 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The name of the job, instead of that in the file."),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until each job has ended.")] = False,
 ) -> None:
     """Create or change the jobs and schedules of a file on a cluster, by server-side apply.
 
     Exit codes: 0 applied, 1 with --wait: a job failed, 2 the file is wrong or the cluster refused.
     """
-    from batchinference.cli.cluster import submit_file
+    from batchinference.cli.cluster import Source, submit_file
 
-    raise typer.Exit(submit_file(file, namespace, context, settings or (), wait=wait))
+    source = Source(file, settings or (), name)
+    raise typer.Exit(submit_file(source, namespace, context, wait=wait))
 
 
 @app.command()

@@ -43,8 +43,10 @@ def _of_work(work: JobReport, *, named: bool) -> Iterator[Line]:
         yield "job", work.state
     yield "result", _result(work)
     counts, made = work.committed.counts, work.committed
-    done = f"{work.held} = " if work.held == counts.written + counts.failed + counts.skipped else ""
-    done += f"{counts.written} written + {counts.failed} failed + {counts.skipped} filtered"
+    done = (
+        f"{work.held} = " if work.held == counts.written + counts.failed + counts.filtered else ""
+    )
+    done += f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
     yield "rows", done
     rows = "" if work.rows is None else f"{work.rows} rows in "
     yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"

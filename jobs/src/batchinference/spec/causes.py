@@ -129,15 +129,20 @@ _REMEDIES = {
     "that the message names.",
     Cause.MODEL_LOAD: "Check the name or path of the model or module. On a cluster, it must be in "
     "the image, in a volume, or on the Hub.",
-    Cause.TOO_MANY_ERRORS: "Look at the error records. Fix the cause, or allow more failed rows "
-    "in `errors.maxRows` or `errors.maxPercent`. Then run the job again: it resumes.",
-    Cause.INCOMPLETE: "Run the job again: it computes the missing rows. If it happens again, "
-    "report it with the report of the job.",
-    Cause.INTERRUPTED: "Run the job again: it resumes.",
-    Cause.APPLICATION: "Read the message and the log. After a correction, run the job again: it "
-    "resumes unless its code has changed.",
+    Cause.TOO_MANY_ERRORS: "Look at the error records with `batchinference errors`. Correct the "
+    "cause and set `errors.retry` to true, or allow more failed rows in `errors.maxRows` or "
+    "`errors.maxPercent`. Then run the job again: it resumes.",
+    Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
+    "the missing rows. If it happens again, report it with the report of the job.",
+    Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",
+    Cause.APPLICATION: "Read the message and the log. After a change of `steps` or of their code, "
+    "committed rows are not used again: start over with `batchinference run --restart`, or on a "
+    "cluster with `resume: false` and `write.mode: overwrite`. After any other correction, such as "
+    "of `cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
-    "resources. Then create it again: it resumes.",
-    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours`. The job then resumes.",
-    Cause.RAY_JOB_DELETED: "Create the BatchInference again: it resumes.",
+    "resources. Then run the job again: it resumes.",
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours` in the file. Then run the job again: "
+    "it resumes.",
+    Cause.RAY_JOB_DELETED: "Run the job again: it resumes. To stop a job for a while, suspend it "
+    "instead of deleting its RayJob.",
 }

@@ -52,7 +52,8 @@ class Retry(SpecModel):
 
     out_of_memory: OutOfMemory | None = None
     """Whether attempts that follow `OutOfMemory` request more memory. Without it, they request
-    the memory in the spec."""
+    the memory in the spec. Batch sizes and replicas stay as they are: an attempt never reduces
+    them because a pod was killed."""
 
     @field_validator("on_cause")
     @classmethod

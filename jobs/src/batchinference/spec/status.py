@@ -70,9 +70,9 @@ class Counts(SpecModel):
     written: Rows
     """Rows in the output."""
     failed: Rows
-    """Rows in the errors dataset."""
-    skipped: Rows
-    """Rows that a filter left out."""
+    """Rows that have an error record."""
+    filtered: Rows
+    """Filtered rows: rows that a filter or another step removed."""
 
 
 class Cost(SpecModel):

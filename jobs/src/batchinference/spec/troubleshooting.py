@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from batchinference.spec.causes import Cause
@@ -57,9 +58,16 @@ CONDITIONS = {
     "Failed": "the job has failed and is not retried",
     "Suspended": "the job holds no resources",
     "Reconciling": "the job is in progress",
-    "Stalled": "the job has failed, or its schedule needs a correction",
+    "Stalled": "the job has failed for any cause and is not retried, or a schedule needs a "
+    "correction. Flux and Argo CD read this condition. It is not the [cause](#stalled) of the same "
+    "name, which is retried",
 }
 """The conditions of a status, and when each is True."""
+_NOTES = {
+    Cause.STALLED: "- **Do not confuse it with** the [condition](#conditions) `Stalled`, which is "
+    "True after a job has failed for any cause.\n",
+}
+_RUN_AGAIN = re.compile("[Rr]un the job again")
 _INTRODUCTION = """# Troubleshooting
 
 This page is generated from one catalogue by `make generate`. It lists what can stop a job, why it
@@ -77,11 +85,22 @@ the failed rows by their cause and shows examples. If a job is slow, see
 [Troubleshooting slow jobs](performance.md#troubleshooting-slow-jobs). For findings of
 `batchinference verify`, see [Verifying an output](verify.md).
 
+## Run the job again
+
+| where the job ran | what to run |
+| --- | --- |
+| on your machine | the same command, such as `batchinference run job.yaml` |
+| on a cluster | `kubectl replace --force -f job.yaml`, which deletes and creates the job |
+
+In both cases the job resumes: committed rows are not computed again. On a cluster, a failed job is
+not started again by a change of its spec, nor by `batchinference resume`. The only exception is
+`InvalidSpec`. See [Run a failed job again](cluster.md#run-a-failed-job-again).
+
 ## Causes of failure
 
 If a cause is retried, the operator starts the next attempt itself ([retry](lifecycle.md#causes)).
-On your machine, run the same command again. In both cases the job resumes: finished rows are not
-computed again.
+In all other cases, correct the cause and [run the job again](#run-the-job-again): if the cause is
+not retried, after the last attempt, and on your machine.
 """
 
 
@@ -91,7 +110,8 @@ def troubleshooting_page() -> str:
         f"\n### {cause.value}\n\n"
         f"- **What happened:** {cause.meaning}.\n"
         f"- **Retried:** {'yes' if cause.retried else 'no'}.\n"
-        f"- **What to do:** {cause.remedy}\n"
+        f"- **What to do:** {_linked(cause.remedy)}\n"
+        f"{_NOTES.get(cause, '')}"
         for cause in Cause
     )
     waiting = "".join(
@@ -107,3 +127,8 @@ def troubleshooting_page() -> str:
         "Programs should use the conditions. Each has a reason and a message.\n\n"
         f"| condition | True when |\n| --- | --- |\n{conditions}"
     )
+
+
+def _linked(remedy: str) -> str:
+    """Return a remedy with a link to the commands that run a job again."""
+    return _RUN_AGAIN.sub(r"[\g<0>](#run-the-job-again)", remedy)

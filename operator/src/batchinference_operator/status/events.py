@@ -82,7 +82,7 @@ def _result(status: Status, message: str) -> str:
     counts = status.get("counts")
     if counts is None:
         return message
-    rows = ", ".join(f"{counts[name]} {name}" for name in ("written", "failed", "skipped"))
+    rows = ", ".join(f"{counts[name]} {name}" for name in ("written", "failed", "filtered"))
     return f"{counts['read']} rows read: {rows}; output in {status.get('output', '')}"
 
 

@@ -81,14 +81,14 @@ class RowCounts:
     read: Natural = 0
     written: Natural = 0
     failed: Natural = 0
-    skipped: Natural = 0
+    filtered: Natural = 0
 
     def __add__(self, other: RowCounts) -> RowCounts:
         return RowCounts(
             self.read + other.read,
             self.written + other.written,
             self.failed + other.failed,
-            self.skipped + other.skipped,
+            self.filtered + other.filtered,
         )
 
 
@@ -175,7 +175,7 @@ class Manifest:
     def new_name(self) -> str:
         """Return a unique name."""
         counts = counts_of(self.entries)
-        numbers = (counts.read, counts.written, counts.failed, counts.skipped)
+        numbers = (counts.read, counts.written, counts.failed, counts.filtered)
         counted = ".".join(map(str, numbers))
         return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 

@@ -69,7 +69,7 @@ def _without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
     if not row_ranges:
         return None
     counts = entry.counts
-    left = RowCounts(counts.read - len(failed), counts.written, 0, counts.skipped)
+    left = RowCounts(counts.read - len(failed), counts.written, 0, counts.filtered)
     return replace(entry, row_ranges=row_ranges, counts=left, errors=None)
 
 

@@ -39,7 +39,7 @@ from batchinference.pipeline.storage.json import (
 )
 from batchinference.pipeline.storage.location import Location
 
-FORMAT = 3
+FORMAT = 4
 """The version of the format of state files. Another version starts over."""
 
 

@@ -44,6 +44,7 @@ requests in flight are in memory at the same time."""
 _GATEWAY = {502, 503, 504}
 _MISTAKEN = {401, 404, 405, 407, 410}
 """Status codes that every row would get, such as for an unknown key, path or model."""
+_SHORTER_ANSWER = "Request a shorter answer"
 
 
 class Endpoint:
@@ -111,7 +112,7 @@ class Endpoint:
 
     def _answer(self, content: bytearray) -> Any:
         try:
-            return self._form.answer(load_limited_json(content))
+            return self._form.answer(load_limited_json(content, fix=_SHORTER_ANSWER))
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:

@@ -23,6 +23,7 @@ _SEEN = b'[]{}"'
 _UNSEEN = bytes(byte for byte in range(256) if byte not in _SEEN)
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+SMALLER_DOCUMENTS = "Split it into smaller documents"
 SEAL = "crc32"
 _SEPARATOR = f', "{SEAL}": '.encode()
 START_OVER = (
@@ -38,14 +39,16 @@ def load_json(content: bytes | bytearray | str) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def load_limited_json(content: bytes | bytearray | str, most: int | None = None) -> Any:
+def load_limited_json(
+    content: bytes | bytearray | str, most: int | None = None, fix: str = SMALLER_DOCUMENTS
+) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than `most`
     values (MAX_VALUES by default): its commas and opening brackets are counted before it is
-    parsed."""
+    parsed. The message then ends with `fix`."""
     most = most or MAX_VALUES
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > most:
-        raise ValueError(f"the JSON has more than {most} values")
+        raise ValueError(f"the JSON has more than {most} values. {fix}")
     return load_json(content)
 
 
@@ -73,7 +76,8 @@ def check_depth(content: bytes) -> None:
     """Raise ValueError if JSON is nested deeper than MAX_DEPTH. The measured depth of invalid JSON
     is correct up to the first error, which is as far as a parser gets."""
     if _depth(content) > MAX_DEPTH:
-        raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels")
+        fix = "Store the inner values as text"
+        raise ValueError(f"JSON is nested deeper than {MAX_DEPTH} levels. {fix}")
 
 
 def _depth(content: bytes) -> int:

@@ -167,7 +167,7 @@ class Committed:
         return sum(file.bytes for file in (*self.data, *self.errors))
 
     def as_json(self) -> dict[str, Any]:
-        counts = {name: getattr(self.counts, name) for name in ("written", "failed", "skipped")}
+        counts = {name: getattr(self.counts, name) for name in ("written", "failed", "filtered")}
         files = {"dataFiles": len(self.data), "errorFiles": len(self.errors), "bytes": self.bytes}
         return {**counts, **files}
 

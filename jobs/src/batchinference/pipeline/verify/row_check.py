@@ -134,7 +134,7 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
 def _is_one_to_one(entry: ManifestEntry) -> bool:
     """Return whether no row has become several rows. These could all fail, with the same id."""
     counts = entry.counts
-    return not entry.shares and counts.read == counts.written + counts.failed + counts.skipped
+    return not entry.shares and counts.read == counts.written + counts.failed + counts.filtered
 
 
 THREADS = 8

@@ -200,7 +200,7 @@ class Commits:
         named = sum(after - first for _, first, after in entry.row_ranges)
         if named != counts.read:
             yield self._miscounted(entry, f"{named} rows of the input", counts.read)
-        elif named > counts.written + counts.failed + counts.skipped:
+        elif named > counts.written + counts.failed + counts.filtered:
             yield self._miscounted(entry, "fewer rows than were read", counts.read)
 
     def _miscounted(self, entry: ManifestEntry, there: str, committed: int) -> Found:
@@ -319,7 +319,7 @@ class JobCheck:
             yield f"the rows of a source of {read.format}, which are not read a second time"
         elif self.input.counted < self.input.sizes.files:
             yield "the rows of files of the input that were not read again"
-        if self._committed.counts.skipped:
+        if self._committed.counts.filtered:
             yield "that the filtered rows are the rows that the job's filters remove"
         if self._foreign_catalog:
             yield (

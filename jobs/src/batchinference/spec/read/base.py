@@ -52,7 +52,8 @@ class FileOptions(ReadOptions):
     `class=cat/`."""
     limit: Limit | None = None
     """Maximum number of rows to read: the first rows in the order of the paths. Files that do not
-    store their number of rows are read twice up to this row."""
+    store their number of rows are read twice up to this row. The limit is part of the work: a run
+    without it needs another output, or the write mode overwrite."""
     shuffle: Literal["files"] | None = None
     """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None

@@ -88,7 +88,9 @@ class HuggingfaceOptions(ReadOptions):
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The branch, tag or commit of a data set of the Hub. A commit makes the job reproducible."""
     limit: Limit | None = None
-    """Maximum number of rows to read, from the beginning. If streamed, one task reads them."""
+    """Maximum number of rows to read, from the beginning. If streamed, one task reads them. The
+    limit is part of the work: a run without it needs another output, or the write mode
+    overwrite."""
     streaming: bool = True
     """Whether rows are read over the network as they are needed. If false, each machine downloads
     the data set first."""
@@ -122,7 +124,9 @@ class LanceOptions(ReadOptions):
     filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """An SQL condition for the rows to read, evaluated by Lance."""
     limit: Limit | None = None
-    """Maximum number of rows to read: the first that match the filter. One task reads them."""
+    """Maximum number of rows to read: the first that match the filter. One task reads them. The
+    limit is part of the work: a run without it needs another output, or the write mode
+    overwrite."""
     version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """The version to read. The latest by default."""
 
@@ -144,7 +148,8 @@ class ReadLance(ReadModel):
 
 class ItemsOptions(ReadOptions):
     limit: Limit | None = None
-    """Maximum number of rows to read, from the beginning."""
+    """Maximum number of rows to read, from the beginning. The limit is part of the work: a run
+    without it needs another output, or the write mode overwrite."""
 
 
 class ReadItems(ReadModel):

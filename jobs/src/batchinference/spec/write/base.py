@@ -19,8 +19,9 @@ class WriteModel(SpecModel):
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite", "ignore"] = "error"
     """What to do when the path, or the table, already holds something: refuse, add to it, replace
-    it, or leave it and do nothing. The same job over its own complete output does nothing in any
-    mode but overwrite."""
+    it, or leave it and do nothing. If a job is run again over its own complete output, append reads
+    the files that are new, overwrite starts over, and the other modes do nothing. A BatchInference
+    on a cluster does its work once: applying a complete one again does nothing in any mode."""
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""

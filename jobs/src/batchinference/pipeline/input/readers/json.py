@@ -52,7 +52,10 @@ _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
 
 class TooManyFields(ValueError):
     def __init__(self) -> None:
-        super().__init__(f"the rows of the file have more than {MAX_FIELDS} different fields")
+        super().__init__(
+            f"the rows of the file have more than {MAX_FIELDS} different fields. Split the file, "
+            "or store fields with varying names as a list of names and values"
+        )
 
 
 class Fields:
@@ -158,6 +161,7 @@ def check_names(rows: bytes) -> None:
 
 NO_SCHEMA = pa.schema([])
 ARRAY = "a file that is one array is read with read.options.lines: false"
+SMALLER_FILE = "Split the file, or write one row per line and set read.options.lines to true"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
@@ -192,7 +196,7 @@ class JsonReader(Reader):
         """Return a file that is one array of objects (or one object) as JSON Lines."""
         content = whole(file, self._most)
         check_depth(content)
-        value = load_limited_json(content, MAX_FILE_VALUES)
+        value = load_limited_json(content, MAX_FILE_VALUES, SMALLER_FILE)
         rows = value if isinstance(value, list) else [value]
         return "".join(json.dumps(row) + "\n" for row in rows).encode()
 

@@ -26,6 +26,11 @@ BUFFER_BYTES = 4 << 20
 SAMPLE_BYTES = 4 << 20
 """Bytes of a file that are read to estimate its number of rows."""
 _GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ"
+TOO_LARGE = (
+    "read.options.max_row_bytes: the {0} has more bytes than the limit ({1}). Raise the limit, or "
+    "reduce the size of the {0}"
+)
+"""The message for a line or a file above the limit."""
 Record = TypeVar("Record")
 CHUNK_BYTES = 4 << 20
 LINE_SAMPLE_BYTES = 1 << 20
@@ -146,7 +151,7 @@ def _without_long_lines(chunk: bytes, most: int) -> Iterator[bytes | BadRow]:
 
 
 def _too_long(most: int) -> ValueError:
-    return ValueError(f"the line has more bytes than max_row_bytes ({most})")
+    return ValueError(TOO_LARGE.format("line", most))
 
 
 def whole(file: Location, most: int) -> bytes:
@@ -156,7 +161,7 @@ def whole(file: Location, most: int) -> bytes:
     for piece in _pieces(file):
         content += piece
         if len(content) > most:
-            raise ValueError(f"the file has more bytes than max_row_bytes ({most})")
+            raise ValueError(TOO_LARGE.format("file", most))
     return bytes(content)
 
 

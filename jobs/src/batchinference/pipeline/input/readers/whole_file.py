@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers.records import TOO_LARGE
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ class WholeFileReader(Reader):
         Raises errors that are not about the file, such as storage errors."""
         try:
             if len(content) > self.max_row_bytes:
-                limit = f"max_row_bytes ({self.max_row_bytes})"
-                raise ValueError(f"the file has more bytes than {limit}")
+                raise ValueError(TOO_LARGE.format("file", self.max_row_bytes))
             return self.decode(content)
         except Exception as error:
             if not is_about_the_file(error):

@@ -112,7 +112,7 @@ def test_codec_that_runs_out_of_memory_fails_no_row(
 @pytest.mark.parametrize("damaged", [False, True])
 def test_codec_that_fails_within_a_memory_limit_is_called_again_without_it(damaged: bool) -> None:
     """libwebp reports damage and a lack of memory alike: `could not create decoder object`."""
-    image = encode(np.zeros((3000, 3000, 3), np.uint8), "webp")  # more than malloc keeps for reuse
+    image = encode(np.zeros((4000, 4000, 3), np.uint8), "webp")  # malloc keeps at most 32 MiB
     table = pa.table({"image": [image[:99] if damaged else image]})
     entered, leave = threading.Event(), threading.Event()
     calls: list[int] = []

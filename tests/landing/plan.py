@@ -11,7 +11,7 @@ from landing.steps import Step
 
 START_CLUSTER = "START_CLUSTER"
 """The environment variable with the command that starts the cluster. Unset if one is running."""
-TOTAL_BUDGET = 60 * 60.0
+TOTAL_BUDGET = 45 * 60.0
 LONG_MINUTES = 4.0
 """How long the groups of the long tier may take in one landing. At least one group runs."""
 
@@ -33,9 +33,9 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
         Step("images", ("make", "images"), 300, after=("cluster", "setup"), cold=1200),
         Step("pull", ("make", "pull"), 60, after=("images",), cold=300),
         Step("demo", ("make", "demo"), 90, after=("cluster", "collect"), cold=300),
-        Step("test", ("make", "test"), 900, after=("lint", "pull", "demo"), is_suite=True),
-        Step("e2e", ("make", "e2e"), 900, after=("test",), is_suite=True),
-        Step("chaos", ("make", "chaos"), 600, after=("e2e",), is_suite=True),
+        Step("test", ("make", "test"), 600, after=("lint", "pull", "demo"), is_suite=True),
+        Step("e2e", ("make", "e2e"), 720, after=("test",), is_suite=True),
+        Step("chaos", ("make", "chaos"), 420, after=("e2e",), is_suite=True),
         *_long_steps(long_groups),
     ]
 

@@ -106,7 +106,7 @@ def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
     ("content", "message"),
     [
         (b"imge: a\n", "imge: unknown field; did you mean 'image'?"),
-        (b"workers: {max: 0}\n", "workers.max: Input should be greater than or equal to 1, got 0"),
+        (b"workers: {max: 0}\n", "workers.max: expected at least 1, got 0"),
         (b"- a\n", "expected a mapping, got a list"),
         (b"a: [\n", "not valid YAML: "),
         (b"\xff\xfe\n", "cannot be read: "),

@@ -99,10 +99,10 @@ def test_validate_reads_stdin(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no BatchInference here, only an empty document"),
+        ("", "kind: expected BatchInference, got an empty document"),
         ("a: [", "not valid YAML: line 1"),
         ("kind: \0", "not valid YAML: "),
-        ("kind: Secret", "no BatchInference here, only Secret"),
+        ("kind: Secret", "kind: expected BatchInference, got Secret"),
         ("- a", "expected 'apiVersion: batchinference.dev/v1alpha1'"),
         ("a: 1\na: 2", "the key 'a' is given twice"),
     ],

@@ -153,7 +153,7 @@ def test_default_env_variable_is_replaced_by_name() -> None:
         ({"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
          {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
          ".env: with the platform's defaults: "
-         "List should have at most 64 items after validation, not 65"),
+         "expected at most 64 items, got 65"),
     ],
     ids=["volumes at one path", "min above max", "too many variables"],
 )  # fmt: skip

@@ -88,7 +88,7 @@ INVALID = {
     "a >": "not an expression: invalid syntax at its end",
     "a > > 1": "not an expression: invalid syntax at character 5",
     "a b": "not an expression: invalid syntax at character 3",
-    "a = 1": "not an expression: invalid syntax at character 3",
+    "a = 1": "not an expression: invalid syntax at character 3. Compare with '=='",
     "a; b": "not an expression: invalid syntax at character 2",
     "a > 1\nb > 2": "not an expression: invalid syntax at line 2",
     "'open": "not an expression: unterminated string literal (detected at line 1) at character 1",
@@ -153,7 +153,7 @@ def test_invalid_expression_is_refused(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
 def test_unknown_function_is_refused(text: str, name: str) -> None:
-    assert refusal_of(text) == f"unknown function '{name}'; there are {', '.join(FUNCTIONS)}"
+    assert refusal_of(text) == f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

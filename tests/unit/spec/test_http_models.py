@@ -112,7 +112,7 @@ def test_invalid_template_is_refused(field: str, text: str) -> None:
         (chat(url="https://a/v1/chat/completions"), ": 'url' is the base of the API: leave out"),
         (chat(api="rerank"), ".api: 'rerank' is not one of chat, completions, embeddings, json"),
         (chat(url="llm:8000"), ".url: expected an address that begins with http:// or https://"),
-        (chat(concurrency=0), ".concurrency: Input should be greater than or equal to 1, got 0"),
+        (chat(concurrency=0), ".concurrency: expected at least 1, got 0"),
     ],
     ids=short,
 )

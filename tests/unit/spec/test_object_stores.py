@@ -54,9 +54,9 @@ def test_storage_endpoint_is_refused_and_not_shown(side: str, endpoint: str) -> 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"key": "hunter2"}, "key: unknown field; there are endpoint, region, anonymous"),
+        ({"key": "hunter2"}, "key: unknown field. Use one of endpoint, region, anonymous"),
         ({"anonymus": True}, "anonymus: unknown field; did you mean 'anonymous'?"),
-        ({"anonymous": "yes"}, "anonymous: Input should be a valid boolean, got a text"),
+        ({"anonymous": "yes"}, "anonymous: expected true or false, got a text"),
     ],
     ids=short,
 )

@@ -121,7 +121,8 @@ REFUSED = {
     ),
     "a number without quotes": (
         job({"name": "a", "value": 16}),
-        "spec.parameters[0].value: Input should be a valid string, got 16",
+        "spec.parameters[0].value: expected a text, got 16. Put it in quotes, with its unit if it "
+        "has one",
     ),
     "twice": (
         job(DATE, DATE),

@@ -25,7 +25,7 @@ spec:
   read: {format: text, paths: [in]}
   write: {format: parquet, path: out}
 """
-NOT_FOUND = "no BatchInference here, only"
+NOT_FOUND = "kind: expected BatchInference, got"
 OTHER = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\n"
 EXPECTED = "expected 'apiVersion: batchinference.dev/v1alpha1' and 'kind: BatchInference', got"
 
@@ -187,15 +187,15 @@ spec:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("2026-01-02", ".name: Input should be a valid string, got datetime.date("),
-        ("1:30", ".name: Input should be a valid string, got 90"),
-        ("on", ".name: Input should be a valid string, got true"),
-        ("~", ".name: Input should be a valid string, got null"),
-        (".nan", ".name: Input should be a valid string, got nan"),
+        ("2026-01-02", ".name: expected a text, got datetime.date("),
+        ("1:30", ".name: expected a text, got 90"),
+        ("on", ".name: expected a text, got true"),
+        ("~", ".name: expected a text, got null"),
+        (".nan", ".name: expected a text, got nan"),
         ("1e3", ".name: expected lower-case letters, digits and '-', beginning with"),
-        ("!!set {a}", ".name: Input should be a valid string, got {'a'}"),
-        ('"\\ud800"', ".name: Input should be a valid string, unable to parse raw"),
-        ("&loop [*loop]", ".name: Input should be a valid string, got a list"),
+        ("!!set {a}", ".name: expected a text, got {'a'}"),
+        ('"\\ud800"', ".name: expected a text of valid Unicode, got"),
+        ("&loop [*loop]", ".name: expected a text, got a list"),
         ("job\n  on: x", ".True: as a key: Keys should be strings"),
     ],
 )

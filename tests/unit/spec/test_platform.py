@@ -30,7 +30,7 @@ def test_platform_text_without_settings_yields_defaults(text: str) -> None:
     ("text", "message"),
     [
         ("imge: a", "imge: unknown field; did you mean 'image'?"),
-        ("workers: {max: 0}", "workers.max: Input should be greater than or equal to 1, got 0"),
+        ("workers: {max: 0}", "workers.max: expected at least 1, got 0"),
         ("profiles: {T4: {device: NPU}}", "profiles.T4.device: expected a kind of device as"),
         ("- image", "expected a mapping, got a list"),
         ("a: [", "not valid YAML: line 1, column 5: "),

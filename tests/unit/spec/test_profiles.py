@@ -43,7 +43,7 @@ def test_profile_resource_is_accepted(resource: str) -> None:
         ({"resource": "a/b\n"}, ".resource: expected a resource as its device plugin names it"),
         ({"device": "npu:0"}, ".device: expected a kind of device as PyTorch names it, such as"),
         ({"device": "NPU"}, ".device: expected a kind of device as PyTorch names it, such as"),
-        ({"kind": "npu"}, ".kind: unknown field; there are resource, device, nodeSelector"),
+        ({"kind": "npu"}, ".kind: unknown field. Use one of resource, device, nodeSelector"),
         ({"tolerations": [{}]}, ".tolerations[0]: without a key, operator must be Exists"),
         ({"env": [{"name": "A"}]}, ".env[0]: give exactly one of value and valueFrom"),
         ("huawei.com/Ascend910", ": expected a mapping, got 'huawei.com/Ascend910'"),

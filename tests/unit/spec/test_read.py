@@ -20,8 +20,8 @@ from support.documents.refusals import (
 )
 from support.documents.variations import REMOVED
 
-EMPTY_LIST = ": List should have at least 1 item after validation, not 0"
-SHORT = "String should have at least 1 character, got ''"
+EMPTY_LIST = ": expected at least 1 item, got 0"
+SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
 COMMON = list(FileOptions.model_fields)
 
@@ -30,7 +30,7 @@ COMMON = list(FileOptions.model_fields)
     ("items", "message"),
     [
         ([], EMPTY_LIST),
-        ([{}], "[0]: Dictionary should have at least 1 item after validation, not 0"),
+        ([{}], "[0]: expected at least 1 item, got 0"),
         (["a"], "[0]: expected a mapping, got 'a'"),
         (
             [{"a": dt.date(2024, 1, 1)}],
@@ -59,10 +59,10 @@ def test_format_refuses_options_of_other_formats() -> None:
     every = {name: value for own in READ_OPTIONS.values() for name, value in own.items()}
     for format_, options in READ_OPTIONS.items():
         own = [*COMMON, *options]
-        hints = {f"there are {', '.join(own)}", *(f"did you mean '{name}'?" for name in own)}
+        hints = {f". Use one of {', '.join(own)}", *(f"; did you mean '{name}'?" for name in own)}
         for option in every.keys() - options.keys():
             message = refused(reading(format_, **{option: every[option]}))
-            unknown = f"spec.read.options.{option}: unknown option '{option}' for {format_}; "
+            unknown = f"spec.read.options.{option}: unknown option '{option}' for {format_}"
             assert message in {unknown + hint for hint in hints}
 
 
@@ -80,8 +80,8 @@ def test_format_refuses_options_of_other_formats() -> None:
 )
 def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest: str) -> None:
     assert refused(reading(format_, **{option: 1})) == (
-        f"spec.read.options.{option}: unknown option '{option}' for {format_}; "
-        f"did you mean '{nearest}'?"
+        f"spec.read.options.{option}: unknown option '{option}' for {format_}"
+        f"; did you mean '{nearest}'?"
     )
 
 
@@ -132,22 +132,22 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("format_", "option", "value", "message"),
     [
-        ("images", "include_paths", "yes", ": Input should be a valid boolean, got 'yes'"),
+        ("images", "include_paths", "yes", ": expected true or false, got 'yes'"),
         ("text", "file_extensions", [], EMPTY_LIST),
         ("text", "file_extensions", [""], f"[0]: {SHORT}"),
         ("text", "file_extensions", ["t" * 17],
-         "[0]: String should have at most 16 characters, got 'ttttttttttttttttt'"),
+         "[0]: expected at most 16 characters, got 17"),
         ("text", "file_extensions", ["t"] * 33,
-         ": List should have at most 32 items after validation, not 33"),
+         ": expected at most 32 items, got 33"),
         ("images", "mode", "RGBa", ": 'RGBa' is not one of RGB, RGBA, L; did you mean 'RGBA'?"),
-        ("images", "size", [0, 9], "[0]: Input should be greater than or equal to 1, got 0"),
+        ("images", "size", [0, 9], "[0]: expected at least 1, got 0"),
         ("images", "size", [9, 65537],
-         "[1]: Input should be less than or equal to 65536, got 65537"),
+         "[1]: expected at most 65536, got 65537"),
         ("csv", "delimiter", "", f"{DELIMITER}''"),
         ("csv", "delimiter", "\n", f"{DELIMITER}'\\n'"),
         ("csv", "delimiter", "é", f"{DELIMITER}'é'"),
         ("manifest", "allow", ["intranet"],
-         "[0]: String should match pattern '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
+         "[0]: expected a text that matches '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
         ("manifest", "allow", ["http://host:99999/"],
          "[0]: no prefix of an address: its port is wrong, "
          "got 'http://host:99999/'"),
@@ -169,10 +169,10 @@ def test_csv_delimiter_is_accepted(delimiter: str) -> None:
     ("place", "value", "message"),
     [
         ("paths", REMOVED, "spec.read.paths: required, but missing"),
-        ("paths", "s3://in/", "spec.read.paths: Input should be a valid list, got 's3://in/'"),
-        ("paths", [], "spec.read.paths: List should have at least 1 item after validation, not 0"),
+        ("paths", "s3://in/", "spec.read.paths: expected a list such as [a, b], got 's3://in/'"),
+        ("paths", [], "spec.read.paths: expected at least 1 item, got 0"),
         ("paths", ["in"] * 257,
-         "spec.read.paths: List should have at most 256 items after validation, not 257"),
+         "spec.read.paths: expected at most 256 items, got 257"),
         ("path", "s3://in/", "spec.read.path: unknown field; did you mean 'paths'?"),
         ("options", None, "spec.read.options: expected a mapping, got null"),
     ],

@@ -61,7 +61,7 @@ def test_secret_in_an_invalid_value_is_not_shown(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (SECRET * 1000, "a text (not shown)"),
+        (SECRET * 1000, f"{len(SECRET) * 1000}"),
         (1234567, "a number (not shown)"),
         (True, "a boolean (not shown)"),
         (SECRET.encode(), "a value of type bytes (not shown)"),
@@ -92,7 +92,7 @@ def test_secret_is_shown_as_its_type_only(value: Any, shown: str) -> None:
 )
 def test_secret_in_the_wrong_place_is_not_shown(place: str, value: Any) -> None:
     found = refused_at(place, value)
-    assert ": unknown field; " in found
+    assert ": unknown field" in found
     _assert_hidden(found)
 
 

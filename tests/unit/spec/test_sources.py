@@ -50,7 +50,7 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
          "expected a name of SQL: letters, digits, '_' and '.'"),
         ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs into the query, in the words of"),
         ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
-        ("huggingface", {"limit": 0}, "Input should be greater than or equal to 1, got 0"),
+        ("huggingface", {"limit": 0}, "expected at least 1, got 0"),
         ("lance", {"include_paths": True}, "unknown option 'include_paths' for lance"),
     ],
     ids=short,

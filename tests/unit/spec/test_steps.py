@@ -29,7 +29,7 @@ KINDS: dict[str, Any] = {
 """The kinds of steps, and a valid example of each."""
 POOL_FIELDS: dict[str, Any] = {"batchSize": 8, "replicas": {"max": 2}, "resources": {"cpu": 2}}
 STEP = "spec.steps[0]"
-BATCH_SIZE = ".batchSize: a whole number from 1 to 1000000, or 'auto', got"
+BATCH_SIZE = ".batchSize: expected a whole number from 1 to 1000000, or 'auto', got"
 
 
 def with_step(**fields: Any) -> Document:
@@ -116,11 +116,11 @@ def test_function_or_nearest_with_replicas_is_refused(fields: Document, field: s
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"k": 0}, ".k: Input should be greater than or equal to 1, got 0"),
-        ({"k": 1001}, ".k: Input should be less than or equal to 1000, got 1001"),
+        ({"k": 0}, ".k: expected at least 1, got 0"),
+        ({"k": 1001}, ".k: expected at most 1000, got 1001"),
         ({"column": REMOVED}, ".column: required, but missing"),
         ({"path": "ftp://a/b"}, ".path: the scheme 'ftp://' is not supported"),
-        ({"columns": []}, ".columns: List should have at least 1 item"),
+        ({"columns": []}, ".columns: expected at least 1 item"),
         ({"columns": ["a", "similarity"]}, ": each match has 'similarity' anyway"),
     ],
 )
@@ -162,18 +162,18 @@ def test_label_index_is_accepted(index: int) -> None:
     ("fields", "message"),
     [
         ({"name": "Step"}, ".name: expected lower-case letters, digits and '-', beginning with"),
-        ({"name": "s" * 41}, ".name: String should have at most 40 characters, got 'sss"),
+        ({"name": "s" * 41}, ".name: expected at most 40 characters, got 41"),
         ({"name": REMOVED}, ".name: required, but missing"),
-        ({"name": False}, ".name: Input should be a valid string, got false"),
+        ({"name": False}, ".name: expected a text, got false"),
         ({"batchSize": 0}, f"{BATCH_SIZE} 0"),
         ({"batchSize": 1000001}, BATCH_SIZE),
         ({"batchSize": 8.0}, f"{BATCH_SIZE} 8.0"),
         ({"batchSize": "most"}, BATCH_SIZE),
         ({"batch_size": 8}, ".batch_size: unknown field; did you mean 'batchSize'?"),
         ({"replicas": 2}, ".replicas: expected a mapping, got 2"),
-        ({"replicas": {"min": 0}}, ".replicas.min: Input should be greater than or equal to 1"),
+        ({"replicas": {"min": 0}}, ".replicas.min: expected at least 1"),
         ({"replicas": {"max": 10001}},
-         ".replicas.max: Input should be less than or equal to 10000"),
+         ".replicas.max: expected at most 10000"),
         ({"replicas": {"min": 3, "max": 2}}, ".replicas: min (3) is above max (2)"),
         ({"replicas": {"min": 3}}, ".replicas: min (3) is above max (1)"),
         ({"resources": {"memory": "8gb"}},
@@ -190,15 +190,16 @@ def test_field_of_a_step_is_refused(fields: Document, message: str) -> None:
     ("kind", "value", "message"),
     [
         ("labelFromPath", {"column": "c"}, ".index: required, but missing"),
-        ("labelFromPath", {"column": "", "index": 1}, ".column: String should have at least 1"),
-        ("labelFromPath", {"column": "c", "index": "1"}, ".index: Input should be a valid integer"),
-        ("labelFromPath", {"column": "c", "index": 101}, ".index: Input should be less than or"),
-        ("labelFromPath", {"column": "c", "index": -101}, ".index: Input should be greater than"),
+        ("labelFromPath", {"column": "", "index": 1}, ".column: expected at least 1"),
+        ("labelFromPath", {"column": "c", "index": "1"}, ".index: expected a whole number"),
+        ("labelFromPath", {"column": "c", "index": 101}, ".index: expected at most 100"),
+        ("labelFromPath", {"column": "c", "index": -101}, ".index: expected at least"),
         ("labelFromPath", "class", ": expected a mapping, got 'class'"),
-        ("selectColumns", [], ": List should have at least 1 item after validation, not 0"),
-        ("selectColumns", ["a"] * 257, ": List should have at most 256 items after validation"),
-        ("dropColumns", ["c" * 129], "[0]: String should have at most 128 characters, got 'ccc"),
-        ("filter", "print(a)", ": unknown function 'print'; there are col, len, lower, upper"),
+        ("selectColumns", [], ": expected at least 1 item, got 0"),
+        ("selectColumns", ["a"] * 257, ": expected at most 256 items, got 257"),
+        ("dropColumns", ["c" * 129], "[0]: expected at most 128 characters, got 129"),
+        ("filter", "print(a)",
+         ": unknown function 'print', got 'print(a)'. Use one of col, len, lower, upper"),
     ],
     ids=short,
 )  # fmt: skip

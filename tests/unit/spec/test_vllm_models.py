@@ -48,7 +48,7 @@ def test_vllm_model_is_accepted(model: Document) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"source": None}, ".model.source: Input should be a valid string, got null"),
+        ({"source": None}, ".model.source: expected a text, got null"),
         ({"task": "score"}, ".model.task: 'score' is not one of generate, embed"),
         ({"prompt": "{text}"}, ".model: 'text' is none of the inputs, which are question"),
         ({"images": ["photo"]}, ".model: 'photo' is none of the inputs, which are question"),
@@ -62,7 +62,7 @@ def test_vllm_model_is_accepted(model: Document) -> None:
         ({"prompt": "Hi", "adapter": "question", "loraPath": "adapters"},
          ".model: loraPath: expected an absolute path or an address, got 'adapters'"),
         ({"allow": ["https://a/"]}, ".model: 'allow' needs 'images': it is about their addresses"),
-        ({"allow": ["/data/"]}, ".model.allow[0]: String should match pattern"),
+        ({"allow": ["/data/"]}, ".model.allow[0]: expected a text that matches"),
         ({"loraAdapters": ["a/b"]}, ".model: 'loraAdapters' needs an 'adapter': the input that"),
         (with_adapter(), ".model: 'adapter' needs 'loraPath', or 'loraAdapters' with the ids of"),
         (with_adapter(loraAdapters=["a/b", "../c"]),
@@ -78,8 +78,8 @@ def test_vllm_model_is_accepted(model: Document) -> None:
         ({"source": "s3://models/llama", "revision": "main"},
          ".model: 'revision' is for models of the Hub, and 's3://models/llama' is none"),
         ({"engine": {"model": "b"}}, ".model: engine: 'model' has a field of its own: source"),
-        ({"parallelism": {"data": 2}}, ".model.parallelism.data: unknown field; there are tensor"),
-        ({"maxConcurrentBatches": 0}, ".model.maxConcurrentBatches: Input should be greater than"),
+        ({"parallelism": {"data": 2}}, ".model.parallelism.data: unknown field. Use one of tensor"),
+        ({"maxConcurrentBatches": 0}, ".model.maxConcurrentBatches: expected at least 1"),
     ],
     ids=short,
 )  # fmt: skip

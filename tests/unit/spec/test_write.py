@@ -41,12 +41,12 @@ def test_write_mode_is_accepted(mode: str) -> None:
     ("format_", "fields", "message"),
     [
         ("json", {"compression": "zstd"}, "compression: 'zstd' is not one of gzip, none"),
-        ("json", {"path": ""}, "path: String should have at least 1 character, got ''"),
-        ("json", {"path": None}, "path: Input should be a valid string, got null"),
+        ("json", {"path": ""}, "path: expected at least 1 character, got ''"),
+        ("json", {"path": None}, "path: expected a text, got null"),
         ("json", {"path": "ftp://out"},
          "path: the scheme 'ftp://' is not supported: use a path or "),
         ("json", {"paths": ["out"]}, "paths: unknown field; did you mean 'path'?"),
-        ("csv", {"delimiter": "1"}, "delimiter: String should match pattern"),
+        ("csv", {"delimiter": "1"}, "delimiter: expected a text that matches"),
     ],
     ids=short,
 )  # fmt: skip

@@ -61,7 +61,7 @@ RAY_START_OPTIONS = (
 
 def _start_option(name: str) -> str:
     if name not in RAY_START_OPTIONS:
-        message = "not an option of `ray start` that a job may set; there are {known}"
+        message = "not an option of `ray start` that a job may set. Use one of {known}"
         raise PydanticCustomError("start_option", message, {"known": ", ".join(RAY_START_OPTIONS)})
     return name
 

@@ -16,6 +16,13 @@ from batchinference.spec.problems import Problem, SpecError, problems_of, type_n
 Model = TypeVar("Model", bound=BaseModel)
 
 _MERGE = "tag:yaml.org,2002:merge"
+_YAML_HINTS = {
+    "unhashable key": "; put a text that begins with '{{' in quotes",
+    r"'\t'": "; indent with spaces instead of tabs",
+    "mapping values are not allowed": "; add the ':' that is missing before it, or put a text that "
+    "contains ': ' in quotes",
+}
+"""What to do about an error of PyYAML, by a part of its message."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -62,7 +69,7 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
         found = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
-        raise SpecError([Problem("", f"no {KIND} here, only {found}")])
+        raise SpecError([Problem("kind", f"expected {KIND}, got {found}")])
     return ours
 
 
@@ -83,8 +90,8 @@ def _reason(error: Exception) -> str:
     mark = error.problem_mark or error.context_mark
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
     reason = error.problem or error.context or ""
-    quotes = "; put a text that begins with '{{' in quotes" if "unhashable key" in reason else ""
-    return place + reason + quotes
+    hints = (hint for part, hint in _YAML_HINTS.items() if part in reason)
+    return place + reason + next(hints, "")
 
 
 def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:

@@ -76,7 +76,9 @@ def _parse(text: str) -> ast.expr:
 
 
 def _hint(text: str) -> str:
-    """Return what to write instead of a column whose name is a word of Python's grammar."""
+    """Return what to write instead of `=`, or of a column whose name is a keyword of Python."""
+    if re.search(r"[^=!<>]=[^=]", text):
+        return ". Compare with '=='"
     for name in re.findall(r"\w+", text):
         if keyword.iskeyword(name) and name not in _WORDS:
             return f". Write col('{name}') for a column of that name"
@@ -190,7 +192,7 @@ def _check_constant(node: ast.Constant) -> None:
 def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in FUNCTIONS:
-        raise ValueError(f"unknown function '{name}'; there are {', '.join(FUNCTIONS)}")
+        raise ValueError(f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}")
     if node.keywords or len(node.args) != FUNCTIONS[name]:
         raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
     for argument in node.args if name == "col" else node.args[1:]:

@@ -119,7 +119,9 @@ class BatchInferenceSpec(SpecModel):
                 raise PydanticCustomError("step_name", message, {"name": step.name})
             if step.name in seen:
                 raise PydanticCustomError(
-                    "step_name", "two steps are named '{name}'", {"name": step.name}
+                    "step_name",
+                    "two steps are named '{name}'. Rename one of them",
+                    {"name": step.name},
                 )
             seen.add(step.name)
             if step.label_from_path and not self.read.include_paths:

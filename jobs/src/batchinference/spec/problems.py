@@ -45,6 +45,7 @@ from batchinference.spec.base import (
     OptionsModel,
 )
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
+from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
@@ -59,6 +60,7 @@ CLOSE = 0.7
 _PATTERNS = {
     MEMORY: "a quantity of memory such as 512Mi or 8Gi",
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
+    DURATION: "a duration such as 90s, 30m or 2h30m",
     CRON: "five fields of a crontab such as 30 2 * * MON-FRI",
     TIME_ZONE: "a time zone of the IANA database such as Europe/Berlin",
     PARAMETER_NAME: "lower-case letters, digits and '_', beginning with a letter",
@@ -91,7 +93,25 @@ _TYPE_NAMES = {
 }
 _KEY_MARK = "[key]"
 """pydantic puts it behind a key of a mapping when the key itself is at fault."""
-_MAPPING_TYPES = {"model_type", "model_attributes_type", "dict_type"}
+_EXPECTED = {
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "a text",
+    "string_unicode": "a text of valid Unicode",
+    "list_type": "a list such as [a, b]",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "too_short": "at least {min_length} items",
+    "too_long": "at most {max_length} items",
+    "string_pattern_mismatch": "a text that matches '{pattern}'",
+}
+"""What a field expects, by the type of pydantic's error."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -133,7 +153,7 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
 
 
 def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
-    words, parent = _resolve(details["loc"], model)
+    words, holders = _resolve(details["loc"], model)
     kind = details["type"]
     if kind.startswith("union_tag"):
         words.append(details["ctx"]["discriminator"].strip("'"))
@@ -143,7 +163,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         words[-1] = str(details["input"])  # pydantic turns true into 1
         message = f"as a key: {_message(details, value)}"
     elif kind == "extra_forbidden":
-        message = _unknown(details["loc"], parent)
+        message = _unknown(details["loc"], words, holders)
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.below(words[-1]), details["ctx"]["expected_tags"])
     elif kind == "literal_error":
@@ -153,26 +173,49 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     return Problem(path_of(words), message)
 
 
-def _unknown(loc: tuple[str | int, ...], parent: type[BaseModel] | None) -> str:
+def _unknown(
+    loc: tuple[str | int, ...], words: list[str | int], holders: list[type[BaseModel] | None]
+) -> str:
+    parent = holders[-1]
     near = _nearest(loc[-1], _aliases(parent))
     if parent is not None and issubclass(parent, OptionsModel):
         *_, format_, _, option = loc  # read, its format, options, the one at fault
         return f"unknown option '{option}' for {format_}{near}"
+    for count in range(len(words) - 2, 0, -1):
+        if loc[-1] in _aliases(holders[count]):
+            return f"unknown field; it is a field of {path_of(words[:count])}. Move it there"
     return f"unknown field{near}"
 
 
 def _message(details: ErrorDetails, value: _Value) -> str:
-    kind = details["type"]
-    pattern = details.get("ctx", {}).get("pattern")
+    kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
         return "required, but missing"
-    if pattern in _PATTERNS:
-        return f"expected {_PATTERNS[pattern]}, got {value}"
-    if kind in _MAPPING_TYPES:
-        return f"expected a mapping, got {value}"
-    if kind.endswith("_type") or not value.nested:
-        return f"{details['msg']}, got {value}"
-    return details["msg"]
+    if expected := _PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
+        return f"expected {_with_numbers(expected, context)}, got {_found(details, value)}"
+    if value.nested:
+        return details["msg"]
+    fault, stop, fix = details["msg"].partition(". ")
+    return f"{fault}, got {value}{stop}{fix}"
+
+
+def _with_numbers(expected: str, context: dict[str, Any]) -> str:
+    """Return the text with the numbers of the context: no `.0`, and `1 item` in the singular."""
+    whole = {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value
+        for key, value in context.items()
+    }
+    return re.sub(r"\b1 (item|character)s", r"1 \1", expected.format(**whole))
+
+
+def _found(details: ErrorDetails, value: _Value) -> str:
+    """Return the value, or its length if its length is wrong. Say how to turn it into a text."""
+    if details["type"] in ("too_long", "too_short", "string_too_long"):
+        return str(len(details["input"]))
+    is_scalar = isinstance(value.value, int | float) and not value.secret
+    if details["type"] == "string_type" and is_scalar:
+        return f"{value}. Put it in quotes, with its unit if it has one"
+    return str(value)
 
 
 @dataclass(frozen=True)
@@ -215,12 +258,12 @@ def _not_one_of(value: _Value, expected: str) -> str:
 
 def _resolve(
     loc: tuple[str | int, ...], model: type[BaseModel]
-) -> tuple[list[str | int], type[BaseModel] | None]:
-    """pydantic's location without the tags of unions and the mark of a faulty key, and the model
-    that holds its last word. Numbers stay numbers where they count the items of a list."""
+) -> tuple[list[str | int], list[type[BaseModel] | None]]:
+    """Return pydantic's location without the tags of unions and the mark of a wrong key, and for
+    each of its words the model that has it as a field. Numbers count the items of a list."""
     words: list[str | int] = []
+    holders: list[type[BaseModel] | None] = []
     current: Any = model
-    parent: type[BaseModel] | None = None
     for word in loc:
         current = _without_none(current)
         if tagged := _arm(current, word):
@@ -230,9 +273,9 @@ def _resolve(
         if word == _KEY_MARK and origin is not dict and not _is_model(current):
             continue
         words.append(word if origin is list else str(word))
-        parent = current if _is_model(current) else None
+        holders.append(current if _is_model(current) else None)
         current = _child(current, word)
-    return words, parent
+    return words, holders
 
 
 def _child(annotation: Any, word: str | int) -> Any:
@@ -305,7 +348,7 @@ def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:
     folded = {name.lower(): name for name in known}
     if found := _closest(str(word).lower(), folded.keys(), CLOSE):
         return f"; did you mean '{folded[found]}'?"
-    return f"; there are {', '.join(known)}" if known and not listed else ""
+    return f". Use one of {', '.join(known)}" if known and not listed else ""
 
 
 def path_of(words: list[str | int]) -> str:

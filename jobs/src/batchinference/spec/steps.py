@@ -34,7 +34,9 @@ def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int
         size: int | str = handler(value)
     except ValidationError:
         raise PydanticCustomError(
-            "batch_size_type", "a whole number from 1 to {most}, or 'auto'", {"most": MAX_BATCH}
+            "batch_size_type",
+            "expected a whole number from 1 to {most}, or 'auto'",
+            {"most": MAX_BATCH},
         ) from None
     return size
 

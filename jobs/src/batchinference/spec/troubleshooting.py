@@ -83,7 +83,8 @@ happens, and what to do.
 Both name one of the [causes](#causes-of-failure) and the original message. The report also groups
 the failed rows by their cause and shows examples. If a job is slow, see
 [Troubleshooting slow jobs](performance.md#troubleshooting-slow-jobs). For findings of
-`batchinference verify`, see [Verifying an output](verify.md).
+`batchinference verify`, see [Verifying an output](verify.md). For mistakes in a job file, see
+[Typical mistakes](mistakes.md).
 
 ## Run the job again
 

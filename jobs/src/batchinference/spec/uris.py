@@ -26,7 +26,9 @@ def _supported(uri: str) -> str:
     rest = local_path(uri)
     bucket = rest.split("/")[0]
     if scheme != "file" and "@" in bucket:
-        raise PydanticCustomError(HIDDEN, "an address holds no credentials", {})
+        raise PydanticCustomError(
+            HIDDEN, "must not contain credentials. Set them in the environment", {}
+        )
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise PydanticCustomError(

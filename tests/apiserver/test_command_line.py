@@ -87,13 +87,15 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
     assert "the operator has not seen the job yet" in invoke("status", "daily").stdout
     progress = {"rows": 30, "total": 60, "percent": 50, "rowsPerSecond": 2.5, "eta": "12s"}
     counts = {"read": 30, "written": 28, "failed": 2, "filtered": 0}
-    set_status(namespace, "daily", "Running", progress=progress, counts=counts, attempt=2)
+    figures = {"progress": progress, "stage": "embed", "counts": counts, "attempt": 2}
+    set_status(namespace, "daily", "Running", **figures)
     shown = invoke("status", "daily").stdout
     for line in ("rows         30 of 60 (50 %)", "failed rows  2", "attempt      2",
+                 "stage        embed",
                  "speed        2.5 rows/s, ETA 12s", "phase        Running"):  # fmt: skip
         assert line in shown.splitlines()
     assert json.loads(invoke("status", "daily", "-o", "json").stdout)["phase"] == "Running"
-    set_status(namespace, "daily", "Failed", progress=progress)
+    set_status(namespace, "daily", "Failed", progress=progress, stage=None)
     watched = invoke("watch", "daily")
     assert watched.exit_code == 1
     assert watched.stdout == "Failed, 30 rows, 50 %, 2 failed, it is Failed\n"

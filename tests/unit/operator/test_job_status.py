@@ -51,6 +51,14 @@ def test_running_status_has_the_fields_of_ray_job_and_report() -> None:
     assert "completionTime" not in status
 
 
+def test_stage_is_named_while_the_job_runs() -> None:
+    first = built(running(report(rows=10, stage="embed")))
+    assert first["stage"] == "embed"
+    assert built(running(None), first)["stage"] == "embed"
+    ended = StatusUpdate(Phase.SUCCEEDED, DONE, None, report(JobState.SUCCEEDED, stage="write"))
+    assert "stage" not in built(ended, first)
+
+
 def test_fields_of_a_deleted_ray_job_are_kept() -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
     after = built(StatusUpdate(Phase.FAILED, Summary("RayJobDeleted", "gone", failed=True)), before)

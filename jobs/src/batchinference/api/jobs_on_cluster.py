@@ -29,6 +29,7 @@ class JobStatus:
     percent: int | None
     rate: float | None
     eta: str
+    stage: str
     failed: int
     attempt: int | None
     output: str
@@ -51,6 +52,7 @@ class JobStatus:
             progress.get("percent"),
             progress.get("rowsPerSecond"),
             progress.get("eta", "unknown"),
+            status.get("stage", ""),
             counts.get("failed", 0),
             status.get("attempt"),
             status.get("output") or job["spec"]["write"]["path"],

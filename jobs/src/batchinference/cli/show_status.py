@@ -16,7 +16,7 @@ from batchinference.cli.targets import Target, failures_are_printed, read_output
 
 
 @dataclass(frozen=True)
-class Look:
+class JobProgress:
     """The progress of a job at one moment. `failed` says how an ended job has ended."""
 
     state: str
@@ -26,6 +26,7 @@ class Look:
     ended: bool
     failed: bool = False
     rate: float | None = None
+    stage: str = ""
     message: str = ""
 
 
@@ -52,6 +53,7 @@ def _show_job(job: JobStatus, form: Format) -> None:
     lines += [("rows", _rows(job.rows, job.total, job.percent))]
     lines += [("failed rows", str(job.failed))] if job.failed else []
     lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")] if job.rate else []
+    lines += [("stage", job.stage)] if job.stage else []
     lines += [("attempt", str(job.attempt))] if job.attempt else []
     lines += [("output", job.output)]
     print_table(lines)
@@ -84,37 +86,37 @@ def watch_status(
     target: Target, interval: float, sleep: Callable[[float], Any] = time.sleep
 ) -> int:
     """Show the progress until the job has ended, and return the exit code."""
-    began: Look | None = None
+    began: JobProgress | None = None
     since = time.monotonic()
     shown = ""
     while True:
-        look = _look(target)
-        began = began or look
-        rate = look.rate
+        progress = _read_progress(target)
+        began = began or progress
+        rate = progress.rate
         if rate is None:
-            rate = (look.rows - began.rows) / max(time.monotonic() - since, 1e-9)
-        line = _line(look, rate)
+            rate = (progress.rows - began.rows) / max(time.monotonic() - since, 1e-9)
+        line = _line(progress, rate)
         if line != shown:
-            _show(line, ended=look.ended)
+            _show(line, ended=progress.ended)
             shown = line
-        if look.ended:
-            return exits.JOB_FAILED if look.failed else exits.SUCCESS
+        if progress.ended:
+            return exits.JOB_FAILED if progress.failed else exits.SUCCESS
         sleep(interval)
 
 
-def _look(target: Target) -> Look:
+def _read_progress(target: Target) -> JobProgress:
     if target.is_job:
         with failures_are_printed("watch"):
             job = JobStatus.of(target.cluster().get(target.text))
-        return Look(
+        return JobProgress(
             job.phase, job.rows, job.total, job.failed, job.ended, job.phase == "Failed", job.rate,
-            job.message,
+            job.stage, job.message,
         )  # fmt: skip
     found: list[OutputStatus] = read_output("watch", target, status_of)
     states = {each.state for each in found}
     totals = [each.total for each in found]
     running = "running" in states
-    return Look(
+    return JobProgress(
         "running" if running else "unfinished" if "unfinished" in states else "complete",
         sum(each.rows for each in found),
         None if None in totals else sum(total or 0 for total in totals),
@@ -125,17 +127,19 @@ def _look(target: Target) -> Look:
     )
 
 
-def _line(look: Look, rate: float) -> str:
-    parts = [look.state, f"{look.rows} rows"]
-    if look.total:
-        parts.append(f"{min(100, 100 * look.rows // look.total)} %")
-    if rate > 0 and not look.ended:
+def _line(progress: JobProgress, rate: float) -> str:
+    parts = [progress.state, f"{progress.rows} rows"]
+    if progress.total:
+        parts.append(f"{min(100, 100 * progress.rows // progress.total)} %")
+    if rate > 0 and not progress.ended:
         parts.append(f"{rate:.1f} rows/s")
-        if look.total:
-            parts.append(f"ETA {max(0, look.total - look.rows) / rate:.0f} s")
-    if look.errors:
-        parts.append(f"{look.errors} failed")
-    return ", ".join([*parts, look.message] if look.message else parts)
+        if progress.total:
+            parts.append(f"ETA {max(0, progress.total - progress.rows) / rate:.0f} s")
+    if progress.errors:
+        parts.append(f"{progress.errors} failed")
+    if progress.stage:
+        parts.append(f"in {progress.stage}")
+    return ", ".join([*parts, progress.message] if progress.message else parts)
 
 
 def _show(line: str, *, ended: bool) -> None:

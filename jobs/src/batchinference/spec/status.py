@@ -145,6 +145,9 @@ class BatchInferenceStatus(SpecModel):
     """Ready, Complete, Failed and Suspended always; Reconciling and Stalled while true."""
     progress: Progress | None = None
     """Rows that are finished."""
+    stage: Annotated[str, Field(max_length=1024)] | None = None
+    """The last stage that has work, while the job runs. A fused task has several steps: their names
+    are separated by commas."""
     counts: Counts | None = None
     """Rows by result."""
     start_time: Timestamp | None = None

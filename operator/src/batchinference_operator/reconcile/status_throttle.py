@@ -10,8 +10,10 @@ WRITE_SECONDS = 5.0
 USAGE_SECONDS = 30.0
 """The minimum time between two writes that change only the usage of an attempt without progress.
 Its pods may take minutes to start, and each change of a pod changes the usage."""
-_FIGURES = {"progress", "counts", "progressTime", "usageTime", "gpus", "gpuSeconds", "cpuSeconds"}
-_FIGURES |= {"cost"}
+_FIGURES = {
+    *("progress", "stage", "counts", "progressTime"),
+    *("usageTime", "gpus", "gpuSeconds", "cpuSeconds", "cost"),
+}
 _OF_ATTEMPT = {"rows", "gpuSeconds", "cpuSeconds"}
 
 

@@ -39,9 +39,12 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
         found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
-        status |= {key: found[key] for key in ("progress", "counts", "output") if key in found}
-    if "progress" in status and update.phase not in AT_WORK:
-        status["progress"] = without(status["progress"], "eta")
+        reported = ("progress", "stage", "counts", "output")
+        status |= {key: found[key] for key in reported if key in found}
+    if update.phase not in AT_WORK:
+        status.pop("stage", None)
+        if "progress" in status:
+            status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
         status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -13,8 +15,10 @@ from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import scheme_of
+from batchinference.spec.problems import did_you_mean
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+MAX_COMPARED_NAMES = 1000
 _GLOB = frozenset("*?[")
 _HIDDEN = frozenset("._")
 """First characters in the names of hidden files and of marker files such as _SUCCESS."""
@@ -40,11 +44,13 @@ def snapshot_input(
     times = Counter(paths)
     for number, path in enumerate(paths):
         label = f"read.paths[{number}] '{path}'"
-        files = _list(Location(path, storage), endings, label)
+        address = Location(path, storage)
+        files = _list(address, endings, label)
         if not files and not ignore_missing:
             wanted = f" that end in {', '.join(endings)}" if endings else ""
             empty = f"holds no files{wanted}"
-            raise BadInput(f"{label} {'does not exist' if files is None else empty}")
+            missing = f"does not exist{_near_name(address)}"
+            raise BadInput(f"{label} {missing if files is None else empty}")
         for info in files or []:
             found[info.path] = max(found.get(info.path, []), [info] * times[path], key=len)
     if not found:
@@ -53,6 +59,15 @@ def snapshot_input(
     if len(infos) > MAX_FILES:
         raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} can be told apart")
     return InputSnapshot(Location(paths[0], storage), _table(infos))
+
+
+def _near_name(address: Location) -> str:
+    """Return the end of a message that names a similar file of the same local directory."""
+    path = Path(address.path)
+    if not address.local or not path.parent.is_dir():
+        return ""
+    names = [entry.name for entry in islice(path.parent.iterdir(), MAX_COMPARED_NAMES)]
+    return did_you_mean(path.name, names)
 
 
 def _table(infos: list[pafs.FileInfo]) -> pa.Table:

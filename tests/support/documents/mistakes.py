@@ -120,7 +120,7 @@ IN_THE_FILE = [
         "paths: [./reviews.csv]\n    options: {columns: [text]}",
     ),
     Mistake("an unknown storage", "[./reviews.csv]", "[ftp://host/reviews.csv]"),
-    Mistake("a bucket without a key", "path: ./out", "path: 's3://'"),
+    Mistake("an address without a bucket", "path: ./out", "path: 's3://'"),
     Mistake(
         "credentials in an address", "[./reviews.csv]", "['s3://KEY:SECRET@bucket/reviews.csv']"
     ),
@@ -165,7 +165,7 @@ IN_THE_FILE = [
     Mistake("a duration in words", "  write:", "  deadlines: {total: 2 hours}\n  write:"),
     Mistake("a parameter without quotes", "[./reviews.csv]", "[{{ date }}]"),
     Mistake(
-        "secret in `env`",
+        "a mapping in `env`",
         "  write:",
         "  cluster: {env: {TOKEN: hf_0123456789abcdef0123456789abcdef01}}\n  write:",
     ),

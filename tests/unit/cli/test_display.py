@@ -121,7 +121,7 @@ def test_summary_of_a_succeeded_job() -> None:
     ]
 
 
-def test_summary_counts_skipped_and_failed_rows() -> None:
+def test_summary_counts_filtered_and_failed_rows() -> None:
     counts = Counts(read=10, written=5, failed=2, filtered=3)
     lines = summary(report(JobState.SUCCEEDED, counts=counts, errors="s3://out/errors/"))
     assert "rows    10 read, 5 written, 2 failed, 3 filtered out" in lines

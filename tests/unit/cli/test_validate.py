@@ -99,10 +99,10 @@ def test_validate_reads_stdin(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "kind: expected BatchInference, got an empty document"),
+        ("", "kind: expected BatchInference or BatchInferenceSchedule, got an empty document"),
         ("a: [", "not valid YAML: line 1"),
         ("kind: \0", "not valid YAML: "),
-        ("kind: Secret", "kind: expected BatchInference, got Secret"),
+        ("kind: Secret", "kind: expected BatchInference or BatchInferenceSchedule, got Secret"),
         ("- a", "expected 'apiVersion: batchinference.dev/v1alpha1'"),
         ("a: 1\na: 2", "the key 'a' is given twice"),
     ],

@@ -55,6 +55,7 @@ def test_stage_is_named_while_the_job_runs() -> None:
     first = built(running(report(rows=10, stage="embed")))
     assert first["stage"] == "embed"
     assert built(running(None), first)["stage"] == "embed"
+    assert "stage" not in built(running(report(JobState.FINALIZING, rows=10)), first)
     ended = StatusUpdate(Phase.SUCCEEDED, DONE, None, report(JobState.SUCCEEDED, stage="write"))
     assert "stage" not in built(ended, first)
 

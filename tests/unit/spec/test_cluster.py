@@ -184,7 +184,9 @@ ONE_REF = ".valueFrom: give exactly one of secretKeyRef and configMapKeyRef"
          ".valueFrom.secretKeyRef.key: required, but missing"),
         ({"valueFrom": {"fieldRef": {}}},
          ".valueFrom.fieldRef: unknown field. Use one of secretKeyRef, configMapKeyRef"),
-        ({"value": 7}, ".value: expected a text, got a number (not shown)"),
+        ({"value": 7},
+         ".value: expected a text, got a number (not shown). Put it in quotes, with its unit if it "
+         "has one"),
         ({"value": "x" * 4097},
          ".value: expected at most 4096 characters, got 4097"),
     ],

@@ -88,6 +88,9 @@ INVALID = {
     "a >": "not an expression: invalid syntax at its end",
     "a > > 1": "not an expression: invalid syntax at character 5",
     "a b": "not an expression: invalid syntax at character 3",
+    "class == 'a=1'": "not an expression: invalid syntax at character 1. Write col('class') for a "
+    "column of that name",
+    "a == '. Use =' b": "not an expression: invalid syntax at character 16",
     "a = 1": "not an expression: invalid syntax at character 3. Compare with '=='",
     "a; b": "not an expression: invalid syntax at character 2",
     "a > 1\nb > 2": "not an expression: invalid syntax at line 2",

@@ -187,7 +187,7 @@ spec:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("2026-01-02", ".name: expected a text, got datetime.date("),
+        ("2026-01-02", ".name: expected a text, got 2026-01-02"),
         ("1:30", ".name: expected a text, got 90"),
         ("on", ".name: expected a text, got true"),
         ("~", ".name: expected a text, got null"),

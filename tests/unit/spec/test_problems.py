@@ -88,7 +88,7 @@ def test_path_of_a_problem_keeps_a_field_named_like_a_variant() -> None:
         ([1, 2], "a list"),
         ({}, "a mapping"),
         ({"a": "b"}, "a mapping"),
-        (dt.date(2026, 1, 2), "datetime.date(2026, 1, 2)"),
+        (dt.date(2026, 1, 2), "2026-01-02"),
         (b"ab", "b'ab'"),
         (10**4000, "1" + "0" * 59 + "..."),
     ],
@@ -97,7 +97,7 @@ def test_path_of_a_problem_keeps_a_field_named_like_a_variant() -> None:
 def test_value_in_a_message(value: Any, shown: str) -> None:
     found = refused_at("spec.steps.4.name", value)
     assert found.startswith(f"spec.steps[4].name: expected a text, got {shown}")
-    scalar = isinstance(value, bool | int | float)
+    scalar = isinstance(value, bool | int | float | dt.date)
     assert found.endswith(QUOTES) is scalar
 
 

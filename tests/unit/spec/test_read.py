@@ -34,7 +34,7 @@ COMMON = list(FileOptions.model_fields)
         (["a"], "[0]: expected a mapping, got 'a'"),
         (
             [{"a": dt.date(2024, 1, 1)}],
-            "[0].a: JSON has no such value: put a date in quotes, got datetime.date(2024, 1, 1)",
+            "[0].a: JSON has no such value: put a date in quotes, got 2024-01-01",
         ),
         (
             [{"a": "x" * 70_000}],
@@ -169,7 +169,8 @@ def test_csv_delimiter_is_accepted(delimiter: str) -> None:
     ("place", "value", "message"),
     [
         ("paths", REMOVED, "spec.read.paths: required, but missing"),
-        ("paths", "s3://in/", "spec.read.paths: expected a list such as [a, b], got 's3://in/'"),
+        ("paths", "s3://in/",
+         "spec.read.paths: expected a list, got 's3://in/'. Write the items in brackets: [a, b]"),
         ("paths", [], "spec.read.paths: expected at least 1 item, got 0"),
         ("paths", ["in"] * 257,
          "spec.read.paths: expected at most 256 items, got 257"),

@@ -138,7 +138,7 @@ def _line(progress: JobProgress, rate: float) -> str:
     if progress.errors:
         parts.append(f"{progress.errors} failed")
     if progress.stage:
-        parts.append(f"in {progress.stage}")
+        parts.append(f"in {progress.stage.replace(', ', ' + ')}")
     return ", ".join([*parts, progress.message] if progress.message else parts)
 
 

@@ -43,7 +43,7 @@ MAX_GRACE_SECONDS = 60
 
 def _check_grace(duration: str) -> str:
     if seconds_of(duration) > MAX_GRACE_SECONDS:
-        raise PydanticCustomError("grace", "at most {most}s", {"most": MAX_GRACE_SECONDS})
+        raise PydanticCustomError("grace", "expected at most {most}s", {"most": MAX_GRACE_SECONDS})
     return duration
 
 

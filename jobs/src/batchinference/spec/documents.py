@@ -11,7 +11,7 @@ from yaml.error import MarkedYAMLError
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import Values, substitute
-from batchinference.spec.problems import Problem, SpecError, problems_of, type_name
+from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, problems_of, type_name
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -69,7 +69,9 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
         found = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
-        raise SpecError([Problem("kind", f"expected {KIND}, got {found}")])
+        raise SpecError(
+            [Problem("kind", f"expected {' or '.join(kinds)}, got {found[:MAX_SHOWN]}")]
+        )
     return ours
 
 

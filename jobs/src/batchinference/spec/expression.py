@@ -37,6 +37,8 @@ MAX_DEPTH = 100
 """Levels of a tree: far more than a person writes, and far less than Python's stack has."""
 MAX_INTEGER = 2**63 - 1
 
+_TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
+_ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
 _WORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """The words of Python's grammar that the language has."""
 _LEAVES = (ast.Constant, ast.Name)
@@ -77,12 +79,11 @@ def _parse(text: str) -> ast.expr:
 
 def _hint(text: str) -> str:
     """Return what to write instead of `=`, or of a column whose name is a keyword of Python."""
-    if re.search(r"[^=!<>]=[^=]", text):
-        return ". Compare with '=='"
-    for name in re.findall(r"\w+", text):
+    code = _TEXT.sub("", text)
+    for name in re.findall(r"\w+", code):
         if keyword.iskeyword(name) and name not in _WORDS:
             return f". Write col('{name}') for a column of that name"
-    return ""
+    return ". Compare with '=='" if _ASSIGNMENT.search(code) else ""
 
 
 def _place(error: SyntaxError, text: str) -> str:

@@ -6,6 +6,7 @@ the value found there and, for an unknown field, the nearest one that exists.
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import json
 import re
@@ -91,6 +92,8 @@ _TYPE_NAMES = {
     int | float: "a number",
     type(None): "null",
 }
+_FIX = re.compile(r"\. (?:Use|Compare|Write|Set|Rename|Choose) ")
+"""The last match in a message is where its fix begins."""
 _KEY_MARK = "[key]"
 """pydantic puts it behind a key of a mapping when the key itself is at fault."""
 _EXPECTED = {
@@ -100,7 +103,7 @@ _EXPECTED = {
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     "string_type": "a text",
     "string_unicode": "a text of valid Unicode",
-    "list_type": "a list such as [a, b]",
+    "list_type": "a list",
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}",
@@ -193,10 +196,11 @@ def _message(details: ErrorDetails, value: _Value) -> str:
         return "required, but missing"
     if expected := _PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
         return f"expected {_with_numbers(expected, context)}, got {_found(details, value)}"
-    if value.nested:
+    if value.nested and not kind.endswith("_type"):
         return details["msg"]
-    fault, stop, fix = details["msg"].partition(". ")
-    return f"{fault}, got {value}{stop}{fix}"
+    fix = list(_FIX.finditer(details["msg"]))[-1:]
+    end = fix[0].start() if fix else len(details["msg"])
+    return f"{details['msg'][:end]}, got {value}{details['msg'][end:]}"
 
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
@@ -209,12 +213,16 @@ def _with_numbers(expected: str, context: dict[str, Any]) -> str:
 
 
 def _found(details: ErrorDetails, value: _Value) -> str:
-    """Return the value, or its length if its length is wrong. Say how to turn it into a text."""
-    if details["type"] in ("too_long", "too_short", "string_too_long"):
-        return str(len(details["input"]))
-    is_scalar = isinstance(value.value, int | float) and not value.secret
-    if details["type"] == "string_type" and is_scalar:
-        return f"{value}. Put it in quotes, with its unit if it has one"
+    """Return the value, or its length if its length is wrong, and how to write it."""
+    match details["type"]:
+        case "too_long" | "too_short" | "string_too_long":
+            return str(len(details["input"]))
+        case "string_type" if isinstance(value.value, int | float | dt.date):
+            return f"{value}. Put it in quotes, with its unit if it has one"
+        case "list_type" if isinstance(value.value, dict):
+            return f"{value}. Begin each item with '- '"
+        case "list_type":
+            return f"{value}. Write the items in brackets: [a, b]"
     return str(value)
 
 
@@ -237,6 +245,8 @@ class _Value:
             return type_name(self.value)
         if self.secret:
             return f"{type_name(self.value)} (not shown)"
+        if isinstance(self.value, dt.date):
+            return self.value.isoformat()
         if self.value is None or isinstance(self.value, bool):
             return json.dumps(self.value)  # null, true and false, as YAML has them
         return _short(repr(self.value))

@@ -71,7 +71,7 @@ class Counts(SpecModel):
     """Rows in the output."""
     failed: Rows
     """Rows that have an error record."""
-    filtered: Rows
+    filtered: Rows = 0
     """Filtered rows: rows that a filter or another step removed."""
 
 
@@ -146,8 +146,8 @@ class BatchInferenceStatus(SpecModel):
     progress: Progress | None = None
     """Rows that are finished."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage that has work, while the job runs. A fused task has several steps: their names
-    are separated by commas."""
+    """The last stage that has work, while the job runs. A fused task has several stages, such as
+    `read, embed, write`."""
     counts: Counts | None = None
     """Rows by result."""
     start_time: Timestamp | None = None

@@ -39,6 +39,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
         found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
+        status.pop("stage", None)
         reported = ("progress", "stage", "counts", "output")
         status |= {key: found[key] for key in reported if key in found}
     if update.phase not in AT_WORK:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -64,10 +65,14 @@ def snapshot_input(
 def _near_name(address: Location) -> str:
     """Return the end of a message that names a similar file of the same local directory."""
     path = Path(address.path)
-    if not address.local or not path.parent.is_dir():
-        return ""
-    names = [entry.name for entry in islice(path.parent.iterdir(), MAX_COMPARED_NAMES)]
-    return did_you_mean(path.name, names)
+    names: list[str] = []
+    if address.local:
+        with suppress(OSError):
+            names = [entry.name for entry in islice(path.parent.iterdir(), MAX_COMPARED_NAMES)]
+    similar = [
+        name for name in names if abs(len(name) - len(path.name)) <= 2 and name.isprintable()
+    ]
+    return did_you_mean(path.name, similar)
 
 
 def _table(infos: list[pafs.FileInfo]) -> pa.Table:

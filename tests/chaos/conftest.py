@@ -14,6 +14,7 @@ from chaos.store import ChaosStore
 from support.cluster.deployment import installed, require_cluster
 from support.cluster.kubectl import Kubectl, run
 from support.cluster.patient_kubectl import PatientKubectl
+from support.timeouts import scaled
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rounds = -(-config.getoption("--jobs") // config.getoption("--at-once"))
     for item in items:
-        item.add_marker(pytest.mark.timeout(300 + 600 * rounds))
+        item.add_marker(pytest.mark.timeout(scaled(300 + 600 * rounds)))
 
 
 @pytest.fixture(scope="session")

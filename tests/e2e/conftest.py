@@ -25,6 +25,7 @@ from support.cluster.shared import shared
 from support.cluster.state import state
 from support.cluster.statuses import WatchingKubectl, watching
 from support.documents.minimal import document, python_step
+from support.timeouts import scaled
 
 Job = dict[str, Any]
 
@@ -42,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         timeout = item.get_closest_marker("timeout")
         seconds = timeout.args[0] if timeout else 500
-        item.add_marker(pytest.mark.timeout(seconds, func_only=True), append=False)
+        item.add_marker(pytest.mark.timeout(scaled(seconds), func_only=True), append=False)
 
 
 @pytest.hookimpl(wrapper=True)

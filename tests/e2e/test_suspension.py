@@ -15,6 +15,7 @@ from support.cluster.waits import (
     suspend,
     wait_for_phase,
     wait_for_rows,
+    wait_until_none_is_left,
 )
 
 Job = dict[str, Any]
@@ -37,7 +38,7 @@ def test_suspended_job_starts_when_released_and_resumes_its_rows(
     seen = wait_for_rows(kubectl, name)
     suspend(kubectl, name, True)
     status = wait_for_phase(kubectl, name, "Suspended")
-    assert belongings(kubectl, name) == []
+    wait_until_none_is_left(kubectl, name)
     assert condition(status, "Ready", "True")
     assert condition(status, "Suspended", "True")
     assert status["observedGeneration"] == 3

@@ -31,6 +31,7 @@ from support.cluster.waits import (
 from support.documents.minimal import document, python_step
 from support.documents.pages import blocks
 from support.outputs.rows import assert_same_rows
+from support.timeouts import scaled
 
 pytestmark = pytest.mark.xdist_group("transcript")
 Job = dict[str, Any]
@@ -79,8 +80,13 @@ def recording(
         )
         wait_for_rows(kubectl, NAME)
         running = kubectl("describe", "bi", NAME)
-        wait = ("wait", "--for=condition=Complete", f"bi/{NAME}", f"--timeout={JOB_END}s")
-        waited = kubectl(*wait, timeout=JOB_END + 10)
+        wait = (
+            "wait",
+            "--for=condition=Complete",
+            f"bi/{NAME}",
+            f"--timeout={scaled(JOB_END):.0f}s",
+        )
+        waited = kubectl(*wait, timeout=scaled(JOB_END) + 10)
         complete = kubectl.wait_complete(NAME, JOB_END)
         failed = wait_for_phase(kubectl, FAILS, "Failed")
     shown = {

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from landing.steps import NOT_RUN, Result, Step, run_command
 from landing.suite import SuiteResult, run_suite
+from support.timeouts import FACTOR
 
 RunCommand = Callable[[Step, float, dict[str, str]], Result]
 
@@ -48,7 +49,8 @@ class Landing:
     def _execute(self, step: Step, env: dict[str, str]) -> Result:
         """Run a step. A hanging step ends at its deadline or at the end of the landing's time."""
         left = self._end - time.monotonic()
-        return self._run_command(step, max(1.0, min(step.deadline * self._factor, left)), env)
+        deadline = max(1.0, min(step.deadline * self._factor, left))
+        return self._run_command(step, deadline, {**env, FACTOR: f"{self._factor:.2f}"})
 
 
 def _tests_again(tests: Sequence[str]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from support.timeouts import scaled
+
 Object = dict[str, Any]
 Found = TypeVar("Found")
 ENDED = ("Succeeded", "Failed")
@@ -28,7 +30,9 @@ def run(command: Sequence[str], *, text: str | None = None, timeout: float = 120
 def eventually(
     what: str, condition: Callable[[], Found], timeout: float, interval: float = 0.5
 ) -> Found:
-    """Return the first true value of a condition; raise AssertionError after the timeout."""
+    """Return the first true value of a condition; raise AssertionError after the timeout, which is
+    longer on a slow machine."""
+    timeout = scaled(timeout)
     deadline = time.monotonic() + timeout
     while True:
         if found := condition():

@@ -179,7 +179,7 @@ undeploy: ## Remove the operator; jobs and their definition stay
 e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
 	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
 	    examples/custom-step
-	$(PYTEST) tests/e2e -n 3 --dist loadgroup
+	$(PYTEST) tests/e2e -n 2 --dist loadgroup
 
 # The version that `make upgrade` upgrades from: a commit, whose images are built.
 FROM ?= 0284584

@@ -15,6 +15,7 @@ from batchinference.pipeline.runtimes.device import SIMULATED
 from support.cluster.kubectl import Kubectl, run
 from support.cluster.object_store import JOB_ENVIRONMENT
 from support.engines import missing, program
+from support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "batch-inference-operator"
@@ -81,9 +82,10 @@ def install(values: dict[str, Any], chart: Path = CHART) -> None:
     """
     command = [*_HELM, "upgrade", "--install", RELEASE, str(chart), "--create-namespace"]
     fresh = {"podAnnotations": {"installed": uuid.uuid4().hex}}
-    run([*command, "--values", "-", "--wait", "--timeout", "4m"],
-        text=json.dumps({**VALUES, **fresh, **values}), timeout=250)  # fmt: skip
+    timeout = scaled(240)
+    run([*command, "--values", "-", "--wait", "--timeout", f"{timeout:.0f}s"],
+        text=json.dumps({**VALUES, **fresh, **values}), timeout=timeout + 10)  # fmt: skip
 
 
 def uninstall() -> None:
-    run([*_HELM, "uninstall", RELEASE, "--wait"], timeout=200)
+    run([*_HELM, "uninstall", RELEASE, "--wait"], timeout=scaled(200))

@@ -36,7 +36,7 @@ BENCH_SIZE ?= 1
 # CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
-CHAOS_OPTIONS ?=
+CHAOS_OPTIONS ?= --at-once 3
 
 PIPELINE_IMAGE = $(REGISTRY)/batchinference/pipeline:$(TAG)
 

@@ -35,7 +35,7 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
         Step("demo", ("make", "demo"), 90, after=("cluster", "collect"), cold=300),
         Step("test", ("make", "test"), 600, after=("lint", "pull", "demo"), is_suite=True),
         Step("e2e", ("make", "e2e"), 720, after=("test",), is_suite=True),
-        Step("chaos", ("make", "chaos"), 420, after=("e2e",), is_suite=True),
+        Step("chaos", ("make", "chaos"), 600, after=("e2e",), is_suite=True),
         *_long_steps(long_groups),
     ]
 

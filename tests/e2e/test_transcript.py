@@ -80,13 +80,9 @@ def recording(
         )
         wait_for_rows(kubectl, NAME)
         running = kubectl("describe", "bi", NAME)
-        wait = (
-            "wait",
-            "--for=condition=Complete",
-            f"bi/{NAME}",
-            f"--timeout={scaled(JOB_END):.0f}s",
-        )
-        waited = kubectl(*wait, timeout=scaled(JOB_END) + 10)
+        seconds = scaled(JOB_END)
+        wait = ("wait", "--for=condition=Complete", f"bi/{NAME}", f"--timeout={seconds:.0f}s")
+        waited = kubectl(*wait, timeout=seconds + 10)
         complete = kubectl.wait_complete(NAME, JOB_END)
         failed = wait_for_phase(kubectl, FAILS, "Failed")
     shown = {

@@ -200,20 +200,23 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is noted at once, later ones as soon as they are a tenth of the time."""
     clock = Mock(perf_counter=Mock(), process_time=Mock())
     monkeypatch.setattr(step_time, "time", clock)
-    found = StepTime()
+    found = StepTime("embed")
     taken = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
         clock.perf_counter.side_effect = [0.0, seconds]
         clock.process_time.side_effect = [0.0, 2 * seconds]
         with found.measured(lambda: 10):
             pass
-        taken.append([json.loads(note) for note in found.take_notes()])
+        notes = found.take_notes()
+        assert all(step == "embed" for step, _ in notes)
+        taken.append([json.loads(note) for _, note in notes])
     assert taken == [
         [{"rows": 10, "seconds": 20.0, "cpu_seconds": 40.0}],
         *([], [], [{"rows": 30, "seconds": 2.2, "cpu_seconds": 4.4}], []),
     ]
-    (rest,) = map(json.loads, found.take_rest())
-    assert rest == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
+    ((step, rest),) = found.take_rest()
+    assert step == "embed"
+    assert json.loads(rest) == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
     assert found.take_rest() == []
 
 

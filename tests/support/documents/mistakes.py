@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,18 +71,14 @@ class Mistake:
         """Return what the command prints about the job."""
         job = JOB if not self.files or self.old in STEP else JOB.replace(STEP, "")
         assert job.count(self.old) == 1, self.about
-        before = Path.cwd()
         with tempfile.TemporaryDirectory() as directory:
             files = {"job.yaml": job.replace(self.old, self.new), **self.files}
             for name, text in files.items():
                 file = Path(directory) / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
-            os.chdir(directory)
-            try:
+            with chdir(directory):
                 result = CliRunner().invoke(app, [*self.command, "job.yaml"])
-            finally:
-                os.chdir(before)
             assert result.exit_code, self.about
             lines = result.output.replace(os.path.realpath(directory), "/work").splitlines()
         return " ".join(line.removeprefix("job.yaml: ") for line in lines)

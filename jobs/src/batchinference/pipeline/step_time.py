@@ -16,13 +16,14 @@ Batch = TypeVar("Batch")
 
 
 class StepTime:
-    """The rows, the seconds and the CPU seconds of a step in one process.
+    """The rows, the seconds and the CPU seconds of a step in one process. Notes have its name.
 
     With `of_thread`, the CPU seconds are those of the current thread, because other threads do
     other work meanwhile. Otherwise they are those of the process, because libraries compute in
     threads of their own."""
 
-    def __init__(self, *, of_thread: bool = False) -> None:
+    def __init__(self, step: str, *, of_thread: bool = False) -> None:
+        self._step = step
         self._of_thread = of_thread
         self._noted = 0.0
         """Seconds in the notes that were taken."""
@@ -56,16 +57,16 @@ class StepTime:
                 return
             yield found.pop()
 
-    def take_notes(self) -> list[str]:
+    def take_notes(self) -> list[tuple[str, str]]:
         """Return the measurements since the last note as JSON, if they are worth a note."""
         wanted = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
         return self.take_rest() if self._seconds >= wanted else []
 
-    def take_rest(self) -> list[str]:
+    def take_rest(self) -> list[tuple[str, str]]:
         """Return the measurements since the last note as JSON, if there are any."""
         if not self._rows:
             return []
         note = {"rows": self._rows, "seconds": self._seconds, "cpu_seconds": self._cpu}
         self._noted += self._seconds
         self._clear()
-        return [json.dumps({name: round(value, 4) for name, value in note.items()})]
+        return [(self._step, json.dumps({name: round(value, 4) for name, value in note.items()}))]

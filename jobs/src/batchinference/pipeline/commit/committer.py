@@ -73,10 +73,10 @@ class Committer:
         leaves orphan files only if its process dies or loses the storage before they are removed.
         """
         with _removed_on_error() as written:
-            writing = StepTime(of_thread=True)
+            writing = StepTime(WRITE_STEP, of_thread=True)
             with writing.measured(lambda: len(batch.ids)):
                 entries = list(self._entries(batch, task, written))
-            notes = [*batch.notes, *((WRITE_STEP, note) for note in writing.take_rest())]
+            notes = [*batch.notes, *writing.take_rest()]
             manifest = Manifest(task, number, entries, list(batch.ends), notes)
             content = manifest.serialized()
             self.attempt.check_open()

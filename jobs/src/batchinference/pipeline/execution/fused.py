@@ -251,7 +251,7 @@ class ChunkCommits:
         self._task, self._pool = task, pool
         self._number = number
         """The number of the next commit."""
-        self.reading = StepTime()
+        self.reading = StepTime(READ_STEP)
         self._under_way: Future[None] | None = None
         self._start_chunk()
 
@@ -285,7 +285,7 @@ class ChunkCommits:
 
     def _times(self) -> Iterator[tuple[str, str]]:
         """Yield notes of the measurements that are in no note yet."""
-        yield from ((READ_STEP, note) for note in self.reading.take_rest())
+        yield from self.reading.take_rest()
         yield from self._task.steps.take_notes()
 
     def wait(self) -> None:

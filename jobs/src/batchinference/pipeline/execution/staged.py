@@ -165,13 +165,12 @@ class BlockReader:
     run_id: str
 
     def __call__(self) -> Iterator[pa.Table]:
-        reading = StepTime()
+        reading = StepTime(READ_STEP)
         read = reading.of(self.read(), lambda batch: len(batch.source))
         for batch in resized(read, lambda: READ_ROWS, READ_BYTES):
             yield encode(batch)
-        times = ((READ_STEP, note) for note in reading.take_rest())
-        notes = (*peak_memory(self.run_id).notes(READ_STEP), *retry_notes(READ_STEP), *times)
-        if notes:
+        notes = (*peak_memory(self.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
+        if notes := (*notes, *reading.take_rest()):
             yield encode(RowBatch(notes=notes))
 
 

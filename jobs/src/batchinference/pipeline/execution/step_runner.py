@@ -118,7 +118,7 @@ class StepRunner:
         self._transform = transform
         self._errors = errors
         self._batch = BatchSize.of(step)
-        self._time = StepTime()
+        self._time = StepTime(step.name)
         self._waits = list(WAITS)
 
     def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
@@ -135,13 +135,13 @@ class StepRunner:
             batch, rest = rest, None
             if results.rows < len(batch.ids):
                 batch, rest = batch.divided(results.rows)
-            taken = [*self._batch.take_notes(), *self._time.take_notes()]
-            notes = ((self.name, note) for note in taken)
-            yield replace(results.applied_to(batch), notes=(*batch.notes, *notes))
+            sizes = ((self.name, note) for note in self._batch.take_notes())
+            notes = (*batch.notes, *sizes, *self._time.take_notes())
+            yield replace(results.applied_to(batch), notes=notes)
 
     def take_notes(self) -> list[tuple[str, str]]:
         """Return a note of the measurements that are in no note yet, if there are any."""
-        return [(self.name, note) for note in self._time.take_rest()]
+        return self._time.take_rest()
 
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or of its first rows if these are large."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batchinference.pipeline.row_batch import READ_STEP
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
 from batchinference.spec.steps import Step
@@ -56,7 +57,7 @@ def _about_steps(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
             "Loading models and waiting for rows took the rest. Larger input files and more rows "
             "in one job reduce this share."
         )
-    elif name == "read" and report.steps[name].seconds >= LIMITING * total:
+    elif name == READ_STEP and report.steps[name].seconds >= LIMITING * total:
         yield (
             f"Reading and decoding limit the job: {report.steps[name].seconds / total:.0%} of the "
             "time. Add CPUs, or read images smaller with the option size."

@@ -150,7 +150,10 @@ def test_missing_input_ends_with_2(tmp_path: Path, own_code: Path) -> None:
 NO_JOBS = {
     "no file": (None, "cannot be read"),
     "no YAML": ("{", "not valid YAML"),
-    "another kind": (json.dumps({"apiVersion": "v1", "kind": "Pod"}), "no BatchInference here"),
+    "another kind": (
+        json.dumps({"apiVersion": "v1", "kind": "Pod"}),
+        "kind: expected BatchInference, got Pod",
+    ),
     "a field too many": (json.dumps(job_document("job", "in", "out", colour="red")), "colour"),
     "two jobs": (
         "\n---\n".join(json.dumps(job_document(name, "in", "out")) for name in ("a", "b")),

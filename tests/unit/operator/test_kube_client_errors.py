@@ -52,10 +52,14 @@ def disconnect(request: web.Request) -> web.Response:
     return web.Response()
 
 
+def text(_: web.Request) -> web.Response:
+    return web.Response(status=200, text="busy")
+
+
 @pytest.mark.parametrize(
     "problem",
-    [*map(status_code, (429, 500, 502, 503, 504)), disconnect],
-    ids=["429", "500", "502", "503", "504", "disconnect"],
+    [*map(status_code, (429, 500, 502, 503, 504)), disconnect, text],
+    ids=["429", "500", "502", "503", "504", "disconnect", "text"],
 )
 async def test_transient_errors_are_retried(connect: Connect, problem: Any) -> None:
     api, server = await connect(at_first(problem, times=2))
@@ -65,8 +69,12 @@ async def test_transient_errors_are_retried(connect: Connect, problem: Any) -> N
 
 @pytest.mark.parametrize(
     ("problem", "message"),
-    [(status_code(503), "503: busy"), (disconnect, "disconnected")],
-    ids=["503", "disconnect"],
+    [
+        (status_code(503), "503: busy"),
+        (disconnect, "disconnected"),
+        (text, "200: no JSON object: 'busy'"),
+    ],
+    ids=["503", "disconnect", "text"],
 )
 async def test_persistent_errors_are_raised_after_three_tries(
     connect: Connect, problem: Any, message: str

@@ -44,6 +44,8 @@ EVENT = "events.k8s.io"
 WATCH_GRACE_SECONDS = 10.0
 """Seconds that a watch may take to start and to end."""
 MAX_ERROR_BYTES = 4096
+MAX_ERROR_CHARS = 200
+"""Maximum length of an unexpected answer in an error message."""
 MAX_EVENTS = 50
 """Maximum number of Events that are read about one object."""
 MAX_LISTS = 4
@@ -97,6 +99,8 @@ class KubeClient:
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         self._rate.pause(busy)
+        if status < HTTPStatus.BAD_REQUEST and not isinstance(answer, dict):
+            raise Unreachable(f"{status}: no JSON object: {str(answer)[:MAX_ERROR_CHARS]!r}")
         return status, answer
 
     async def create(self, body: Object) -> Object | None:

@@ -1,4 +1,4 @@
-"""The commands that do not run a job: validate, plan and render."""
+"""The commands that check a job without running it: `validate`, `plan` and `render`."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def pipeline_is_installed() -> bool:
     return True
 
 
-def complain(file: str, error: SpecError) -> None:
+def print_problems(file: str, error: SpecError) -> None:
     """Print the problems with a file, one per line."""
     for problem in error.problems:
         echo(f"{file}: {problem}", err=True)
 
 
 def validate_files(files: list[str], settings: Sequence[str] = (), *, deep: bool = False) -> int:
-    """Check files, and with `deep` also what they name, and return the exit code."""
+    """Check files, with `deep` also their inputs, models and code, and return the exit code."""
     valid = [_validate_file(file, settings, deep=deep) for file in files]
     return exits.SUCCESS if all(valid) else exits.BAD_INPUT
 
@@ -74,12 +74,11 @@ def _validate_file(file: str, settings: Sequence[str], *, deep: bool) -> bool:
         values = parameter_values(settings)
         documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
     except SpecError as error:
-        complain(file, error)
+        print_problems(file, error)
         return False
-    several = len(documents) > 1
     valid = [
         _validate_document(
-            f"{file} ({document['kind']} {number})" if several else file,
+            f"{file} ({document['kind']} {number})" if len(documents) > 1 else file,
             document,
             values,
             directory_of(file) if deep else None,
@@ -92,28 +91,30 @@ def _validate_file(file: str, settings: Sequence[str], *, deep: bool) -> bool:
 def _validate_document(
     where: str, document: dict[str, Any], values: Values, directory: Path | None
 ) -> bool:
-    """Print whether a document is valid. With the directory of its file, also check what it
-    names."""
+    """Print and return whether a document is valid.
+
+    With the directory of its file, also check its input, models and code.
+    """
     try:
         if document["kind"] == SCHEDULE_KIND:
-            found = _validate_schedule(document, values)
+            result = _validate_schedule(document, values)
         else:
             job = parse(document, values)
             plan_for_cluster(job.spec)
             if directory is not None:
                 _check_deep(job, directory)
-            found = f"{job.metadata.name} is valid"
+            result = f"{job.metadata.name} is valid"
     except SpecError as error:
-        complain(where, error)
+        print_problems(where, error)
         return False
-    echo(f"{where}: {found}")
+    echo(f"{where}: {result}")
     return True
 
 
 def _check_deep(job: BatchInference, directory: Path) -> None:
-    """Raise SpecError with all problems of what the job names: input, columns, code, output."""
+    """Raise SpecError with all problems of the job's input, columns, models, code and output."""
     if not pipeline_is_installed():
-        raise SpecError([])  # what to install is printed
+        raise SpecError([])  # pipeline_is_installed has printed the problem
     from batchinference.pipeline.execution.cluster import importable
     from batchinference.pipeline.preflight import preflight
 
@@ -126,7 +127,7 @@ def _check_deep(job: BatchInference, directory: Path) -> None:
 
 
 def _validate_schedule(document: dict[str, Any], values: Values) -> str:
-    """Return that a schedule is valid and when it runs next. Raises SpecError."""
+    """Return a message with the next run of a valid schedule. Raises SpecError."""
     from batchinference.spec.schedule import parse_schedule
 
     schedule = parse_schedule(document)
@@ -135,28 +136,28 @@ def _validate_schedule(document: dict[str, Any], values: Values) -> str:
     try:
         plan_for_cluster(parse(schedule.run(time), values).spec)
     except SpecError as error:
-        below = [Problem(f"spec.template.{each.path}", each.message) for each in error.problems]
-        raise SpecError(below) from None
+        problems = [Problem(f"spec.template.{each.path}", each.message) for each in error.problems]
+        raise SpecError(problems) from None
     return f"{schedule.metadata.name} is valid; next run: {time.astimezone(cron.zone).isoformat()}"
 
 
 @dataclass(frozen=True)
 class Platform:
-    """Files with the settings of a platform."""
+    """Files with the operator's defaults and the platform's policy."""
 
     defaults: Path | None
     policy: Path | None
 
 
 def show_plan(file: str, platform: Platform, settings: Sequence[str] = ()) -> int:
-    return _with_job(file, platform, settings, _print_plan)
+    return _load_and_show(file, platform, settings, _print_plan)
 
 
 def render_file(file: str, platform: Platform, settings: Sequence[str] = ()) -> int:
-    return _with_job(file, platform, settings, _print_objects)
+    return _load_and_show(file, platform, settings, _print_objects)
 
 
-def _with_job(
+def _load_and_show(
     file: str,
     platform: Platform,
     settings: Sequence[str],
@@ -164,29 +165,29 @@ def _with_job(
 ) -> int:
     """Call `show` with the job and its complete cluster settings, or print its problems.
 
-    Without a file with the policy, everything is allowed. Return the exit code.
+    Return the exit code. Without a policy file, everything is allowed.
     """
-    read_last = str(platform.defaults)
+    current_file = str(platform.defaults)
     try:
         defaults = _load_defaults(platform.defaults)
-        read_last = str(platform.policy)
-        policy = parse_policy(read_text(read_last)) if platform.policy else None
-        read_last = file
+        current_file = str(platform.policy)
+        policy = parse_policy(read_text(current_file)) if platform.policy else None
+        current_file = file
         job = parse_one(read_text(file), parameter_values(settings))
         if policy and (problems := policy.check(job.spec.cluster)):
             raise SpecError(problems)
         show(effective(job, defaults))
     except SpecError as error:
-        complain(read_last, error)
+        print_problems(current_file, error)
         return exits.BAD_INPUT
     return exits.SUCCESS
 
 
 def _load_defaults(file: Path | None) -> Cluster:
-    """Return the operator's defaults, with the pipeline's image if they set none."""
-    own = parse_cluster(read_text(str(file))) if file else Cluster()
-    image = own.image or f"batchinference/pipeline:{__version__}"
-    return own.model_copy(update={"image": image})
+    """Return the operator's defaults. The default image is the pipeline image of this version."""
+    defaults = parse_cluster(read_text(str(file))) if file else Cluster()
+    image = defaults.image or f"batchinference/pipeline:{__version__}"
+    return defaults.model_copy(update={"image": image})
 
 
 def _print_plan(job: BatchInference) -> None:
@@ -210,7 +211,7 @@ def _print_plan(job: BatchInference) -> None:
 
 
 def _fused_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:
-    """Return the row of a job whose tasks read, run all steps and write."""
+    """Return the row of a fused job, whose tasks read, run all steps and write."""
     steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
     default = [step.model.default_batch_size if step.model else None for step in spec.steps]
     given = [step.batch_size for step in spec.steps]
@@ -242,9 +243,9 @@ def _runs_as(stage: Stage) -> str:
 
 
 def _batch(stage: Stage) -> str:
-    """Return the rows per batch. A task takes a block, and may split it for its functions."""
-    pieces = (step.batch_size for step in stage.steps if step.batch_size)
-    sizes = dict.fromkeys([stage.batch_size] if stage.batch_size else pieces)
+    """Return the rows per batch. A task gets a block, and may split it for its functions."""
+    step_sizes = (step.batch_size for step in stage.steps if step.batch_size)
+    sizes = dict.fromkeys([stage.batch_size] if stage.batch_size else step_sizes)
     return ",".join(map(str, sizes)) or "block"
 
 

@@ -10,20 +10,22 @@ from batchinference.api.files import parameter_values, read_text
 from batchinference.api.jobs_on_cluster import JobHandle, checked_for_cluster
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.cli import exits
-from batchinference.cli.check import complain
+from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
-from batchinference.cli.targets import failures_are_printed
+from batchinference.cli.targets import exit_on_cluster_error
 from batchinference.spec import KIND, Problem, SpecError, load_documents
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import parse_schedule
 
-_DONE = {"suspend": "suspended", "resume": "resumed", "cancel": "deleted"}
+_PAST_TENSE = {"suspend": "suspended", "resume": "resumed", "cancel": "deleted"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file with jobs and schedules, the values of their parameters, and the name of its only job
-    if it is not that in the file."""
+    """A file with jobs and schedules, and the values of their parameters.
+
+    `name` replaces the name of the only job in the file.
+    """
 
     file: str
     settings: Sequence[str] = ()
@@ -35,9 +37,9 @@ def submit_file(source: Source, namespace: str | None, context: str | None, *, w
     try:
         checked = _checked_documents(source)
     except SpecError as error:
-        complain(source.file, error)
+        print_problems(source.file, error)
         return exits.BAD_INPUT
-    with failures_are_printed("submit"):
+    with exit_on_cluster_error("submit"):
         cluster = Kubernetes(namespace, context)
         applied = [_apply(cluster, document) for document in checked]
         jobs = [each["metadata"] for each in applied if each["kind"] == KIND]
@@ -52,13 +54,13 @@ def _checked_documents(source: Source) -> list[dict[str, Any]]:
     if source.name is not None:
         documents = [_renamed(documents, source.name)]
     return [
-        checked_for_cluster(each, values) if each["kind"] == KIND else _checked(each)
+        checked_for_cluster(each, values) if each["kind"] == KIND else _checked_schedule(each)
         for each in documents
     ]
 
 
 def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return the only document, a job, with another name. Raises SpecError for other documents."""
+    """Return the only job with another name. Raises SpecError unless there is exactly one job."""
     kinds = [str(each["kind"]) for each in documents]
     if kinds != [KIND]:
         fix = f"Give a file with one {KIND}"
@@ -68,13 +70,13 @@ def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return {**documents[0], "metadata": metadata}
 
 
-def _checked(document: dict[str, Any]) -> dict[str, Any]:
+def _checked_schedule(document: dict[str, Any]) -> dict[str, Any]:
     parse_schedule(document)
     return document
 
 
 def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
-    """Apply a document, print what has happened to the object, and return it."""
+    """Apply a document, print whether the object was created, and return the object."""
     applied = cluster.apply(document)
     metadata = applied["metadata"]
     done = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
@@ -84,7 +86,7 @@ def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wait(handles: Sequence[JobHandle]) -> int:
-    """Wait until all jobs have ended, print how, and return the exit code."""
+    """Wait until all jobs have ended, print their results, and return the exit code."""
     ended = [handle.wait() for handle in handles]
     for job in ended:
         echo(f"{job.name}: {job.phase}: {job.message}")
@@ -93,8 +95,8 @@ def _wait(handles: Sequence[JobHandle]) -> int:
 
 
 def control(command: str, name: str, namespace: str | None, context: str | None) -> None:
-    """Suspend, resume or cancel a job, and print what was done."""
-    with failures_are_printed(command):
+    """Suspend, resume or cancel a job, and print the result."""
+    with exit_on_cluster_error(command):
         cluster = Kubernetes(namespace, context)
         getattr(JobHandle(name, cluster), command)()
-    echo(f"batchinference/{name} {_DONE[command]} in namespace {cluster.namespace}")
+    echo(f"batchinference/{name} {_PAST_TENSE[command]} in namespace {cluster.namespace}")

@@ -23,7 +23,7 @@ def submit(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The name of the job, instead of that in the file."),
+        typer.Option(metavar="NAME", help="The name of the job, instead of the name in the file."),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until each job has ended.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Checks what jobs need on this machine and on the cluster."""
+"""The command `doctor`: checks the requirements of jobs on this machine and on the cluster."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PACKAGES = {
 REQUIRED = ("ray", "torch", "transformers")
 MIN_PYTHON = (3, 11)
 MIN_DISK = 5 << 30
-"""Free bytes in the directory in which Ray writes logs and objects that do not fit into memory."""
+"""Free bytes in the directory to which Ray writes logs and spills objects."""
 MIN_MEMORY = 4 << 30
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 
 
 class Result(StrEnum):
-    """How a check has ended. Only a failed check prevents jobs on this machine."""
+    """The result of a check. Only a failed check prevents jobs on this machine."""
 
     OK = "ok"
     NOTE = "note"
@@ -46,7 +46,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found, and what to do about it."""
+    """What a check has found, and how to fix it."""
 
     check: str
     result: Result
@@ -55,10 +55,10 @@ class Finding:
 
 
 def examine(namespace: str | None, context: str | None, form: Format) -> int:
-    """Print the findings and return the exit code."""
-    findings = [*_machine(), *_cluster(namespace, context)]
+    """Run all checks, print their findings, and return the exit code."""
+    findings = [*_check_machine(), *_check_cluster(namespace, context)]
     if form is Format.TEXT:
-        rows = [(each.result.value, each.check, _text(each)) for each in findings]
+        rows = [(each.result.value, each.check, _message(each)) for each in findings]
         print_table([("RESULT", "CHECK", "FOUND"), *rows])
     else:
         print_data([asdict(each) for each in findings], form)
@@ -66,11 +66,11 @@ def examine(namespace: str | None, context: str | None, form: Format) -> int:
     return exits.JOB_FAILED if failed else exits.SUCCESS
 
 
-def _text(finding: Finding) -> str:
+def _message(finding: Finding) -> str:
     return f"{finding.found}. {finding.advice}" if finding.advice else finding.found
 
 
-def _machine() -> Iterator[Finding]:
+def _check_machine() -> Iterator[Finding]:
     version = platform.python_version()
     good = sys.version_info[:2] >= MIN_PYTHON
     advice = "" if good else "Install Python 3.11 or later"
@@ -78,7 +78,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding("batchinference", Result.OK, __version__)
     for package, extra in PACKAGES.items():
         yield _package(package, extra)
-    yield _gpus_here()
+    yield _local_gpus()
     yield _disk()
     yield _memory()
 
@@ -90,7 +90,7 @@ def _package(name: str, extra: str) -> Finding:
     return Finding(name, missing, "not installed", f"pip install '{extra}' in a checkout")
 
 
-def _gpus_here() -> Finding:
+def _local_gpus() -> Finding:
     program = shutil.which("nvidia-smi")
     if program is None:
         return Finding("GPUs", Result.NOTE, "none: no nvidia-smi", "Steps run on the CPU")
@@ -126,7 +126,7 @@ def _memory() -> Finding:
     return Finding("memory", Result.NOTE if low else Result.OK, found, "Close programs" * low)
 
 
-def _cluster(namespace: str | None, context: str | None) -> Iterator[Finding]:
+def _check_cluster(namespace: str | None, context: str | None) -> Iterator[Finding]:
     try:
         cluster = Kubernetes(namespace, context)
         version = cluster.request("GET", "/version")["gitVersion"]
@@ -137,8 +137,8 @@ def _cluster(namespace: str | None, context: str | None) -> Iterator[Finding]:
     yield Finding("cluster", Result.OK, place)
     yield _resources(cluster, "BatchInference", API_VERSION, "Install the chart: docs/cluster.md")
     yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
-    yield _asked("operator", lambda: _operator(cluster))
-    yield _asked("GPUs of nodes", lambda: _gpus_of_nodes(cluster))
+    yield _check_or_note("operator", lambda: _operator(cluster))
+    yield _check_or_note("GPUs of nodes", lambda: _node_gpus(cluster))
 
 
 def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Finding:
@@ -150,7 +150,7 @@ def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Findi
     return Finding(f"{name} resources", Result.OK, f"{group}: {names}")
 
 
-def _asked(name: str, check: Callable[[], Finding]) -> Finding:
+def _check_or_note(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check()
     except ClusterError as error:
@@ -170,7 +170,7 @@ def _operator(cluster: Kubernetes) -> Finding:
     return Finding("operator", Result.OK, f"{place}, {ready} replica(s) ready")
 
 
-def _gpus_of_nodes(cluster: Kubernetes) -> Finding:
+def _node_gpus(cluster: Kubernetes) -> Finding:
     nodes = cluster.request("GET", "/api/v1/nodes")["items"]
     counts: dict[str, int] = {}
     for node in nodes:

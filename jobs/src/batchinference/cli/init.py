@@ -1,4 +1,4 @@
-"""Writes a commented job file from a template."""
+"""The command `init`: writes a commented job file from a template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from string import Template
 import typer
 
 from batchinference.cli import exits
-from batchinference.cli.check import complain
+from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
 from batchinference.spec import SpecError, parse_one
 
@@ -24,7 +24,7 @@ DEFAULTS = {
     "llm": ("./questions.csv", "Qwen/Qwen2.5-0.5B-Instruct"),
     "python": ("./rows.csv", ""),
 }
-"""The input and the model of each kind of job, unless options name others."""
+"""Default input and model of each kind of job."""
 STEPS_FILE = "steps.py"
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 """Values that need no quotes in YAML."""
@@ -44,17 +44,17 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
         if not _is_terminal():
             echo(f"init: name what to process: {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
-        kind, answers = _asked(answers)
+        kind, answers = _ask(answers)
     content = {file: job_text(kind, answers)}
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
-    if taken := [str(path) for path in content if path.exists()]:
-        echo(f"init: {', '.join(taken)} exists. Name another one with --file", err=True)
+    if existing := [str(path) for path in content if path.exists()]:
+        echo(f"init: {', '.join(existing)} exists. Name another one with --file", err=True)
         return exits.BAD_INPUT
     try:
         parse_one(content[file])
     except SpecError as error:
-        complain("init", error)
+        print_problems("init", error)
         return exits.BAD_INPUT
     for path, text in content.items():
         path.write_text(text, encoding="utf-8")
@@ -67,7 +67,7 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _asked(answers: Answers) -> tuple[str, Answers]:
+def _ask(answers: Answers) -> tuple[str, Answers]:
     """Ask for the kind of the job, its input and its model."""
     chosen = ""
     while chosen not in DEFAULTS:
@@ -81,7 +81,7 @@ def _asked(answers: Answers) -> tuple[str, Answers]:
 
 
 def job_text(kind: str, answers: Answers) -> str:
-    """Return the job file of a kind, with these answers or their defaults."""
+    """Return the text of a job file, with defaults for missing answers."""
     read, model = DEFAULTS[kind]
     values = {**asdict(answers), "read": answers.read or read, "model": answers.model or model}
     quoted = {name: _quoted(str(value)) for name, value in values.items()}
@@ -89,7 +89,7 @@ def job_text(kind: str, answers: Answers) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Return a value as YAML. A JSON string is a YAML string."""
+    """Return a value as a YAML scalar. Every JSON string is valid YAML."""
     return value if _PLAIN.fullmatch(value) else json.dumps(value)
 
 

@@ -1,6 +1,6 @@
-"""`batchinference`: the commands for job files, and those of the other modules.
+"""The program `batchinference`: its commands for job files, and the commands of other modules.
 
-Each command imports its own dependencies, so that commands such as `validate` start quickly.
+Each command imports its dependencies itself, so that commands such as `validate` start quickly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from batchinference.cli.printing import Format
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # importing rich would take longer than all the rest
+    rich_markup_mode=None,  # importing rich would take most of the startup time
     help="Offline model inference over large data sets, from one YAML file.",
 )
 File = Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")]
@@ -25,7 +25,7 @@ TrustOutput = Annotated[
     bool,
     typer.Option(
         "--trust-output",
-        help="Load models and send credentials to endpoints that the output names.",
+        help="Trust the models and endpoints that the output names. Endpoints get credentials.",
     ),
 ]
 Defaults = Annotated[
@@ -54,7 +54,7 @@ def common(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
     ] = False,
 ) -> None:
-    """Options of the program itself."""
+    """Options of all commands."""
 
 
 @app.command()
@@ -64,7 +64,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
     ] = None,
     report_directory: Annotated[
-        Path | None, typer.Option(help="Keep the job's report in this directory while it runs.")
+        Path | None, typer.Option(help="Write the report of the running job to this directory.")
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
     preview: Annotated[
@@ -82,7 +82,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     ] = Format.TEXT,
     settings: Settings = None,
 ) -> None:
-    """Run a job on this machine, with a Ray of its own.
+    """Run a job on this machine, on a Ray instance that is started for it.
 
     Exit codes: 0 the output is complete, 1 the job failed, 2 the file is wrong or its input is
     missing, 130 interrupted.
@@ -114,7 +114,7 @@ def retry_errors(
 ) -> None:
     """Run only the failed rows of a job again.
 
-    Exit codes: as those of run, 2 also where the job has no output yet.
+    Exit codes: as for run, and 2 if the job has no output yet.
     """
     from batchinference.cli.run import RunOptions, run_file
 
@@ -144,7 +144,7 @@ def validate(
 def plan(
     file: File, defaults: Defaults = None, policy: Policy = None, settings: Settings = None
 ) -> None:
-    """Show the stages and pods that a cluster would run a job with."""
+    """Show the stages and pods with which a cluster would run a job."""
     from batchinference.cli.check import Platform, show_plan
 
     raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or ()))
@@ -171,10 +171,10 @@ def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         str | None,
         typer.Option(
             metavar="ROW",
-            help="Find rows like this one of the output: its number, or COLUMN=VALUE.",
+            help="Find rows like this row of the output: its number, or COLUMN=VALUE.",
         ),
     ] = None,
-    count: Annotated[int, typer.Option("-k", min=1, help="How many rows.")] = 5,
+    count: Annotated[int, typer.Option("-k", min=1, help="Number of rows.")] = 5,
     column: Annotated[
         str | None, typer.Option(metavar="NAME", help="The column that holds the embeddings.")
     ] = None,
@@ -187,7 +187,9 @@ def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         typer.Option(metavar="JOB", help="Your job file, whose model embeds a text or an image."),
     ] = None,
     trust_output: TrustOutput = False,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> None:
     """Find the rows of an output whose embeddings are most similar to a text, an image or a row.
 
@@ -206,18 +208,18 @@ def verify(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Read no file as a whole: no checksums, only rows that files tell."
+            "--quick", help="Skip checksums, and count only rows that file metadata reports."
         ),
     ] = False,
     trust_output: TrustOutput = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Verify that each input row is in the output or among the errors, exactly once.
 
     Input and output are read again and compared with what the job has committed.
 
-    Exit codes: 0 proven, 1 something is missing, there twice, beside it or damaged, or could not
-    be read, 2 there is no output, 3 the output is unfinished, and what is there of it is right.
+    Exit codes: 0 proven, 1 rows or files are missing, duplicated, unexpected, damaged or
+    unreadable, 2 there is no output, 3 the output is unfinished but correct so far.
     """
     from batchinference.cli.verify import verify_output
 

@@ -19,7 +19,7 @@ Namespace = Annotated[
 Context = Annotated[
     str | None, typer.Option("--context", help="The context of the kubeconfig to use.")
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="The form of the result.")]
+Output = Annotated[Format, typer.Option("--output", "-o", help="The format of the result.")]
 
 
 @app.command()

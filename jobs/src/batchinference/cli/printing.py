@@ -1,4 +1,4 @@
-"""Prints lines and data without the control characters that data and messages may contain."""
+"""Prints lines and data without the control characters that they may contain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batchinference.text import escaped_controls, in_one_line, without_controls
 
 
 class Format(StrEnum):
-    """The form in which a command prints its data."""
+    """The format in which a command prints its data."""
 
     TEXT = "text"
     JSON = "json"

@@ -17,7 +17,7 @@ from batchinference.api.files import (
 )
 from batchinference.api.runner import Runner
 from batchinference.cli import exits
-from batchinference.cli.check import complain, pipeline_is_installed
+from batchinference.cli.check import pipeline_is_installed, print_problems
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.plan import (
     Plan,
@@ -51,7 +51,7 @@ class RunOptions:
     preview: int = 0
     quiet: bool = False
     form: Format = Format.TEXT
-    """The form in which the report is printed to stdout; `text` for no report."""
+    """The format in which the report is printed to stdout. `text` prints no report."""
     settings: Sequence[str] = ()
     """Values of parameters, as NAME=VALUE."""
 
@@ -74,7 +74,7 @@ def run_file(file: str, options: RunOptions) -> int:
         else:
             plan = _mounted_plan(file) or plan_for_cluster(job.spec)
     except SpecError as error:
-        complain(file, error)
+        print_problems(file, error)
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
@@ -82,18 +82,18 @@ def run_file(file: str, options: RunOptions) -> int:
 
     try:
         with TemporaryDirectory(prefix="batchinference-") as temporary:
-            job = _as_requested(job, options, temporary)
+            job = _apply_options(job, options, temporary)
             report = _run(job, plan, directory, options)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return _failed(failure.reason, failure.message, options)
+        return _failure_exit_code(failure.reason, failure.message, options)
     if report.state == JobState.SUCCEEDED:
         return exits.SUCCESS
-    return _failed(report.reason, report.message, options)
+    return _failure_exit_code(report.reason, report.message, options)
 
 
 def _mounted_plan(file: str) -> Plan | None:
-    """Return the plan that the operator made for this attempt; None for any other job."""
+    """Return the plan that the operator made for this attempt, or None without an operator."""
     if file != JOB_PATH or DIGEST_VARIABLES[PLAN_FILE] not in os.environ:
         return None
     text = read_text(PLAN_PATH)
@@ -101,14 +101,14 @@ def _mounted_plan(file: str) -> Plan | None:
     return parse_plan(text)
 
 
-def _failed(reason: str | None, message: str | None, options: RunOptions) -> int:
+def _failure_exit_code(reason: str | None, message: str | None, options: RunOptions) -> int:
     if options.report_directory is not None:  # this process is the driver on a cluster
         echo(last_word(reason, message), err=True)
     return exit_code(reason)
 
 
 def _conflict(options: RunOptions) -> str | None:
-    """Return why a job cannot run with these options; None if it can."""
+    """Return why the options contradict each other, or None if they do not."""
     if (options.address or "").startswith("ray://"):
         return (
             f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "
@@ -119,7 +119,7 @@ def _conflict(options: RunOptions) -> str | None:
     return None
 
 
-def _as_requested(job: BatchInference, options: RunOptions, temporary: str) -> BatchInference:
+def _apply_options(job: BatchInference, options: RunOptions, temporary: str) -> BatchInference:
     if options.preview:
         return preview_of(job, options.preview, temporary)
     if options.restart:

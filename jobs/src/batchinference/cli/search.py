@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from batchinference.pipeline.search.index import Index
     from batchinference.pipeline.search.search import Choice
 
-WIDE = 10_000
+_PIPE_WIDTH = 10_000
 """Characters per line if stdout is not a terminal."""
 SHOWN_WIDTH = 200
 """Characters per value: enough to show the end of a path."""
@@ -38,21 +38,21 @@ SHOWN_WIDTH = 200
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options of `search`. `query` has the values of --text, --image and --row, or None."""
+    """Options of `search`. `query` maps `text`, `image` and `row` to their values or None."""
 
     query: dict[str, str | None]
     count: int
     column: str | None
     where: str | None
     job: str | None
-    """The user's own job file, whose model embeds the query."""
+    """The user's job file, whose model embeds the query."""
     trusted: bool
     as_json: bool
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A row that was found. `columns` has its values, without embeddings and tensors."""
+    """A row that was found. `columns` has its values, except embeddings and tensors."""
 
     rank: int
     similarity: float
@@ -62,7 +62,7 @@ class Hit:
 
 def search_output(output: str, options: SearchOptions) -> int:
     """Print the rows of an output that are nearest to the query, and return the exit code."""
-    if problem := _problem(output, options):
+    if problem := _invalid_option(output, options):
         echo(problem, err=True)
         return exits.BAD_INPUT
     if not pipeline_is_installed():
@@ -78,7 +78,7 @@ def search_output(output: str, options: SearchOptions) -> int:
     return exits.SUCCESS
 
 
-def _problem(output: str, options: SearchOptions) -> str | None:
+def _invalid_option(output: str, options: SearchOptions) -> str | None:
     given = [f"--{name}" for name, value in options.query.items() if value is not None]
     if len(given) != 1:
         got = " and ".join(given) or "none"
@@ -105,7 +105,7 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
 
     index = open_index(Location(output), options.column)
     choice = _choice(index, options.where)
-    found = search(index, _embedded(index, options), options.count, choice)
+    found = search(index, _embed_query(index, options), options.count, choice)
     if found.passed_over:
         echo(f"search: {found.passed_over} row(s) have no embedding", err=True)
     similarities, rows = found.of(0)
@@ -115,7 +115,7 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
     return [Hit(rank, *hit) for rank, hit in enumerate(hits, start=1)]
 
 
-def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
+def _embed_query(index: Index, options: SearchOptions) -> np.ndarray:
     from batchinference.pipeline import query
     from batchinference.pipeline.storage.location import Location
 
@@ -130,20 +130,20 @@ def _embedded(index: Index, options: SearchOptions) -> np.ndarray:
 def _with_model(index: Index, options: SearchOptions) -> Index:
     """Return the index with a specification whose model may be loaded.
 
-    Raises BadInput if only the output names the model and the output is not trusted. Loading such a
-    model may run code of whoever wrote the output, or send credentials to their endpoint.
+    Raises BadInput if only the output names the model and the output is not trusted. Such a model
+    may run code of the output's author, or send credentials to an endpoint of the author.
     """
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.query import named_model
 
     if options.job is not None:
         try:
-            own = with_absolute_paths(
+            user_job = with_absolute_paths(
                 parse_one(read_text(options.job), parameter_values()), directory_of(options.job)
             )
         except SpecError as error:
             raise BadInput(f"--model '{options.job}': {error}") from None
-        return replace(index, spec=own.spec)
+        return replace(index, spec=user_job.spec)
     if not options.trusted:
         raise BadInput(
             f"a text or an image is embedded by a model that '{index.output.uri}' names, and a "
@@ -163,7 +163,7 @@ def _choice(index: Index, where: str | None) -> Choice | None:
 
     rows = Filter("--where", where)
     try:
-        rows.mask(index.schema.empty_table())  # reports a wrong filter before rows are read
+        rows.mask(index.schema.empty_table())  # reports an invalid filter before rows are read
     except JobFailure as failure:
         raise BadInput(failure.message.replace("step '--where'", "--where")) from None
     return Choice(sorted(columns_of(parse_expression(where))), rows.mask)
@@ -192,6 +192,6 @@ def _print_table(hits: list[Hit]) -> None:
         pad_edge=False,
     )
     for hit in hits:
-        own = (str(hit.rank), f"{hit.similarity:.4f}", str(hit.row))
-        table.add_row(*own, *(Text(short(hit.columns[name], SHOWN_WIDTH)) for name in names))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+        fixed = (str(hit.rank), f"{hit.similarity:.4f}", str(hit.row))
+        table.add_row(*fixed, *(Text(short(hit.columns[name], SHOWN_WIDTH)) for name in names))
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)

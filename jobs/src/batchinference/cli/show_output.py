@@ -1,4 +1,4 @@
-"""Prints the failed rows, the logs and the report of an output."""
+"""The commands `errors`, `logs` and `report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the state of an output or of a job on a cluster, once or until it ends."""
+"""The commands `status` and `watch`, for an output or for a job on a cluster."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
 from batchinference.cli import exits
 from batchinference.cli.printing import Format, echo, print_data, print_table
-from batchinference.cli.targets import Target, failures_are_printed, read_output
+from batchinference.cli.targets import Target, exit_on_cluster_error, read_output
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """The progress of a job at one moment. `failed` says how an ended job has ended."""
+    """The progress of a job. `failed` is whether an ended job has failed."""
 
     state: str
     rows: int
@@ -32,7 +32,7 @@ class JobProgress:
 
 def show_status(target: Target, form: Format) -> None:
     if target.is_job:
-        with failures_are_printed("status"):
+        with exit_on_cluster_error("status"):
             job = JobStatus.of(target.cluster().get(target.text))
         _show_job(job, form)
         return
@@ -106,7 +106,7 @@ def watch_status(
 
 def _read_progress(target: Target) -> JobProgress:
     if target.is_job:
-        with failures_are_printed("watch"):
+        with exit_on_cluster_error("watch"):
             job = JobStatus.of(target.cluster().get(target.text))
         return JobProgress(
             job.phase, job.rows, job.total, job.failed, job.ended, job.phase == "Failed", job.rate,

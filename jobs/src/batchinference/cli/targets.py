@@ -1,4 +1,4 @@
-"""The argument of a command: the path of an output, or the name of a job on a cluster."""
+"""Resolves the argument of a command: an output path, or the name of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target:
 
     @property
     def is_job(self) -> bool:
-        """Whether this is the name of a job: it is no path, or a namespace or context is given."""
+        """Whether this is the name of a job: a namespace or context is given, or it is no path."""
         if self.namespace or self.context:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
@@ -35,9 +35,10 @@ class Target:
         return Kubernetes(self.namespace, self.context)
 
     def output(self) -> str:
-        """Return the path of the output; of a job, as its status or its spec has it.
+        """Return the path of the output. For a job, it is read from its status or its spec.
 
-        Raises ClusterError."""
+        Raises ClusterError.
+        """
         if not self.is_job:
             return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
         job = self.cluster().get(self.text)
@@ -45,8 +46,8 @@ class Target:
 
 
 @contextmanager
-def failures_are_printed(command: str) -> Iterator[None]:
-    """Print the failures of a command in one line, and exit with the code for them."""
+def exit_on_cluster_error(command: str) -> Iterator[None]:
+    """Print a ClusterError as one line, and exit with code 2."""
     try:
         yield
     except ClusterError as error:
@@ -55,14 +56,14 @@ def failures_are_printed(command: str) -> Iterator[None]:
 
 
 def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any:
-    """Return what `read` returns for the output of a target. Print failures, and exit."""
+    """Return the result of `read` for the output of a target. On failure, print it and exit."""
     from batchinference.cli.check import pipeline_is_installed
 
     if not pipeline_is_installed():
         raise typer.Exit(exits.BAD_INPUT)
     from batchinference.pipeline.errors import JobFailure, shown
 
-    with failures_are_printed(command):
+    with exit_on_cluster_error(command):
         output = target.output()
         try:
             return read(output)

@@ -20,7 +20,7 @@ _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": 
 
 
 def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> int:
-    """Verify an output, print the result and return the exit code."""
+    """Verify an output, print the report and return the exit code."""
     try:
         TypeAdapter(Uri).validate_python(output)
     except ValidationError as error:
@@ -28,11 +28,11 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
         return exits.BAD_INPUT
     if not pipeline_is_installed():
         return exits.BAD_INPUT
-    from batchinference.cli.proofs import show
+    from batchinference.cli.verification_report import show
     from batchinference.pipeline.errors import JobFailure, shown
 
     try:
-        proof = _proof(output, quick=quick, trusted=trusted)
+        proof = _verify(output, quick=quick, trusted=trusted)
     except JobFailure as failure:
         echo(f"verify: {failure.message}", err=True)
         return exit_code(failure.reason)
@@ -43,7 +43,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
     return _EXITS[proof.result.value]
 
 
-def _proof(output: str, *, quick: bool, trusted: bool) -> VerificationReport:
+def _verify(output: str, *, quick: bool, trusted: bool) -> VerificationReport:
     from rich.console import Console
 
     from batchinference.pipeline.storage.location import Location

@@ -1,4 +1,4 @@
-"""Prints the result of a verification."""
+"""Prints the report of `verify`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from batchinference.pipeline.verify.findings import (
 
 SHOWN_SPOTS = 5
 WIDTH = 13
-_WORDS = {
+_RESULT_TEXTS = {
     Result.PROVEN: "proven: each row of the input is in the output or among the errors, once",
     Result.NOT_PROVEN: "NOT PROVEN",
 }
@@ -23,7 +23,6 @@ Line = tuple[str, str]
 
 
 def show(proof: VerificationReport) -> None:
-    """Print the report."""
     for name, text in _lines(proof):
         echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 
@@ -31,47 +30,47 @@ def show(proof: VerificationReport) -> None:
 def _lines(proof: VerificationReport) -> Iterator[Line]:
     yield "output", proof.output
     for work in proof.works:
-        yield from _of_work(work, named=len(proof.works) > 1)
+        yield from _job_lines(work, named=len(proof.works) > 1)
     for finding in proof.findings:
-        yield from _of_finding(finding)
+        yield from _finding_lines(finding)
     if len(proof.works) > 1 or proof.findings:
-        yield "overall", _WORDS.get(proof.result, proof.result.value)
+        yield "overall", _RESULT_TEXTS.get(proof.result, proof.result.value)
 
 
-def _of_work(work: JobReport, *, named: bool) -> Iterator[Line]:
+def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
     if named:
         yield "job", work.state
     yield "result", _result(work)
     counts, made = work.committed.counts, work.committed
-    done = (
+    rows_text = (
         f"{work.held} = " if work.held == counts.written + counts.failed + counts.filtered else ""
     )
-    done += f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
-    yield "rows", done
+    rows_text += f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
+    yield "rows", rows_text
     rows = "" if work.rows is None else f"{work.rows} rows in "
     yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"
     yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"
     if work.missing:
-        yield from _spots("to be done", work.missing, len(work.missing))
+        yield from _spot_lines("to be done", work.missing, len(work.missing))
     for finding in work.findings:
-        yield from _of_finding(finding)
-    for number, words in enumerate(work.unproven):
-        yield "" if number else "not shown", words
+        yield from _finding_lines(finding)
+    for number, reason in enumerate(work.unproven):
+        yield "" if number else "not shown", reason
 
 
 def _result(work: JobReport) -> str:
     if work.finished or work.result is not Result.UNFINISHED:
-        return _WORDS[work.result]
+        return _RESULT_TEXTS[work.result]
     return f"unfinished: {work.held} of {'?' if work.rows is None else work.rows} rows"
 
 
-def _of_finding(finding: Finding) -> Iterator[Line]:
+def _finding_lines(finding: Finding) -> Iterator[Line]:
     yield finding.kind.value, f"{finding.count} {finding.kind.meaning}"
-    yield from _spots("", finding.spots, len(finding.spots))
+    yield from _spot_lines("", finding.spots, len(finding.spots))
     yield "", f"-> {finding.kind.way_out}"
 
 
-def _spots(name: str, spots: list[Spot], count: int) -> Iterator[Line]:
+def _spot_lines(name: str, spots: list[Spot], count: int) -> Iterator[Line]:
     for number, spot in enumerate(spots[:SHOWN_SPOTS]):
         yield "" if number else name, f"  {spot}"
     if count > SHOWN_SPOTS:

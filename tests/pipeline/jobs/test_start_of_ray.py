@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from batchinference.api.runner import Runner
 from batchinference.pipeline.commit import lease
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import is_complete, keep_heartbeat
@@ -21,7 +22,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
-from support.documents.minimal import Document
+from support.documents.minimal import Document, model_step
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import in_this_process, run_without_ray
 from support.outputs.rows import rows_of
@@ -115,3 +116,25 @@ def test_spilled_bytes_do_not_start_ray(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.setattr(cluster.ray, "get_runtime_context", pytest.fail)
     assert cluster.spilled_bytes() is None
+
+
+@pytest.mark.parametrize(("gpus", "cpus"), [(0, 8), (1, 9)])
+def test_ray_has_cpus_for_write_tasks_only_if_the_machine_has_the_gpu_of_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, cpus: int
+) -> None:
+    started: list[int] = []
+
+    @contextmanager
+    def embedded(cpus: int, *_: Any, **__: Any) -> Iterator[cluster.Resources]:
+        started.append(cpus)
+        yield {"GPU": gpus, "memory": 0.0}
+
+    monkeypatch.setattr(cluster, "embedded", embedded)
+    monkeypatch.setattr(cluster, "machine_cpus", lambda: 8)
+    monkeypatch.setattr(cluster, "accelerator_of_machine", lambda: ("GPU", gpus))
+    given = document_of(tmp_path)
+    given["spec"]["steps"] = [model_step(resources={"gpu": 1})]
+    runner = Runner(parse(given), tmp_path, print, print, StopSignal())
+    with runner._ray(cluster.RayFiles(str(tmp_path))) as plan:
+        assert plan.fused == (gpus == 0)
+    assert started == [cpus]

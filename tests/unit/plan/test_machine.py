@@ -144,8 +144,10 @@ PARTS = {"format": "json", "path": "out"}
         ([model_step(resources={"cpu": 2.5})], PARTS, True),
         ([model_step(replicas={"max": 2})], PARTS, False),
         ([python_step(replicas={})], PARTS, False),
-        ([model_step(resources={"gpu": 1})], PARTS, False),
-        ([model_step(resources={"custom": {"NPU": 1}})], PARTS, False),
+        ([model_step(resources={"gpu": 1})], PARTS, True),
+        ([model_step(resources={"gpu": 1}, replicas={"max": 2})], PARTS, False),
+        ([model_step(resources={"custom": {"NPU": 1}})], PARTS, True),
+        ([model_step(resources={"custom": {"licence": 1}})], PARTS, False),
         ([model_step(resources={"memory": "4Gi"})], PARTS, False),
         ([model_step(model=chat())], PARTS, False),
         ([python_step("f", "m:function", resources={"cpu": 3})], PARTS, False),
@@ -154,7 +156,8 @@ PARTS = {"format": "json", "path": "out"}
     ],
     ids=[
         *("no steps", "narrow tasks", "a model and a class", "a wide model", "replicas"),
-        *("default replicas", "GPU", "device", "memory", "endpoint", "a wide task"),
+        *("default replicas", "no GPU", "no GPU, replicas", "no device", "no licence"),
+        *("memory", "endpoint", "a wide task"),
         *("files of many tasks", "a table"),
     ],
 )
@@ -164,6 +167,22 @@ def test_jobs_that_need_no_operators_are_fused_and_need_no_cpus_for_writers(
     made = plan_for_machine(spec_of(steps=steps, write=write))
     assert made.fused == fused
     assert ray_cpus(made, 8) == (8 if fused else 9)
+
+
+@pytest.mark.parametrize(
+    ("resources", "fused"),
+    [({"gpu": 1}, False), ({"custom": {"NPU": 1}}, False), ({"gpu": 2}, True)],
+    ids=["a GPU", "an NPU", "too few GPUs"],
+)
+def test_model_on_a_device_of_the_machine_has_a_pool(resources: Document, fused: bool) -> None:
+    assert plan(model_step(resources=resources), gpus=1, NPU=1).fused == fused
+
+
+def test_missing_gpu_leaves_the_other_requests_of_a_step() -> None:
+    asked = {"gpu": 1, "cpu": 2, "custom": {"licence": 1}}
+    made = plan(model_step(resources=asked), licence=1)
+    assert (made.stages[0].resources, made.stages[0].cpus) == ({"licence": 1}, 2)
+    assert not made.fused
 
 
 @pytest.mark.parametrize(

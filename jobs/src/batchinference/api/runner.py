@@ -84,10 +84,16 @@ class Runner:
     @contextmanager
     def _ray(self, files: RayFiles) -> Iterator[Plan]:
         """Start Ray and yield the plan for what it has found on this machine."""
-        from batchinference.pipeline.execution.cluster import embedded, machine_cpus
+        from batchinference.pipeline.execution.cluster import (
+            embedded,
+            machine_cpus,
+            machine_devices,
+        )
 
         self._tell("starting Ray on this machine")
-        cpus = ray_cpus(plan_for_machine(self.job.spec), machine_cpus())
+        devices = machine_devices()
+        expected = plan_for_machine(self.job.spec, int(devices.get(GPU, 0)), devices)
+        cpus = ray_cpus(expected, machine_cpus())
         with embedded(cpus, str(self.directory), files, quiet=self.quiet) as found:
             gpus, memory = int(found.get(GPU, 0)), found["memory"]
             plan = plan_for_machine(self.job.spec, gpus, found, memory)

@@ -17,6 +17,7 @@ from ray._private.authentication.authentication_token_setup import (
 )
 from ray._private.internal_api import get_memory_info_reply, get_state_from_address
 from ray._private.node import Node
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
@@ -53,6 +54,7 @@ __all__ = [
     "SQLDatasource",
     "StatefulStageUDF",
     "StreamingExecutor",
+    "accelerator_of_machine",
     "auto_init_hook",
     "concat",
     "get_memory_info_reply",
@@ -100,6 +102,12 @@ def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
     finally:
         for name, method in before.items():
             setattr(Node, name, method)
+
+
+def accelerator_of_machine() -> tuple[str, int]:
+    """Return the resource name and the number of the accelerators that `ray.init` would find."""
+    manager, count = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
+    return (manager.get_resource_name(), int(count)) if manager else ("", 0)
 
 
 def retries_of_this_task() -> int:

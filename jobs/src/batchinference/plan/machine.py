@@ -8,7 +8,8 @@ from dataclasses import replace
 from batchinference.plan.stages import Stage
 from batchinference.spec.profiles import GPU
 from batchinference.spec.quantities import memory_bytes
-from batchinference.spec.steps import Replicas
+from batchinference.spec.resources import Resources
+from batchinference.spec.steps import Replicas, Step
 
 
 def fitted(
@@ -18,6 +19,10 @@ def fitted(
 
     `found` has the number of each of the machine's devices, by Ray's names. `memory` is the memory
     available to replicas, in bytes. If it is None, memory requests are dropped without a note.
+
+    A step whose device is missing is planned as if it had not asked for it, so that it needs no
+    pool for it. Other missing resources, such as licences, keep their pools, which limit how many
+    replicas there are.
     """
     notes: list[str] = []
     # one machine uses the accelerators that it has, whatever their type
@@ -48,9 +53,21 @@ def _how(stage: Stage, name: str) -> str:
 
 
 def _without(stage: Stage, name: str) -> Stage:
+    if name not in stage.resources:
+        return stage
+    if name in dict(stage.kinds):
+        stage = replace(stage, steps=(_without_device(stage.steps[0], name), *stage.steps[1:]))
     if name == GPU:
         return replace(stage, gpus=0)
     return replace(stage, custom=tuple(item for item in stage.custom if item[0] != name))
+
+
+def _without_device(step: Step, name: str) -> Step:
+    """Return the step without its request for GPUs or for a custom resource."""
+    asked = step.resources or Resources()
+    custom = {other: count for other, count in asked.custom.items() if other != name}
+    update = {"gpu": 0} if name == GPU else {"custom": custom}
+    return step.model_copy(update={"resources": asked.model_copy(update=update)})
 
 
 def _within(memory: float | None, stages: list[Stage], notes: list[str]) -> list[Stage]:

@@ -24,6 +24,7 @@ from batchinference.pipeline.error_attribution import root_cause
 from batchinference.pipeline.errors import Interrupted, JobFailure
 from batchinference.pipeline.ray_compat import (
     AuthenticationTokenLoader,
+    accelerator_of_machine,
     auto_init_hook,
     get_memory_info_reply,
     get_state_from_address,
@@ -116,6 +117,12 @@ def machine_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS
+
+
+def machine_devices() -> Resources:
+    """Return the devices that Ray will find on this machine, by its names: GPU, NPU and others."""
+    name, count = accelerator_of_machine()
+    return {name: count} if count else {}
 
 
 @contextmanager

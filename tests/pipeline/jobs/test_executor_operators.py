@@ -6,15 +6,17 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from ray.data import DataContext, Dataset
 
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.control import ExecutionControl
-from batchinference.pipeline.execution.executor import MIN_LARGE_TASKS
+from batchinference.pipeline.execution.fused_sizing import MIN_LARGE_TASKS
 from batchinference.pipeline.execution.staged import StagedExecution
 from batchinference.pipeline.execution.step_runner import ErrorHandling
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input import files as input_files
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.input.planning import Sizing
@@ -96,6 +98,34 @@ def test_files_that_are_not_merged_are_few(tmp_path: Path) -> None:
     run = run_job(job_document("job", source, tmp_path / "out", write=write))
     assert run.counts == (401, 401, 0, 0)
     assert len(list((tmp_path / "out").glob("*.tar"))) == MIN_LARGE_TASKS * 3  # Ray has 3 CPUs
+
+
+@pytest.mark.parametrize(
+    ("parts", "divisible", "tasks"),
+    [(20_000, True, 384), (20_000, False, 384), (100, False, 100), (40, False, 40)],
+)
+def test_input_is_divided_among_all_cpus(
+    monkeypatch: pytest.MonkeyPatch, parts: int, divisible: bool, tasks: int
+) -> None:
+    """More parts would be better for 96 CPUs, but these tasks need no operators for that."""
+    found: list[int] = []
+
+    def fused(_: object, tasks: list[Any]) -> Any:
+        found.append(len(tasks))
+        return SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(executor, "all_cpus", lambda plan: 96)
+    monkeypatch.setattr(executor.Executor, "_fused", fused)
+    given: Any = MagicMock(divisible=divisible)
+    given.__len__.return_value, given.share.return_value = parts, 1.0
+    given.read_tasks = lambda wanted, gaps: [None] * (wanted if divisible else min(wanted, parts))
+    spec = spec_of(steps=[FUNCTION])
+    count = RowCount(20_000, estimated=False)
+    prepared: Any = SimpleNamespace(
+        input=given, count=count, sizing=Sizing(64, 64, 1), missing=None
+    )
+    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    assert found == [tasks]
 
 
 def test_job_without_pools_needs_no_operators(tmp_path: Path, written: list[Dataset]) -> None:

@@ -24,6 +24,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import batch_size, fused, resources
 from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Steps, StopRequest
+from batchinference.pipeline.execution.fused_sizing import LATE_SECONDS
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
@@ -75,6 +76,24 @@ def unread() -> list[RowBatch]:
 
 
 FOUR = fours()[0].nbytes
+
+
+def slowly(
+    monkeypatch: pytest.MonkeyPatch, batches: list[RowBatch], seconds: float
+) -> Callable[[], Iterator[RowBatch]]:
+    """Return a reader of batches, each of which takes some seconds of the clock of fused tasks.
+    Chunks are never as large as a file."""
+    now = 0.0
+    monkeypatch.setattr(fused, "FILE_BYTES", 1 << 40)
+    monkeypatch.setattr(fused, "time", SimpleNamespace(monotonic=lambda: now))
+
+    def read() -> Iterator[RowBatch]:
+        nonlocal now
+        for batch in batches:
+            now += seconds
+            yield batch
+
+    return read
 
 
 def task_of(
@@ -139,11 +158,13 @@ class TestChunks:
             (fused.COMMIT_SECONDS, 1, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
             (fused.COMMIT_SECONDS, 6, [(0, 8), (8, 16), (16, 20)]),
             (fused.COMMIT_SECONDS / 3, 6, [(0, 12), (12, 20)]),
-            (fused.COMMIT_SECONDS, 100, [(0, 20)]),
+            (LATE_SECONDS / 2, 100, [(0, 8), (8, 16), (16, 20)]),
+            (LATE_SECONDS, 100, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
+            (LATE_SECONDS / 5, 100, [(0, 20)]),
             (0.0, 1, [(0, 20)]),
         ],
     )
-    def test_late_chunk_is_committed_if_it_has_enough_rows(
+    def test_late_chunk_is_committed_with_the_rows_that_it_has(
         self,
         committer: Committer,
         monkeypatch: pytest.MonkeyPatch,
@@ -151,18 +172,20 @@ class TestChunks:
         rows_per_commit: int,
         expected: list[tuple[int, int]],
     ) -> None:
-        now = 0.0
-        monkeypatch.setattr(fused, "FILE_BYTES", 1 << 40)
-        monkeypatch.setattr(fused, "time", SimpleNamespace(monotonic=lambda: now))
-
-        def read() -> Iterator[RowBatch]:
-            nonlocal now
-            for batch in fours():
-                now += seconds
-                yield batch
-
+        read = slowly(monkeypatch, fours(), seconds)
         task_of(committer, read, rows_per_commit)(retried=False)
         assert [(first, after) for _, first, after in commits(committer.attempt)] == expected
+
+    def test_long_task_makes_few_commits_of_few_rows(
+        self, committer: Committer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each batch takes a minute, and each commit has a quarter of the time until then."""
+        batches = [good(0, row, [row]) for row in range(60)]
+        task_of(committer, slowly(monkeypatch, batches, LATE_SECONDS), 100)(retried=False)
+        rows = [after - first for _, first, after in commits(committer.attempt)]
+        assert rows[:4] == [1, 1, 1, 1]
+        assert rows == sorted(rows[:-1]) + rows[-1:]
+        assert len(rows) < 20
 
     def test_task_without_rows_commits_the_ends_of_its_files(self, committer: Committer) -> None:
         task_of(committer, lambda: [end(0, 0), end(1, 0)])(retried=False)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.execution.fused_sizing import FusedSizing, late_seconds
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.listing import snapshot_input
@@ -128,6 +129,35 @@ def test_cuts(files: int, size: int, rows: int, expected: Sizing) -> None:
 def test_small_files_that_are_not_merged_are_fewer(rows: int, expected: int) -> None:
     few = sizing_of(frozen(1, 10_000), TEXT, RowCount(rows, estimated=False), merged=False)
     assert few.rows_per_file == expected
+
+
+@pytest.mark.parametrize(
+    ("cpus", "parts", "rows", "large", "merged", "expected"),
+    [
+        (2, None, 20_000, False, True, 64),
+        (96, None, 20_000, False, True, 384),
+        (96, 100, 20_000, False, True, 100),
+        (96, 10, 20_000, False, True, 64),
+        (96, None, 2000, False, True, 125),
+        (96, None, 20_000, True, True, 288),
+        (2, None, 20_000, True, True, 10),
+        (96, None, 20_000, True, False, 200),
+        (96, None, 20_000, False, False, 200),
+        (10_000, None, 10**9, False, True, MAX_TASKS),
+    ],
+    ids=[
+        *("few CPUs", "many CPUs", "files", "few files", "few rows", "texts", "texts, few CPUs"),
+        *("other formats", "partitions", "very many CPUs"),
+    ],
+)
+def test_fused_tasks_follow_the_cpus_if_each_has_enough_rows(
+    cpus: int, parts: int | None, rows: int, large: bool, merged: bool, expected: int
+) -> None:
+    assert FusedSizing(cpus, parts, large, merged).tasks(64, rows) == expected
+
+
+def test_files_that_are_not_merged_wait_longer_for_enough_rows() -> None:
+    assert late_seconds(merged=False) > late_seconds(merged=True)
 
 
 def test_large_rows_make_short_files() -> None:

@@ -26,6 +26,7 @@ from batchinference.pipeline.execution.fused import (
     Steps,
     StopRequest,
 )
+from batchinference.pipeline.execution.fused_sizing import FusedSizing, late_seconds
 from batchinference.pipeline.execution.resources import (
     all_cpus,
     fused_tasks_at_once,
@@ -46,13 +47,10 @@ from batchinference.pipeline.output.writers import rewriting_writer_for, writer_
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.write import WriteOrdered
+from batchinference.spec.write import Write, WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 """Formats whose rows have no column of texts."""
-LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
-"""Rows of a fused task that should have many rows, and the minimum number of such tasks for each
-one that the CPUs can run."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ class Executor:
         wanted = self._fused_tasks(sizing, share) if self._plan.fused else sizing.read_tasks
         tasks = prepared.input.read_tasks(wanted, prepared.missing)
         # with too few parts, the steps must run in other tasks than the reading
-        needed = wanted if self._plan.fused else sizing.blocks
+        needed = min(wanted, sizing.blocks) if self._plan.fused else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
         if self._plan.fused and (enough or prepared.input.divisible):
             self._fused(tasks).run()
@@ -136,16 +134,17 @@ class Executor:
             self._staged(tasks, blocks, self._window_limits(share)).run()
 
     def _fused_tasks(self, sizing: Sizing, share: float) -> int:
-        """Return the number of fused tasks. There are fewer if the first model may read texts, so
-        that each has rows for a window, and if output files are not merged."""
-        read, count = self._spec.read, self._prepared.count
-        texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
-        large = texts or rewriting_writer_for(self._spec.write) is None
-        if not large or count is None or read.options.override_num_blocks:
+        """Return the number of fused tasks. Tasks should have many rows if the first model may read
+        texts, so that each has rows for a window, and if output files are never merged."""
+        read, given, count = self._spec.read, self._prepared.input, self._prepared.count
+        if count is None or read.options.override_num_blocks:
             return sizing.blocks
+        texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
+        large = bool(texts) or rewriting_writer_for(self._spec.write) is None
+        parts = None if given.divisible else math.ceil(share * len(given))
         at_once = all_cpus(self._plan) / self._plan.task_cpus
-        least = max(share * count.rows / LARGE_TASK_ROWS, MIN_LARGE_TASKS * at_once)
-        return min(sizing.blocks, math.ceil(least))
+        fused = FusedSizing(at_once, parts, large, _merges(self._spec.write))
+        return fused.tasks(sizing.blocks, share * count.rows)
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write
@@ -156,7 +155,11 @@ class Executor:
         steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
-        fused = [FusedTask(n, task, steps, committer, rows, stop) for n, task in enumerate(tasks)]
+        late = late_seconds(merged=_merges(write))
+        fused = [
+            FusedTask(number, task, steps, committer, rows, stop, late)
+            for number, task in enumerate(tasks)
+        ]
         arguments = of_fused_tasks(self._plan, repeatable=prepared.input.repeatable)
         at_once = partial(fused_tasks_at_once, self._plan)
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
@@ -201,15 +204,14 @@ class Executor:
         form = rewriting_writer_for(write)
         if form is None or not isinstance(write, WriteOrdered):
             return end
-        divided = write.rows_per_file is not None or bool(write.partition_by)
         work: Sequence[Rewrite]
         if write.order == "input" and write.row_number:
-            rows = RowOrder(write.row_number, write.rows_per_file, merges=not divided)
+            rows = RowOrder(write.row_number, write.rows_per_file, merges=_merges(write))
             work, entries = ordered_rewrites(attempt, end.entries, form, rows)
         else:
             earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
             names = {file.name for entry in end.entries for file in entry.data}
-            mergeable = set() if divided else names - earlier
+            mergeable = names - earlier if _merges(write) else set()
             work, entries = rewrites(attempt, end.entries, form, mergeable)
         if fit_in_driver(work):
             rewritten = [rewrite() for rewrite in work]
@@ -230,6 +232,12 @@ class Executor:
     def stage(self) -> str | None:
         """The last stage that has work; None before any stage has work."""
         return self._control.stage
+
+
+def _merges(write: Write) -> bool:
+    """Return whether small files are merged at the end of the job. They are not if the spec says
+    how rows are divided."""
+    return isinstance(write, WriteOrdered) and not (write.rows_per_file or write.partition_by)
 
 
 def _run(rewrite: Rewrite) -> list[ManifestEntry]:

@@ -32,6 +32,7 @@ from batchinference.pipeline.execution.batch_size import (
     BatchRows,
     BatchSize,
 )
+from batchinference.pipeline.execution.fused_sizing import LATE_SECONDS
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import (
@@ -67,6 +68,9 @@ POLL_SECONDS = 0.5
 """Maximum seconds until the driver, or a task between two batches, notices a request to stop."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
+LATE_SHARE = 0.25
+"""A task commits fewer rows only after this share of its time, so that a long task makes few such
+commits."""
 BATCH_BYTES = 16 << 20
 """The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
 MAX_BATCH_BYTES = 128 << 20
@@ -202,7 +206,8 @@ def _stages_of_process(pickled: bytes) -> list[StageRunner]:
 class FusedTask:
     """Reads a part of the input, runs all steps and commits the results.
 
-    `rows_per_commit` is the number of input rows that are enough for a file."""
+    `rows_per_commit` is the number of input rows that are enough for a file. After `late_seconds`,
+    a task commits fewer rows."""
 
     number: int
     read: ReadRows
@@ -210,6 +215,7 @@ class FusedTask:
     committer: Committer
     rows_per_commit: int
     stop: StopRequest
+    late_seconds: float = LATE_SECONDS
 
     def __call__(self, *, retried: bool) -> None:
         """Run the task. `retried` says that another execution of it may have committed rows."""
@@ -253,6 +259,7 @@ class ChunkCommits:
         """The number of the next commit."""
         self.reading = StepTime(READ_STEP)
         self._under_way: Future[None] | None = None
+        self._began = time.monotonic()
         self._start_chunk()
 
     def _start_chunk(self) -> None:
@@ -265,9 +272,15 @@ class ChunkCommits:
         self._batches.append(batch)
         self._rows += len(batch.source)
         self._bytes += batch.nbytes
-        late = time.monotonic() - self._since >= COMMIT_SECONDS
-        if self._bytes >= FILE_BYTES or (late and self._rows >= self._task.rows_per_commit):
+        if self._bytes >= FILE_BYTES or self._is_late():
             self.flush()
+
+    def _is_late(self) -> bool:
+        """Return whether the chunk is old enough to be committed with the rows that it has."""
+        now = time.monotonic()
+        age, enough = now - self._since, self._rows >= self._task.rows_per_commit
+        late = max(self._task.late_seconds, LATE_SHARE * (now - self._began))
+        return age >= (COMMIT_SECONDS if enough else late)
 
     def flush(self) -> None:
         """Begin to commit the chunk, after the commit of the previous one."""

@@ -179,7 +179,7 @@ RENAMED = [
         ([], ()),
         ([filter_step()], ()),
         ([filter_step(), model_step()], ("text",)),
-        ([*RENAMED, model_step()], ("body",)),
+        ([*RENAMED, model_step()], ("text",)),
     ],
     ids=["none", "no model", "model", "renamed"],
 )  # fmt: skip
@@ -197,3 +197,13 @@ def test_length_of_several_texts_is_their_sum() -> None:
     assert lengths is not None
     assert lengths.tolist() == [3, 3, 0]
     assert text_lengths(table, ("n",)) is None
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_dictionary_encoded_texts_have_lengths(kind: pa.DataType) -> None:
+    texts = pa.array(["xx", None, "xxx", "xx"], kind).dictionary_encode()
+    lengths = text_lengths(pa.table({"a": texts}), ("a",))
+    assert lengths is not None
+    assert lengths.tolist() == [2, 0, 3, 2]
+    numbers = pa.array([1, 2, 1]).dictionary_encode()
+    assert text_lengths(pa.table({"a": numbers}), ("a",)) is None

@@ -419,7 +419,8 @@ def test_each_row_is_committed_once_however_it_is_cut(
                 raise ValueError("died")
 
         rows = data.draw(st.integers(1, 20))
-        task = FusedTask(TASK, read, Steps(NO_STEPS, texts=("text",)), committer, rows, stop)
+        steps = Steps(NO_STEPS, texts=("text",), before=data.draw(st.integers(0, 1)))
+        task = FusedTask(TASK, read, steps, committer, rows, stop)
         with (
             patch.multiple(
                 fused,

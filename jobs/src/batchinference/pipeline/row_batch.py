@@ -128,8 +128,8 @@ class RowBatch:
         )
 
     def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Return the first rows of a batch as it was read, and the rest with everything else; None
-        if nothing is left."""
+        """Return the first rows of a batch whose input rows have one row at most, and the rest with
+        everything else; None if nothing is left."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
@@ -138,6 +138,14 @@ class RowBatch:
         table = self.table.slice(rows)
         rest = replace(self, table=table, ids=self.ids[rows:], source=left)
         return RowBatch.read(self.table.slice(0, rows), first), rest
+
+    def cut_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
+        """Return at least the first rows, with all rows of their input rows, and the rest with
+        everything else; None if nothing is left."""
+        if len(np.unique(self.ids)) == len(self.ids):
+            return self.cut(rows)
+        first, rest = self.divided(rows)
+        return (first, rest) if len(rest.ids) else (self, None)
 
     def divided(self, rows: int) -> tuple[RowBatch, RowBatch]:
         """Return the first rows with what became of their input rows, and a rest with everything

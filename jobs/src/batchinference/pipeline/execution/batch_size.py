@@ -113,6 +113,17 @@ class BatchRows:
             batch, rest = rest.cut(self.next)
             yield batch
 
+    def cut_prepared(self, made: RowBatch) -> Iterator[tuple[RowBatch, int]]:
+        """Yield rows that steps have made, in batches of what they make of `next` input rows, each
+        with this number of input rows. The rows of an input row are in one batch."""
+        rows, inputs = max(1, len(made.ids)), len(made.source)
+        units = max(1, inputs) * self._unit
+        rest: RowBatch | None = made
+        while rest is not None:
+            wanted = math.ceil(self.next * rows / units) * self._unit
+            batch, rest = rest.cut_between_inputs(wanted)
+            yield batch, math.ceil(max(1, len(batch.ids)) * inputs / rows)
+
     def took(self, rows: int, seconds: float) -> None:
         """Record how long a batch took."""
         if not rows:

@@ -122,6 +122,19 @@ class StopRequest:
 
 
 @dataclass(frozen=True)
+class PreparedRows:
+    """Rows for the first model, and the seconds that the steps before it took."""
+
+    rows: RowBatch
+    seconds: float
+
+    def seconds_of(self, batch: RowBatch) -> float:
+        """Return the share of a batch of these rows in the seconds. A batch may have no rows."""
+        share = len(batch.ids) / len(self.rows.ids) if len(batch.ids) else 1.0
+        return self.seconds * share
+
+
+@dataclass(frozen=True)
 class Steps:
     """The stages of a job, which each worker process loads once for all its tasks."""
 
@@ -129,7 +142,9 @@ class Steps:
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
-    """The columns of the input that the first model reads."""
+    """The columns that the first model reads."""
+    before: int = 0
+    """The number of stages before that of the first model."""
 
     @classmethod
     def of(cls, plan: Plan, errors: ErrorHandling) -> Steps:
@@ -138,47 +153,82 @@ class Steps:
         steps = [step for stage in stages for step in stage.steps]
         sizes = (BatchSize.of(step).size for step in steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
-        return cls(pickle.dumps((stages, errors)), largest, columns_of_first_model(steps))
+        models = (number for number, stage in enumerate(stages) if stage.steps[0].model)
+        texts = columns_of_first_model(steps)
+        return cls(pickle.dumps((stages, errors)), largest, texts, next(models, 0))
 
     def applied_to(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of the rows. If `stopping` is set, the results that are complete are
         yielded next.
 
-        If the first model reads texts, rows are computed in windows, longest texts first, so that
-        the texts of a batch have similar lengths and are padded little. The results are in the
-        order of the input, except those of a window that is yielded in parts: each part has this
-        order, but the parts have not."""
+        If the first model reads texts, it gets rows in windows, longest texts first, so that the
+        texts of a batch have similar lengths and are padded little. The results are in the order of
+        the input, except those of a window that is yielded in parts: each part has this order, but
+        the parts have not."""
         rows = BatchRows(self.batch_rows)
-        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+        found = read if self.before else self._searched(read, rows)
 
         def wanted() -> int:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
 
-        for window in resized(self._searched(read, rows), wanted, size):
-            ordered = longest_first(window, self.texts)
+        for window in resized(found, wanted, self._window_bytes):
             _stages_of_process(self.pickled)  # the time to load them is not that of a batch
-            done: list[RowBatch] = []
-            since = time.monotonic()
-            for batch in rows.cut(ordered):
-                began, waited = time.monotonic(), 0.0
-                for result in self._results(batch):
-                    done.append(result)
-                    if sum(one.nbytes for one in done) >= FILE_BYTES:
-                        paused = time.monotonic()
-                        yield merged(done).in_order_of(window.ids)
-                        done = []
-                        waited += time.monotonic() - paused  # perhaps for the previous commit
-                now = time.monotonic()
-                rows.took(len(batch.ids), now - began - waited)
-                if stopping.is_set() or now - since >= WINDOW_SECONDS:
-                    yield from [merged(done).in_order_of(window.ids)] if done else []
-                    done, since = [], now
-            if done:
-                yield merged(done).in_order_of(window.ids)
+            for prepared in self._prepared(window, rows, stopping):
+                for results in self._computed(prepared, rows, stopping):
+                    yield results.in_order_of(window.ids)
 
-    def _searched(self, read: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
+    @property
+    def _window_bytes(self) -> int:
+        return MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+
+    def _prepared(
+        self, window: RowBatch, rows: BatchRows, stopping: Event
+    ) -> Iterator[PreparedRows]:
+        """Yield the rows of a window after the steps before the first model. They are yielded in
+        parts if there are no texts to sort, if they are large or late, or if `stopping` is set."""
+        if not self.before:
+            yield PreparedRows(window, 0.0)
+            return
+        done: list[RowBatch] = []
+        since = time.monotonic()
+        made = itertools.chain.from_iterable(map(self._made, rows.cut(window)))
+        for result in self._searched(made, rows):
+            done.append(result)
+            seconds = time.monotonic() - since
+            large = sum(one.nbytes for one in done) >= self._window_bytes
+            if large or seconds >= WINDOW_SECONDS or stopping.is_set() or not rows.have_texts:
+                yield PreparedRows(merged(done), seconds)
+                done, since = [], time.monotonic()
+        if done:
+            yield PreparedRows(merged(done), time.monotonic() - since)
+
+    def _computed(
+        self, prepared: PreparedRows, rows: BatchRows, stopping: Event
+    ) -> Iterator[RowBatch]:
+        """Yield the results of the first model and the steps after it."""
+        ordered = longest_first(prepared.rows, self.texts)
+        done: list[RowBatch] = []
+        since = time.monotonic() - prepared.seconds
+        for batch, inputs in rows.cut_prepared(ordered):
+            began, waited = time.monotonic(), 0.0
+            for result in self._results(batch):
+                done.append(result)
+                if sum(one.nbytes for one in done) >= FILE_BYTES:
+                    paused = time.monotonic()
+                    yield merged(done)
+                    done = []
+                    waited += time.monotonic() - paused  # perhaps for the previous commit
+            now = time.monotonic()
+            rows.took(inputs, now - began - waited + prepared.seconds_of(batch))
+            if stopping.is_set() or now - since >= WINDOW_SECONDS:
+                yield from [merged(done)] if done else []
+                done, since = [], now
+        if done:
+            yield merged(done)
+
+    def _searched(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
         """Yield the batches. Record if they have texts: batches without rows have no columns."""
-        for batch in read:
+        for batch in batches:
             rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch
 
@@ -187,11 +237,20 @@ class Steps:
         for stage in _stages_of_process(self.pickled):
             yield from stage.take_notes()
 
+    def _made(self, batch: RowBatch) -> Iterator[RowBatch]:
+        """Yield the results of the stages before that of the first model."""
+        return _run_stages(_stages_of_process(self.pickled)[: self.before], batch)
+
     def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
-        batches = iter([batch])
-        for stage in _stages_of_process(self.pickled):
-            batches = itertools.chain.from_iterable(map(stage, batches))
-        yield from batches
+        """Yield the results of the other stages."""
+        return _run_stages(_stages_of_process(self.pickled)[self.before :], batch)
+
+
+def _run_stages(stages: list[StageRunner], batch: RowBatch) -> Iterator[RowBatch]:
+    batches = iter([batch])
+    for stage in stages:
+        batches = itertools.chain.from_iterable(map(stage, batches))
+    return batches
 
 
 @lru_cache(maxsize=1)  # models are large

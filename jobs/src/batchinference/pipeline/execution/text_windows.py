@@ -66,14 +66,9 @@ def computed_longest_first(
 
 
 def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
-    """Return the columns that the first model reads, by their names before all steps."""
-    before: dict[str, str] = {}
-    for step in steps:
-        if step.model is not None:
-            return tuple(before.get(name, name) for name in step.model.inputs.values())
-        renamed = step.rename_columns or {}
-        before |= {new: before.get(old, old) for old, new in renamed.items()}
-    return ()
+    """Return the columns that the first model reads."""
+    models = (step.model for step in steps if step.model is not None)
+    return next((tuple(model.inputs.values()) for model in models), ())
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
@@ -83,7 +78,7 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
         return None
     lengths = np.zeros(table.num_rows, dtype=np.int64)
     for text in texts:
-        lengths += pc.fill_null(pc.binary_length(text), 0).to_numpy()
+        lengths += pc.fill_null(pc.binary_length(_decoded(text)), 0).to_numpy()
     return lengths
 
 
@@ -92,5 +87,13 @@ def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedAr
     return [
         table.column(name)
         for name in columns
-        if name in table.column_names and table.schema.field(name).type in _TEXT
+        if name in table.column_names and _has_texts(table.schema.field(name).type)
     ]
+
+
+def _has_texts(kind: pa.DataType) -> bool:
+    return (kind.value_type if pa.types.is_dictionary(kind) else kind) in _TEXT
+
+
+def _decoded(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    return text.cast(text.type.value_type) if pa.types.is_dictionary(text.type) else text

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.steps import TransformResult
+from batchinference.pipeline.steps.expression import ColumnExpression
 from batchinference.pipeline.steps.relational import Filter
 from support.tiers import examples
 
@@ -337,3 +338,32 @@ def test_block_of_nulls_is_filtered_like_typed_nulls() -> None:
         != Filter("step", expression).mask(typed).to_pylist()
     ]
     assert wrong == []
+
+
+def texts_of(values: pa.Array) -> list[str | None]:
+    texts: list[str | None] = ColumnExpression("step", "str(v)")(
+        pa.table({"v": values})
+    ).to_pylist()
+    return texts
+
+
+EDGES = [1.0, -0.0, 0.1, 1e15, 1.5e15, 1234567890123456.5, 1e16, 1e-4, 1e-5, 1.25e-5, 1e-6, 5e-324]
+
+
+@given(st.lists(st.floats() | st.sampled_from(EDGES) | st.integers(-(2**60), 2**60).map(float)))
+@settings(max_examples=examples(150))
+def test_text_of_a_number_is_that_of_python(values: list[float]) -> None:
+    values += EDGES
+    assert texts_of(pa.array(values, pa.float64())) == list(map(str, values))
+
+
+def test_text_of_a_number_of_single_precision_has_the_fewest_digits() -> None:
+    values = pa.array([1, 0.1, 1e-5, None], pa.float32())
+    assert texts_of(values) == ["1.0", "0.1", "1e-05", None]
+
+
+def test_text_of_a_condition_or_integer_is_that_of_python() -> None:
+    assert texts_of(pa.array([True, False, None])) == ["True", "False", None]
+    assert texts_of(pa.array([1, -2, None])) == ["1", "-2", None]
+    assert texts_of(pa.array(["a", None])) == ["a", None]
+    assert mask("str(b) == 'True' or str(1.0) != '1.0'") == [T, F, F, T]

@@ -14,6 +14,7 @@ import datetime as dt
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -287,10 +288,38 @@ def _to_integer(value: Operand) -> Operand:
     return Operand(expression.cast(pa.int64()), pa.int64())
 
 
+def _to_text(value: Operand) -> Operand:
+    """Return the text of a value as in Python: True, 1.0, 1e-05."""
+    text = value.expression.cast(pa.string(), safe=False)
+    if pa.types.is_boolean(value.kind):
+        text = pc.if_else(value.expression, pc.scalar("True"), pc.scalar("False"))
+    elif pa.types.is_floating(value.kind):
+        # through the text, which has the fewest digits also if the numbers have single precision
+        text = pc.Expression._call(_float_text(), [text.cast(pa.float64())])
+    return Operand(text, pa.string())
+
+
+@cache
+def _float_text() -> str:
+    """Return the name of an Arrow function that returns the texts of float64 numbers. It is
+    registered in this process at the first call."""
+
+    def texts(_: object, numbers: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+        if isinstance(numbers, pa.Scalar):
+            return pa.scalar(str(numbers.as_py()) if numbers.is_valid else None, pa.string())
+        found = (None if number is None else str(number) for number in numbers.to_pylist())
+        return pa.array(found, pa.string())
+
+    name = "batchinference_float_text"
+    doc = {"summary": "texts of numbers", "description": "as Python's str"}
+    pc.register_scalar_function(texts, name, doc, {"numbers": pa.float64()}, pa.string())
+    return name
+
+
 _CASTS: dict[str, Callable[[Operand], Operand]] = {
     "int": _to_integer,
     "float": lambda value: value.cast(pa.float64()),
-    "str": lambda value: value.cast(pa.string()),
+    "str": _to_text,
 }
 
 

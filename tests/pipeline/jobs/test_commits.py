@@ -520,6 +520,13 @@ class TestSink:
         CommitSink(commit, 10).write(blocks, self.context)
         assert manifest_names(commit.attempt) == []
 
+    def test_column_that_row_numbers_would_replace_is_found_before_writing(
+        self, attempt: Attempt
+    ) -> None:
+        sink = CommitSink(committing(attempt, layout=FileLayout(row_number="n")), 10)
+        with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):
+            sink.on_write_start(encode(good(0, 0, [1])).schema)
+
     def test_types_of_blocks_are_widened(self, commit: Committer, layout: Layout) -> None:
         blocks = [encode(good(0, 0, [1])), encode(good(0, 1, [0.5]))]
         CommitSink(commit, 10).write(blocks, self.context)

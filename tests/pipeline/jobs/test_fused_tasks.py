@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.committer import Committer, counts_of_group
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution import batch_size, fused, resources
 from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Steps, StopRequest
 from batchinference.pipeline.execution.fused_sizing import LATE_SECONDS
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
+from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.pipeline.storage.memory_limit import memory_limit
@@ -284,6 +285,17 @@ class TestChunks:
 
         with pytest.raises(MemoryError):
             task_of(committing(attempt, Large("snappy")))(retried=False)
+
+    def test_column_that_row_numbers_would_replace_is_found_in_the_first_batch(
+        self, attempt: Attempt
+    ) -> None:
+        def read() -> Iterator[RowBatch]:
+            yield fours()[0]
+            raise AssertionError("the task goes on")
+
+        committer = committing(attempt, layout=FileLayout(row_number="n"))
+        with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):
+            task_of(committer, read)(retried=False)
 
     def test_chunk_is_dropped_after_its_commit(self, committer: Committer) -> None:
         chunks: list[weakref.ref[RowBatch]] = []

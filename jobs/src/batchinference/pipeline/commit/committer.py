@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -35,6 +35,9 @@ PUT_THREADS = 8
 
 class RowFiles(Protocol):
     """Encodes rows as files of the output's format."""
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise JobFailure if rows with these columns cannot be written."""
 
     def rows(self, batch: RowBatch) -> pa.Table:
         """Return the rows of the data files of a batch."""

@@ -327,7 +327,9 @@ class ChunkCommits:
         self._since = time.monotonic()
 
     def add(self, batch: RowBatch) -> None:
-        """Add rows. Commit the chunk if it is large enough."""
+        """Add rows. Commit the chunk if it is large enough. Raises JobFailure if the rows cannot be
+        written because of their columns."""
+        self._task.committer.files.check(batch.table.column_names)
         self._batches.append(batch)
         self._rows += len(batch.source)
         self._bytes += batch.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,16 +43,21 @@ class OutputFiles:
     handling: ErrorHandling
     first_file: int = 0
 
+    def check(self, columns: Sequence[str]) -> None:
+        """Raise JobFailure if the layout adds a column that is one of these columns already."""
+        name = self.layout.row_number
+        if name in columns:
+            raise JobFailure(
+                f"write.rowNumber: there is a column '{name}' already. Choose another name"
+            )
+
     def rows(self, batch: RowBatch) -> pa.Table:
         """Return the rows of a batch, with their numbers and in the order of the input if the
         layout has row numbers."""
         name, table = self.layout.row_number, batch.table
         if name is None or not len(batch.ids):
             return table
-        if name in table.column_names:
-            raise JobFailure(
-                f"write.rowNumber: there is a column '{name}' already. Choose another name"
-            )
+        self.check(table.column_names)
         order = np.argsort(batch.ids, kind="stable")
         numbers = pa.array(numbers_of(batch.ids[order], self.first_file))
         return table.take(pa.array(order)).add_column(0, name, numbers)

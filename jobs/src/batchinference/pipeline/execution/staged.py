@@ -202,11 +202,13 @@ class CommitSink(Datasink[None]):
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Prepare the table, if any, before the sink is sent to the write tasks. Ray calls this on
-        the driver with the schema of the first rows that are ready."""
-        if self._table is None:
-            return
+        the driver with the schema of the first rows that are ready. Raises JobFailure if these rows
+        cannot be written because of their columns."""
         known = schema if isinstance(schema, pa.Schema) else pa.schema([])
         names = [name for name in known.names if name not in OWN_COLUMNS]
+        self._committer.files.check(names)
+        if self._table is None:
+            return
         if self._columns:
             names = [name for name in self._columns if name in names]
         self._table.begin(pa.schema([known.field(name) for name in names]))

@@ -6,6 +6,7 @@ import json
 import pickle
 import time
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -218,6 +219,35 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert step == "embed"
     assert json.loads(rest) == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
     assert found.take_rest() == []
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "running"])
+def test_cpu_time_of_a_step_lacks_that_of_a_commit_at_the_same_time(*, ends: bool) -> None:
+    step, commit = StepTime("embed"), StepTime("write", of_thread=True)
+    started, computed, leave = Event(), Event(), Event()
+
+    def committing() -> None:
+        with commit.measured(lambda: 1):
+            started.set()
+            used = time.thread_time()
+            while time.thread_time() - used < 0.5:
+                sum(range(1000))
+            computed.set()
+            leave.wait(60)
+
+    thread = Thread(target=committing)
+    with step.measured(lambda: 1):
+        thread.start()
+        assert started.wait(60)
+        assert computed.wait(60)
+        if ends:
+            leave.set()
+            thread.join()
+    leave.set()
+    thread.join()
+    ((_, of_step), (_, of_commit)) = *step.take_rest(), *commit.take_rest()
+    assert json.loads(of_step)["cpu_seconds"] < 0.25
+    assert json.loads(of_commit)["cpu_seconds"] >= 0.5
 
 
 def test_filtered_rows_keep_their_ids() -> None:

@@ -6,7 +6,8 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from threading import Lock, get_ident
 from typing import TypeVar
 
 SHARE, LEAST_SECONDS = 0.1, 0.1
@@ -15,12 +16,52 @@ Few notes then describe a long job, and they lack at most this share of it."""
 Batch = TypeVar("Batch")
 
 
+class ThreadsApart:
+    """The CPU time of threads that are measured on their own, while they are measured."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._began: dict[int, float] = {}
+        """The CPU seconds of each such thread when its measurement began."""
+        self._ended = 0.0
+        """The CPU seconds of all measurements that have ended."""
+
+    @contextmanager
+    def this_thread(self) -> Iterator[None]:
+        """Measure the current thread on its own."""
+        thread = get_ident()
+        with self._lock:
+            self._began[thread] = time.thread_time()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._ended += time.thread_time() - self._began.pop(thread)
+
+    def other_cpu_time(self) -> float:
+        """Return the CPU seconds of the process without those of measured threads."""
+        with self._lock:
+            running = sum(_cpu_since(began, thread) for thread, began in self._began.items())
+            return time.process_time() - self._ended - running
+
+
+def _cpu_since(began: float, thread: int) -> float:
+    """Return the CPU seconds of a running thread since it had used `began` seconds. 0 on macOS,
+    where they are counted when the measurement ends."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return 0.0
+    return time.clock_gettime(time.pthread_getcpuclockid(thread)) - began
+
+
+_APART = ThreadsApart()
+
+
 class StepTime:
     """The rows, the seconds and the CPU seconds of a step in one process. Notes have its name.
 
     With `of_thread`, the CPU seconds are those of the current thread, because other threads do
     other work meanwhile. Otherwise they are those of the process, because libraries compute in
-    threads of their own."""
+    threads of their own, but without those that are measured with `of_thread`."""
 
     def __init__(self, step: str, *, of_thread: bool = False) -> None:
         self._step = step
@@ -35,12 +76,13 @@ class StepTime:
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
         """Add the time of the block, after which the step has run over `rows()` rows."""
-        cpu_time = time.thread_time if self._of_thread else time.process_time
-        began, cpu = time.perf_counter(), cpu_time()
-        yield
-        self._rows += rows()
-        self._seconds += time.perf_counter() - began
-        self._cpu += cpu_time() - cpu
+        cpu_time = time.thread_time if self._of_thread else _APART.other_cpu_time
+        with _APART.this_thread() if self._of_thread else nullcontext():
+            began, cpu = time.perf_counter(), cpu_time()
+            yield
+            self._rows += rows()
+            self._seconds += time.perf_counter() - began
+            self._cpu += cpu_time() - cpu
 
     def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
         """Yield the batches, and add the time in which they are made. `rows` returns the number of

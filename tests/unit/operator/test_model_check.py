@@ -556,7 +556,7 @@ def test_job_reaches_its_right_end_despite_any_faults(machine: type[JobModel], r
         machine,
         settings=settings(
             max_examples=runs,
-            derandomize=in_long_tier(),
+            derandomize=True,
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=list(HealthCheck),

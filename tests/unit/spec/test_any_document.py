@@ -31,6 +31,7 @@ FREE = {
         "engine",
     ),
     *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
+    *("labels", "annotations"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""
 STRANGE: dict[str, Any] = {

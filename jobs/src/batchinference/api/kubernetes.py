@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,6 +19,8 @@ APPLY, MERGE_PATCH, JSON = (
     "application/json",
 )
 TIMEOUT_SECONDS = 30
+PAGE = 100
+"""Maximum number of objects per page of a list."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
@@ -66,6 +69,17 @@ class Kubernetes:
     def get(self, name: str) -> Object:
         """Return a job."""
         return self.request("GET", self._path(KIND, self.namespace, name))
+
+    def list_jobs(self) -> Iterator[Object]:
+        """Yield all jobs of the namespace."""
+        more = ""
+        while True:
+            query = urlencode({"limit": PAGE, "continue": more})
+            found = self.request("GET", f"{self._path(KIND, self.namespace)}?{query}")
+            yield from found["items"]
+            more = found["metadata"].get("continue", "")
+            if not more:
+                return
 
     def patch(self, name: str, spec: Object) -> Object:
         """Change fields of the spec of a job, and return the job."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,9 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
 from batchinference.spec.steps import Step
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.steps.model import ModelTransform
 
 _TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
 _KEPT = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
@@ -43,14 +46,31 @@ def named_model(index: Index) -> str:
     return json.dumps(model.model_dump(**how, include=_LOADED) if model else {})
 
 
-def of_text(index: Index, text: str) -> np.ndarray:
-    """Return the embedding of a text, 1 x width."""
-    return _embed(step_for(index, "text"), pa.table({QUERY: [text]}))
+class LoadedModels:
+    """Models that embed queries. Each of them is loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, ModelTransform] = {}
+
+    def of(self, step: Step) -> ModelTransform:
+        """Return the model of a step."""
+        from batchinference.pipeline.steps.model import ModelTransform
+
+        key = step.model_dump_json()
+        if key not in self._loaded:
+            device = device_of(cpus=os.cpu_count() or 1, gpus=0)
+            self._loaded[key] = ModelTransform(step, device)
+        return self._loaded[key]
 
 
-def of_image(index: Index, file: Location) -> np.ndarray:
-    """Return the embedding of the image in a file, 1 x width."""
-    return _embed(step_for(index, "image"), _image(index.spec, file))
+def of_text(index: Index, text: str, models: LoadedModels | None = None) -> np.ndarray:
+    """Return the embedding of a text, 1 x width. `models` keeps the loaded model."""
+    return _embed(models or LoadedModels(), step_for(index, "text"), pa.table({QUERY: [text]}))
+
+
+def of_image(index: Index, file: Location, models: LoadedModels | None = None) -> np.ndarray:
+    """Return the embedding of the image in a file, 1 x width. `models` keeps the loaded model."""
+    return _embed(models or LoadedModels(), step_for(index, "image"), _image(index.spec, file))
 
 
 def step_for(index: Index, kind: str) -> Step:
@@ -159,12 +179,11 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     return row.rename_columns([QUERY])
 
 
-def _embed(step: Step, query: pa.Table) -> np.ndarray:
+def _embed(models: LoadedModels, step: Step, query: pa.Table) -> np.ndarray:
     from batchinference.pipeline.arrow import tensors_to_lists
     from batchinference.pipeline.steps import TransformResult
-    from batchinference.pipeline.steps.model import ModelTransform
 
-    transform = ModelTransform(step, device_of(cpus=os.cpu_count() or 1, gpus=0))
+    transform = models.of(step)
     try:
         embedded = transform(query)
     except JobFailure:

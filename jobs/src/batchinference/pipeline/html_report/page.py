@@ -77,13 +77,13 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_safe,
+        finalize=safe,
     )
     found.filters |= {"duration": duration, "bytes": _bytes, "line": in_one_line}
     return found
 
 
-def _safe(value: Any) -> Any:
+def safe(value: Any) -> Any:
     """Return a value of the page without control characters, if it is a text of the data."""
     return without_controls(value) if type(value) is str else value
 

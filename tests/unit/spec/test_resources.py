@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.accelerators import RAY_NAMES, misspelt
+from batchinference.spec.accelerators import RAY_NAMES, wrong_case_of
 from batchinference.spec.resources import Resources
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import refused, short
@@ -47,7 +47,7 @@ def test_accelerator_type_is_accepted(name: str, devices: Document) -> None:
 
 @pytest.mark.parametrize(("written", "known"), [("t4", "T4"), ("ASCEND910b", "Ascend910B")])
 def test_accelerator_type_in_wrong_case_is_refused(written: str, known: str) -> None:
-    assert misspelt(known) is None
+    assert wrong_case_of(known) is None
     assert refused(with_resources(gpu=1, acceleratorType=written)).startswith(
         f"{FIELD}: Ray knows no acceleratorType '{written}'; did you mean '{known}'?"
     )

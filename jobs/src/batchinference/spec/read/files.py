@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import DELIMITER, ColumnName, Columns, EachOnce
+from batchinference.spec.base import DELIMITER, ColumnName, Columns, Unique
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
 from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 from batchinference.spec.uris import Prefix
@@ -194,7 +194,7 @@ class WebdatasetOptions(ImageOptions):
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
             Field(min_length=1, max_length=64),
-            EachOnce,
+            Unique,
         ]
         | None
     ) = None

@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from batchinference.spec.base import ColumnName, Columns, EachOnce, SpecModel
+from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
-PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), EachOnce]
+PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 
 
 class WriteModel(SpecModel):

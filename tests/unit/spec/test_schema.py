@@ -181,5 +181,5 @@ def test_long_description_is_truncated_on_one_line() -> None:
 def test_expanded_schema_keeps_the_variants() -> None:
     union = expanded_schema(Box)["properties"]["size"]
     assert union["tag"] == "size"
-    assert list(union["arms"]) == ["s", "l"]
-    assert union["arms"]["l"]["required"] == ["size", "shared"]
+    assert list(union["variants"]) == ["s", "l"]
+    assert union["variants"]["l"]["required"] == ["size", "shared"]

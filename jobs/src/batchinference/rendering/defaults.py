@@ -12,7 +12,7 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.limits import lower_limits
-from batchinference.spec.merge import filled
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.patches import ALL_GROUPS
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
@@ -29,7 +29,7 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
     Raises SpecError if the merged settings are invalid.
     """
     limits = lower_limits(job.spec.cluster.limits, defaults.limits)
-    cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
+    cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
     if defaults.ray_start_params or defaults.patches:
         plan = plan_for_cluster(_with_cluster(job, cluster).spec)

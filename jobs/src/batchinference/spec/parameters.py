@@ -67,7 +67,7 @@ class Parameter(SpecModel):
         return self
 
     def typed(self, text: str) -> Value:
-        """Return a value with the type of this parameter. Raises PydanticCustomError (a ValueError)."""
+        """Return a value with the type of this parameter. Raises PydanticCustomError."""
         if _INTENDED.search(text):
             message = "the value of '{name}' contains a reference. Write the value itself"
             raise PydanticCustomError("parameter", message, {"name": self.name})

@@ -15,7 +15,7 @@ from support.documents.refusals import refused, running, short
 MODEL = "spec.steps[0].model"
 PICTURE = {"inputs": {"text": "text", "photo": "image"}, "images": ["photo"]}
 KEY = (
-    ": a key does not belong into the file: keep it in a Secret, hand it over in cluster.env and "
+    ": a key does not belong in the file: store it in a Secret, pass it in cluster.env and "
     "name the variable in apiKeyEnv or headersFrom"
 )
 
@@ -91,7 +91,7 @@ def test_template_that_does_not_match_the_inputs_is_refused(model: Document, mes
 def test_invalid_template_is_refused(field: str, text: str) -> None:
     message = refusal_of(chat(**{field: text}))
     assert message.startswith(f".{field}: ")
-    assert ": an input's place is written {name}, a brace of the text itself twice" in message
+    assert ": write {name} for an input, and double a literal brace" in message
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_field_of_another_task_is_refused() -> None:
         ("text-generation", {"inputs": {"a": "a", "b": "b"}},
          "without a 'prompt' one input is sent as it is; here a, b"),
         ("text-generation", {"sampling": {"seed": 1, "num_beams": 4}},
-         "sampling: 'seed' cannot be had with 'num_beams': leave out one"),
+         "sampling: 'seed' cannot be used with 'num_beams': remove one"),
         ("fill-mask", {"source": "s3://models/bert", "revision": "main"},
          "'revision' is for models of the Hub, and 's3://models/bert' is none"),
         ("fill-mask", {"source": "./bert", "revision": "main"},

@@ -27,7 +27,7 @@ _NESTED = ("items", "additionalProperties")
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """Return the structural schema of a model. Raises ValueError if Kubernetes cannot express it."""
+    """Return the structural schema of a model. Raises ValueError if there is none."""
     return _merge_unions(expanded_schema(model))
 
 
@@ -117,7 +117,7 @@ def _plain_description(schema: Schema) -> Schema:
 
 
 def _plain_numbers(schema: Schema) -> Schema:
-    """Return the schema with exclusive bounds as flags, as in OpenAPI 3.0, which Kubernetes uses."""
+    """Return the schema with exclusive bounds as flags. Kubernetes uses OpenAPI 3.0."""
     for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if flag in schema:
             schema = {**schema, bound: schema[flag], flag: True}

@@ -59,7 +59,7 @@ class Explode(SpecModel):
     """Creates one row for each element of a list."""
 
     column: ColumnName
-    """The column with lists. In the result, it has the element. Rows without elements are filtered."""
+    """The column with lists, which are replaced by elements. Rows without elements are filtered."""
 
 
 class Repartition(SpecModel):

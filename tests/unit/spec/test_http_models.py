@@ -66,15 +66,15 @@ def test_template_that_uses_every_input_is_accepted(model: Document) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (chat(prompt="{text}"), ": 'text' is none of the inputs, which are question"),
-        (chat(system="{text}"), ": 'text' is none of the inputs, which are question"),
-        (chat(images=["photo"]), ": 'photo' is none of the inputs, which are question"),
+        (chat(prompt="{text}"), ": 'text' is not an input. The inputs are question"),
+        (chat(system="{text}"), ": 'text' is not an input. The inputs are question"),
+        (chat(images=["photo"]), ": 'photo' is not an input. The inputs are question"),
         (chat(**PICTURE, system="{photo}", prompt="{text}"),
          ": '{photo}' is an image, and 'system' and 'messages' hold only text. Put the place into "
          "'prompt'"),
-        (chat(prompt="Hello"), ": input 'question' is used nowhere"),
-        (json_endpoint(body={"a": 1}), ": input 'value' is used nowhere"),
-        (json_endpoint(body={"a": "{b}"}), ": 'b' is none of the inputs, which are value"),
+        (chat(prompt="Hello"), ": input 'question' is not used"),
+        (json_endpoint(body={"a": 1}), ": input 'value' is not used"),
+        (json_endpoint(body={"a": "{b}"}), ": 'b' is not an input. The inputs are value"),
         (chat(inputs={"a": "text", "b": "text"}),
          ": without a 'prompt' one input is sent as it is; here a, b"),
         (chat(inputs={"photo": "image"}, images=["photo"]),

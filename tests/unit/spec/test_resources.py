@@ -55,7 +55,7 @@ def test_accelerator_type_in_wrong_case_is_refused(written: str, known: str) -> 
 
 def test_accelerator_type_requires_devices() -> None:
     assert refused(with_resources(cpu=2, acceleratorType="T4")).startswith(
-        f"{FIELD}: 'acceleratorType' says which devices: ask for some with gpu or custom"
+        f"{FIELD}: 'acceleratorType' is the type of the devices: request devices with gpu or custom"
     )
 
 
@@ -82,8 +82,8 @@ def test_custom_resource_is_accepted(name: str) -> None:
         ({"NPU\n": 1}, ".custom.'NPU\\n': as a key: expected letters, digits"),
         ({"N" * 64: 1}, f".custom.{'N' * 60}...: as a key: expected at most 63"),
         ({str(n): 1 for n in range(9)}, ".custom: expected at most 8 items"),
-        ({"GPU": 1}, ": 'GPU' is no custom resource: there is the field 'gpu'"),
-        ({"memory": 1}, ": 'memory' is no custom resource: there is the field 'memory'"),
+        ({"GPU": 1}, ": 'GPU' is not a custom resource: use the field 'gpu'"),
+        ({"memory": 1}, ": 'memory' is not a custom resource: use the field 'memory'"),
     ],
     ids=short,
 )

@@ -47,7 +47,7 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
         ("sql", {"shard_keys": ["id"]}, "'shard_keys' and an 'override_num_blocks' above 1 need"),
         ("sql", {"override_num_blocks": 2}, "'shard_keys' and an 'override_num_blocks' above 1"),
         ("sql", {"shard_keys": ["id; DROP TABLE t"], "override_num_blocks": 2},
-         "expected a name of SQL: letters, digits, '_' and '.'"),
+         "expected an SQL name: letters, digits, '_' and '.'"),
         ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs in the query, in the SQL"),
         ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
         ("huggingface", {"limit": 0}, "expected at least 1, got 0"),

@@ -135,7 +135,7 @@ def test_catalog_password_in_a_uri_is_refused_and_not_shown() -> None:
         ("sql", {"table": "rows", "url": "sqlite:///x", "urlEnv": "X"}, "give exactly one of url"),
         ("sql", {"url": "sqlite:///x"}, ".table: required, but missing"),
         ("sql", {"table": "my rows", "url": "sqlite:///x"}, ".table: expected the name of a table"),
-        ("sql", {"table": "rows", "url": "x.db"}, ".url: expected an address as SQLAlchemy has it"),
+        ("sql", {"table": "rows", "url": "x.db"}, ".url: expected a SQLAlchemy URL"),
         ("iceberg", {"table": "rows"}, "table: Iceberg has namespaces: write namespace.table"),
         (
             "iceberg",

@@ -26,7 +26,7 @@ EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 
 def _check_label_key(key: str) -> str:
     if not re.fullmatch(LABEL_KEY, key):
-        message = "expected a label's key such as pool or example.com/pool"
+        message = "expected a label key such as pool or example.com/pool"
         raise PydanticCustomError("label_key", message, {})
     return key
 

@@ -121,12 +121,12 @@ def _names_in(texts: Iterable[str], inputs: Mapping[str, str]) -> list[str]:
 
 
 def _unused(name: str) -> PydanticCustomError:
-    return _error(f"input '{name}' is used nowhere")
+    return _error(f"input '{name}' is not used")
 
 
 def _check_input(name: str, inputs: Mapping[str, str]) -> None:
     if name not in inputs:
-        raise _error(f"'{name}' is none of the inputs, which are {', '.join(inputs)}")
+        raise _error(f"'{name}' is not an input. The inputs are {', '.join(inputs)}")
 
 
 def _error(message: str) -> PydanticCustomError:

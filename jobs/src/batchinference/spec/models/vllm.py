@@ -161,7 +161,7 @@ class VllmModel(RuntimeModel):
 
     @property
     def other_locations(self) -> list[str]:
-        """Where its adapters are, unless they come from the Hub."""
+        """Return the location of the LoRA adapters, unless they are from the Hub."""
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:

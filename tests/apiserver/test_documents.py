@@ -35,7 +35,7 @@ POOLED = "batchSize, replicas and resources are for model and python steps"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
 KEY = {"name": "object", "key": "key"}
 NEEDS_PATHS = "a labelFromPath step needs read.options.include_paths: true"
-NO_DEVICE = "'acceleratorType' says which devices: ask for some with gpu or custom"
+NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with gpu or custom"
 NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
 ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
 ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
@@ -123,7 +123,7 @@ INVALID = [
         (
             "spec.steps.2.resources.custom",
             {name: 1},
-            f"'{name}' is no custom resource: there is the field '{field}'",
+            f"'{name}' is not a custom resource: use the field '{field}'",
         )
         for name, field in (
             *(("CPU", "cpu"), ("GPU", "gpu"), ("memory", "memory")),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.report import JobState, Report, last_word
+from batchinference.spec.report import JobState, Report, failure_line
 from batchinference_operator.status.failure_cause import (
     DISRUPTION_SECONDS,
     Disruption,
@@ -158,14 +158,14 @@ def test_lost_pod_explains_a_crashed_worker() -> None:
 
 
 def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
-    line = last_word("StorageAway", "s3://lake is away\x1b[2J")
+    line = failure_line("StorageAway", "s3://lake is away\x1b[2J")
     log = f"Job entrypoint command failed with exit code 1, logs:\n{'x' * 9000}\n{line}"
     assert failure_cause(seen(message=log), None, ()) == (
         Cause.STORAGE_AWAY,
         "s3://lake is away[2J",
     )
     assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_AWAY
-    unknown = last_word("SomethingNew", "boom")
+    unknown = failure_line("SomethingNew", "boom")
     assert failure_cause(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import BatchInferenceStatus, Counts, Progress
 from batchinference_operator.status.conditions import Summary
@@ -110,7 +110,7 @@ def test_completion_time_is_never_in_the_future() -> None:
     assert built(StatusUpdate(Phase.SUCCEEDED, DONE, None, found_report))["completionTime"] == NOW
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in AT_WORK])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in PROCESSING_PHASES])
 def test_eta_is_dropped_while_no_row_is_processed(phase: Phase) -> None:
     last = report().model_copy(update={"progress": Progress(rows=1, total=9, eta="20s")})
     before = built(running(last))

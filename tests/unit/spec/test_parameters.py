@@ -93,13 +93,13 @@ REFUSED = {
     ),
     "an expression": (
         job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.date | upper }}"}),
-        "spec.write.path: '{{ params.date | upper }}' is no reference. Write {{ params.NAME }}: a "
-        "lower-case name, without an expression",
+        "spec.write.path: '{{ params.date | upper }}' is not a reference. Write {{ params.NAME }}: "
+        "a lower-case name, without an expression",
     ),
     "without the prefix": (
         job(DATE, write={"format": "parquet", "path": "s3://out/{{ date }}"}),
-        "spec.write.path: '{{ date }}' is no reference. Write '{{ params.date }}', or rename the "
-        "parameter",
+        "spec.write.path: '{{ date }}' is not a reference. Write '{{ params.date }}', or rename "
+        "the parameter",
     ),
     "in the cluster": (
         job(DATE, cluster={"image": "r/{{ params.date }}"}),
@@ -117,7 +117,7 @@ REFUSED = {
     ),
     "no number": (
         job({"name": "a", "type": "number", "value": "1e"}),
-        "spec.parameters[0]: the value of 'a' is no number. Write digits such as 16 or 0.5",
+        "spec.parameters[0]: the value of 'a' is not a number. Write digits such as 16 or 0.5",
     ),
     "a number without quotes": (
         job({"name": "a", "value": 16}),
@@ -149,7 +149,7 @@ def test_values_from_the_command_line_are_checked_like_those_of_the_file() -> No
     body = job({"name": "n", "type": "number"}, write={"format": "parquet", "path": "s3://o/"})
     body["spec"]["read"]["paths"] = ["{{ params.n }}"]
     (text,) = refused(body, n="two")
-    assert text.startswith("spec.read.paths[0]: the value of 'n' is no number")
+    assert text.startswith("spec.read.paths[0]: the value of 'n' is not a number")
     (nested,) = refused(job({"name": "n"}, read={"format": "text", "paths": ["{{ params.n }}"]}),
                         n="{{ params.n }}")  # fmt: skip
     assert nested.startswith("spec.read.paths[0]: the value of 'n' contains a reference")

@@ -48,8 +48,8 @@ def directory_of(file: str) -> Path:
 def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     """Return the job with its relative local paths resolved against `directory`."""
     spec = job.spec
-    read = spec.read.moved(lambda path: _absolute(path, directory))
-    write = spec.write.moved(lambda path: _absolute(path, directory))
+    read = spec.read.map_locations(lambda path: _absolute(path, directory))
+    write = spec.write.map_locations(lambda path: _absolute(path, directory))
     errors = spec.errors
     if errors.path:
         errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})

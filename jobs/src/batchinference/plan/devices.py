@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from batchinference.plan.stages import Custom, Stage
-from batchinference.spec.merge import filled
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.profiles import GPU, Profile, known_profiles
 
 Profiles = Mapping[str, Profile]
@@ -36,5 +36,5 @@ def profiles_of(
     found = {name: known.get(name, Profile()) for name in names}
     if accelerator in known and names:
         device = next((name for name in names if found[name].device), names[0])
-        found[device] = filled(known[accelerator], found[device])
+        found[device] = with_defaults(known[accelerator], found[device])
     return found

@@ -111,7 +111,7 @@ def _stage(step: Step) -> Stage:
             _batch_size(step),
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
-            beside=(BESIDE_CPUS,) * (step.model.actors_beside if step.model else 0),
+            beside=(BESIDE_CPUS,) * (step.model.preprocessing_pools if step.model else 0),
         )
     return Stage(step.name, (step,), resources.cpu)
 

@@ -11,7 +11,7 @@ import yaml
 from batchinference.plan import Plan, serialize_plan
 from batchinference.rendering.names import Names
 from batchinference.rendering.objects import Owner, metadata
-from batchinference.spec.job import API_VERSION, KIND, LIFE, BatchInference
+from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
 
 JOB_FILE = "job.yaml"
@@ -82,7 +82,7 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 
 
 def job_file(job: BatchInference, uid: str) -> str:
-    """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields.
+    """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
     Settings of the cluster that are empty or that the driver does not read are left out, and so are
     parameters, whose values are in their places: older images may not know these fields.
@@ -93,7 +93,7 @@ def job_file(job: BatchInference, uid: str) -> str:
         exclude_none=True,
         exclude={"cluster": _OPERATOR_FIELDS, "parameters": True},
     )
-    spec = {name: value for name, value in dumped.items() if name not in LIFE}
+    spec = {name: value for name, value in dumped.items() if name not in OPERATOR_FIELDS}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}
     document = {
         "apiVersion": API_VERSION,

@@ -11,8 +11,8 @@ from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
-from batchinference.spec.limits import lowest
-from batchinference.spec.merge import filled
+from batchinference.spec.limits import lower_limits
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.patches import ALL_GROUPS
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
@@ -28,8 +28,8 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
     of the platform that the job does not have are ignored.
     Raises SpecError if the merged settings are invalid.
     """
-    limits = lowest(job.spec.cluster.limits, defaults.limits)
-    cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
+    limits = lower_limits(job.spec.cluster.limits, defaults.limits)
+    cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
     if defaults.ray_start_params or defaults.patches:
         plan = plan_for_cluster(_with_cluster(job, cluster).spec)

@@ -21,14 +21,14 @@ def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
     Input may be part of the image, so absolute input paths are accepted. Output requires a volume.
     """
     problems = []
-    for field, place in spec.read.places.items():
+    for field, place in spec.read.locations.items():
         if is_local(place) and not _absolute(place):
             problems.append(_relative(f"spec.read.{field}", place))
     for index, step in enumerate(spec.steps):
         relative = _relative_places(step).items()
         problems += [_relative(f"spec.steps[{index}].{field}", place) for field, place in relative]
     outputs: list[tuple[str, str | None]] = [
-        *((f"spec.write.{field}", place) for field, place in spec.write.places.items()),
+        *((f"spec.write.{field}", place) for field, place in spec.write.locations.items()),
         ("spec.errors.path", spec.errors.path),
     ]
     for field, output in outputs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.attempt_objects import planning_status
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.owned import next_names
@@ -34,6 +34,9 @@ def adopt(job: JobView, now: datetime) -> JobView:
     """
     job = replace(job, status=add_suspended_time(job, now))
     names = next_names(job)
-    if job.status.get("phase") in (Phase.STARTING, *AT_WORK):  # status of an older operator
+    if job.status.get("phase") in (
+        Phase.STARTING,
+        *PROCESSING_PHASES,
+    ):  # status of an older operator
         return replace(job, status=add_attempt(job.status, names))
     return replace(job, status=planning_status(job, names, now))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 
-_NOT_WAITING = {*AT_WORK, Phase.SUSPENDED}
+_NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Self
 
-from batchinference.spec.job import CONTROLLER_NAME, KIND, LIFE
+from batchinference.spec.job import CONTROLLER_NAME, KIND, OPERATOR_FIELDS
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
@@ -37,7 +37,7 @@ class JobView:
     def of(cls, body: Object) -> Self:
         metadata, spec = body["metadata"], body.get("spec", {})
         if unread := body.get(LEFT_OUT, {}).get("spec", ""):
-            spec = {name: spec[name] for name in LIFE if name in spec}
+            spec = {name: spec[name] for name in OPERATOR_FIELDS if name in spec}
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],

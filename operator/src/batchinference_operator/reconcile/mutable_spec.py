@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from batchinference.spec.base import SpecModel
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
-from batchinference.spec.limits import Limits, lowest
+from batchinference.spec.limits import Limits, lower_limits
 
 Model = TypeVar("Model", bound=SpecModel)
 
@@ -29,7 +29,7 @@ class MutableSpec:
             retry=_part(Retry, spec.get("retry")),
             deadlines=_part(Deadlines, spec.get("deadlines")),
             ttl=_part(Ttl, spec.get("ttl")),
-            limits=lowest(_part(Limits, (spec.get("cluster") or {}).get("limits")), platform),
+            limits=lower_limits(_part(Limits, (spec.get("cluster") or {}).get("limits")), platform),
         )
 
 

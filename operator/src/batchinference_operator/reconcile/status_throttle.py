@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.spec.phases import AT_WORK
+from batchinference.spec.phases import PROCESSING_PHASES
 from batchinference_operator.status.job_status import Status, without
 
 WRITE_SECONDS = 5.0
@@ -23,7 +23,9 @@ def write_delay(before: Status, after: Status, since: float) -> float:
     `since` is the number of seconds since the last write. The next reconcile computes the delayed
     status again.
     """
-    in_progress = before.get("phase") == after.get("phase") and after.get("phase") in AT_WORK
+    in_progress = (
+        before.get("phase") == after.get("phase") and after.get("phase") in PROCESSING_PHASES
+    )
     # rows are being finished, so the reason is about single workers, which come and go
     condition_fields = {"message", "reason"} if in_progress else {"message"}
     if _urgent_part(before, condition_fields) != _urgent_part(after, condition_fields):

@@ -73,7 +73,7 @@ def _end_time(job: JobView) -> str:
 def _ended_by_operator(job: JobView) -> bool:
     """Return whether the operator ended the job before its driver ended."""
     cause = Cause.named((find_condition(job.status, "Failed") or {}).get("reason"))
-    return cause is not None and cause.gives_up
+    return cause is not None and cause.ended_by_operator
 
 
 def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:

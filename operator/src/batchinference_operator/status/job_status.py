@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import Report
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import Summary, build_conditions
@@ -42,7 +42,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         status.pop("stage", None)
         reported = ("progress", "stage", "counts", "output")
         status |= {key: found[key] for key in reported if key in found}
-    if update.phase not in AT_WORK:
+    if update.phase not in PROCESSING_PHASES:
         status.pop("stage", None)
         if "progress" in status:
             status["progress"] = without(status["progress"], "eta")

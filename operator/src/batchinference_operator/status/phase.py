@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.event_messages import NODE_WARNINGS
@@ -79,7 +79,7 @@ def _unfinished(
 
 
 def _makes_progress(phase: Phase, report: Report | None) -> bool:
-    return phase in AT_WORK and not _waits_for_first_row(report)
+    return phase in PROCESSING_PHASES and not _waits_for_first_row(report)
 
 
 def _gated(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str]) -> str:
@@ -112,8 +112,8 @@ def _stage(
 ) -> tuple[Phase, Summary]:
     if not ray_job.driver_started:
         return Phase.STARTING, Summary("Starting", f"RayJob {ray_job.name} is starting its cluster")
-    if report is None and (before in AT_WORK or ray_job.name in messages):
-        phase = Phase(before) if before in AT_WORK else Phase.STARTING
+    if report is None and (before in PROCESSING_PHASES or ray_job.name in messages):
+        phase = Phase(before) if before in PROCESSING_PHASES else Phase.STARTING
         why = messages.get(ray_job.name, "its report is no longer available")
         return phase, Summary("DriverSilent", f"the driver does not report its progress: {why}")
     if report is None:

@@ -15,7 +15,7 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
-from batchinference.spec.report import last_word_in
+from batchinference.spec.report import parse_failure_line
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import truncate_message
 
@@ -151,7 +151,7 @@ class RayJobView:
     def of(cls, body: Object) -> Self:
         status = body.get("status") or {}
         cluster = status.get("rayClusterStatus") or {}
-        reported = last_word_in(status.get("message", "")) or ("", status.get("message", ""))
+        reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
         gpus, most = _planned_gpus(body.get("spec") or {})
         head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
         return cls(

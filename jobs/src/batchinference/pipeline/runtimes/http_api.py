@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes.prompts import (
     text_of,
 )
 from batchinference.spec.models import HttpModel
-from batchinference.spec.models.prompts import places
+from batchinference.spec.models.prompts import placeholders
 
 
 class ApiAdapter(Protocol):
@@ -93,7 +93,7 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
         return [_filled(child, values) for child in part]
     if not isinstance(part, str):
         return part
-    names = places(part)
+    names = placeholders(part)
     return values[names[0]] if part == f"{{{''.join(names)}}}" else fill(part, values)
 
 

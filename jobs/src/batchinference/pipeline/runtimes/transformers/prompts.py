@@ -28,7 +28,7 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     take_loading,
 )
 from batchinference.spec.models import TransformersModel
-from batchinference.spec.models.prompts import places
+from batchinference.spec.models.prompts import placeholders
 
 Row = dict[str, Any]
 
@@ -56,7 +56,7 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 def order_of_images(model: TransformersModel) -> list[str]:
     """Return the images in the order in which the prompt shows them. An image may occur twice."""
-    placed = [name for name in places(model.prompt or "") if name in model.images]
+    placed = [name for name in placeholders(model.prompt or "") if name in model.images]
     return [*(name for name in model.images if name not in placed), *placed]
 
 
@@ -155,7 +155,7 @@ class ChatTemplate:
         for field in ("system", "messages"):
             if getattr(model, field) and not self.there:
                 raise ModelLoad(f"{field}: {self._missing()}. Put all text into 'prompt'")
-        if set(model.images) & set(places(model.prompt or "")) and not self.there:
+        if set(model.images) & set(placeholders(model.prompt or "")) and not self.there:
             raise ModelLoad(
                 f"prompt: {self._missing()}, so images have no places. Write the model's own token "
                 "for an image, such as <image>"

@@ -69,8 +69,8 @@ class WatchHealth:
     def lost(self) -> set[str]:
         """Namespaces in which at least one kind cannot be watched.
 
-        Empty if this applies to all namespaces. Then the operator's own permissions are wrong, and the
-        operator must be restarted.
+        Empty if this applies to all namespaces. Then the operator's own permissions are wrong, and
+        the operator must be restarted.
         """
         found = {name for name in self._namespaces if any(
             f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip

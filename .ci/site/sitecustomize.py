@@ -1,7 +1,7 @@
 """Makes the CUDA build of torchvision importable with a CPU build of PyTorch.
 
-CI has a wheel with a CPU build of PyTorch, but no CPU build of torchvision. This module declares the
-operators that the binary of torchvision would define. No test calls them.
+CI has a wheel with a CPU build of PyTorch, but no CPU build of torchvision. This module declares
+the operators that the binary of torchvision would define. No test calls them.
 """
 
 import importlib.abc

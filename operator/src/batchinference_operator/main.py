@@ -172,7 +172,7 @@ async def _run(
         workers.append(group.create_task(controller.telemetry.work()))
         workers.append(group.create_task(reload_policy(controller, schedules, settings.policy)))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
-        # a task of its own, so that a lost Lease ends the workers before kopf has stopped
+        # a separate task, so that a lost Lease ends the workers before kopf has stopped
         watching = group.create_task(
             kopf.operator(
                 registry=registry,

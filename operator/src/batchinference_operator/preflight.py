@@ -22,7 +22,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class NotReady(Exception):
-    """The operator cannot start. The text says what is missing and how to provide it."""
+    """The operator cannot start. The message names what is missing and how to provide it."""
 
 
 class ApiUnreachable(NotReady):
@@ -34,7 +34,7 @@ class _Kind:
     group: str
     version: str
     plural: str
-    way_out: str
+    fix: str
 
 
 _OWN = "install the operator's chart with crds.enabled=true"

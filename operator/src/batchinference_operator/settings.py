@@ -52,7 +52,7 @@ class OperatorSettings(BaseSettings):
     namespaces: str = ""
     """Comma-separated namespaces to watch; all namespaces if empty."""
     own_namespace: str = ""
-    """The operator's namespace, in which no jobs are run; no namespace is excluded if empty."""
+    """The operator's namespace, in which no jobs run. If empty, no namespace is excluded."""
     release: str = "batch-inference-operator"
     """The name of the release, unique in the operator's namespace."""
     lease: str = Field(default="kube-system/batch-inference-operator", pattern=NAMESPACED_NAME)
@@ -111,7 +111,7 @@ class OperatorSettings(BaseSettings):
         )
 
     def policy(self) -> PlatformPolicy:
-        """Return the policy as its file is now. Raises OSError, or ValueError if it is invalid."""
+        """Read and return the policy. Raises OSError, or ValueError if it is invalid."""
         return _parsed(self.policy_file, parse_policy)
 
     def _defaults(self) -> Cluster:
@@ -119,7 +119,7 @@ class OperatorSettings(BaseSettings):
 
 
 def _parsed(file: Path | None, parse: Callable[[str], T]) -> T:
-    """Return the parsed content of a file, or of an empty one if there is no file."""
+    """Return the parsed content of a file, or of an empty file if the path is empty."""
     try:
         return parse(file.read_text(encoding="utf-8") if file else "")
     except SpecError as error:
@@ -129,10 +129,10 @@ def _parsed(file: Path | None, parse: Callable[[str], T]) -> T:
 def _key(path: Path) -> bytes:
     """Read a key from a file. Raises ValueError if the key can be guessed."""
     key = path.read_bytes().strip()
-    way_out = "generate one with: openssl rand -hex 32"
+    fix = "generate one with: openssl rand -hex 32"
     if len(key) < MIN_KEY_BYTES:
-        raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {way_out}")
+        raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {fix}")
     shares = [count / len(key) for count in Counter(key).values()]
     if -len(key) * sum(share * log2(share) for share in shares) < MIN_KEY_BITS:
-        raise ValueError(f"{path} holds a key that is easy to guess; {way_out}")
+        raise ValueError(f"{path} holds a key that is easy to guess; {fix}")
     return key

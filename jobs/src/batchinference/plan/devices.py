@@ -13,7 +13,7 @@ Profiles = Mapping[str, Profile]
 
 
 def with_devices(stage: Stage, profiles: Profiles) -> Stage:
-    """Return the stage with the custom resources that its pool requests and its device kinds."""
+    """Return the stage with the custom resources and the device kinds of its pool."""
     asked = stage.steps[0].resources if stage.replicas else None
     if asked is None:
         return stage
@@ -26,7 +26,7 @@ def with_devices(stage: Stage, profiles: Profiles) -> Stage:
 def profiles_of(
     gpus: int, custom: Custom, accelerator: str | None, profiles: Profiles
 ) -> dict[str, Profile]:
-    """Return the profile of each requested resource, by Ray's name of the resource, GPUs first.
+    """Return the profile of each requested resource, keyed by Ray's resource name, GPUs first.
 
     The profile of the accelerator type overrides the profile of its device. A resource without a
     profile gets an empty one.

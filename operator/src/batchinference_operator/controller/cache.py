@@ -32,7 +32,7 @@ class Cache:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Called with the old and new state when an unfinished job changed, whoever changed it."""
+        """Callback with the old and the new state of an unfinished job that has changed."""
         self._jobs: dict[Key, CompactJob] = {}
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
         self._parents: dict[Key, Key] = {}
@@ -46,7 +46,7 @@ class Cache:
         job = JobView.of(body)
         key = job.key
         known = self._jobs.get(key)
-        if _known(job, known) or _outlived(job, known):
+        if _known(job, known) or _is_replaced(job, known):
             return None
         self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
@@ -85,7 +85,7 @@ class Cache:
             self._drop_ray_job(former, view.name)
         known = self._ray_jobs.setdefault(key, {})
         before = known.get(view.name)
-        if _outlived(view, before):
+        if _is_replaced(view, before):
             return None
         known[view.name] = view
         self._parents[key[0], view.name] = key
@@ -204,16 +204,20 @@ def _known(job: JobView, known: CompactJob | None) -> bool:
     return _order(job.resource_version) <= _order(known.resource_version)
 
 
-def _outlived(view: JobView | RayJobView, known: CompactJob | RayJobView | None) -> bool:
-    """Return whether an object of the same name that was created later is known."""
-    return known is not None and known.uid != view.uid and _birth(view) < _birth(known)
+def _is_replaced(view: JobView | RayJobView, known: CompactJob | RayJobView | None) -> bool:
+    """Return whether an object with the same name that was created later is known."""
+    return (
+        known is not None
+        and known.uid != view.uid
+        and _creation_order(view) < _creation_order(known)
+    )
 
 
-def _birth(view: JobView | RayJobView | CompactJob) -> tuple[str, int, str]:
+def _creation_order(view: JobView | RayJobView | CompactJob) -> tuple[str, int, str]:
     """Return the sort key that orders objects of the same name by creation.
 
     Creation times have a resolution of one second. Within a second, all resource versions of the
-    earlier object are lower than those of the later one.
+    earlier object are lower than the resource versions of the later object.
     """
     return view.created_at, *_order("" if isinstance(view, RayJobView) else view.resource_version)
 

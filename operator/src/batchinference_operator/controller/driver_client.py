@@ -33,8 +33,8 @@ any other text could name another host."""
 class Answer:
     """The result of polling a driver.
 
-    `reached` says whether an answer arrived. `report` is None if there is none yet. `problem` says
-    why no answer arrived. `age` is the age of the answer in seconds.
+    `reached` is whether an answer arrived. `report` is None if there is none yet. `problem` is the
+    reason why no answer arrived. `age` is the age of the answer in seconds.
     """
 
     reached: bool
@@ -50,7 +50,7 @@ class Driver(Protocol):
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
         """Ask the driver to commit work in progress and to exit.
 
-        An unreachable driver is no error: the operator ends it anyway.
+        An unreachable driver is not an error, because the operator ends it anyway.
         """
 
 

@@ -51,7 +51,7 @@ class Observer:
     async def _read_missing(self, observed: Observed) -> Observed:
         """Return the observation with a live read of the running attempt's RayJob if it is missing.
 
-        It may have no label or that of another job, and its creation may not be reported yet. The
+        It may have no label or the label of another job, or the watch may not have reported it. The
         attempt fails only if the API server says that the RayJob is gone.
         """
         job = observed.job

@@ -1,8 +1,8 @@
 """Forgets deleted jobs whose deletion kopf has missed.
 
-If a watch of kopf starts over, it reports the jobs that exist, not those that were deleted in the
+If a watch of kopf starts over, it reports existing jobs, but not the jobs that were deleted in the
 meantime. Nothing waits for such a job: its next reconcile finds that it is gone. But a finished or
-suspended job is never reconciled, and would be counted and kept in memory for ever.
+suspended job is never reconciled, and would be counted and kept in memory forever.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The control loop of schedules: take a key from the work queue, observe, decide, act.
 
-It reads the schedule and its runs from the API server each time, a few requests a run. It is
+It reads the schedule and its runs from the API server each time, with a few requests per run. It is
 separate from the loop of jobs, so that schedules with errors do not delay jobs.
 """
 

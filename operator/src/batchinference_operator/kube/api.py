@@ -22,7 +22,7 @@ class Conflict(Exception):
 
 
 class Refused(Exception):
-    """The API server rejected the request. The text of the exception is its message."""
+    """The API server rejected the request. The text of the exception is the server's message."""
 
 
 class Forbidden(Refused):
@@ -88,13 +88,13 @@ class KubeApi(Protocol):
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
         """Set the backstop deadlines at which KubeRay ends a RayJob.
 
-        It is no error if the RayJob is gone. Raises Conflict and Refused.
+        A RayJob that is gone is not an error. Raises Conflict and Refused.
         """
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete a RayJob and its cluster.
 
-        It is no error if they are gone. Another object with the same name is not deleted.
+        Missing objects are not an error. Another object with the same name is not deleted.
         """
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
@@ -113,7 +113,7 @@ class KubeApi(Protocol):
         """Yield the first BatchInferences by name with the label of a schedule (a live read)."""
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a BatchInference, also if it has changed. It is no error if it is gone."""
+        """Delete a BatchInference, even if it has changed. A missing one is not an error."""
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND

@@ -51,7 +51,7 @@ _MARK = re.compile(rb"\s*+([][{},])\s*+")
 
 
 async def read_json(text: bytes) -> Any:
-    """Return an answer of the API server as plain data. Raises ValueError if it is no JSON.
+    """Return an answer of the API server as plain data. Raises ValueError if it is not JSON.
 
     A thread parses a large answer, so that the Lease is renewed meanwhile.
     """
@@ -64,7 +64,7 @@ def read(text: bytes) -> Any:
         try:
             return from_json(text)
         except ValueError:
-            pass  # it is nested too deeply, or it is no JSON
+            pass  # it is nested too deeply, or is not JSON
     return _object(_Scanner(text))
 
 

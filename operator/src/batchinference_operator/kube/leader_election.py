@@ -1,7 +1,7 @@
-"""Leader election: of all replicas that share a Lease, one works and the others wait.
+"""Leader election: of all replicas that share a Lease, one is active and the others wait.
 
-All releases that watch the whole cluster share a Lease, so that a second one waits instead of
-working on the jobs of the first.
+All releases that watch the whole cluster share a Lease, so that a second release waits instead of
+reconciling the jobs of the first.
 
 `kubernetes.aio.leaderelection` is not used: in version 37 it cannot create a Lease, writes local
 times as UTC, sends requests without a timeout, and does not release the Lease on exit.
@@ -181,7 +181,7 @@ class Lease:
             logger.warning("the Lease was not released: the next leader waits until it expires")
 
     async def _read(self) -> Object | None:
-        """Return the metadata of the Lease, empty if there is no Lease; None if that is unknown."""
+        """Return the metadata of the Lease: empty if there is no Lease, None if the read failed."""
         status, answer = await self._request("GET", f"{self._collection}/{self._name}")
         if status == HTTPStatus.NOT_FOUND:
             self._spec = {}

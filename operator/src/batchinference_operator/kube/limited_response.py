@@ -44,7 +44,7 @@ class _LimitedLines:
 
 
 async def _limited(line: bytes) -> bytes:
-    """Return a line without fields beyond the limits; mostly that is the line itself."""
+    """Return a line without fields beyond the limits. Most lines do not change."""
     try:
         if len(line) <= MAX_BYTES:
             from_json(line or b"null")

@@ -34,7 +34,7 @@ logger = logging.getLogger("batchinference.operator")
 
 @dataclass(frozen=True)
 class Store:
-    """The cache that a reflector fills. It is also told about deletions that no watch reported."""
+    """The cache that a reflector fills. It also receives deletions that no watch reported."""
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]

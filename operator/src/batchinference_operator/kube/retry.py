@@ -1,6 +1,7 @@
 """Retries of requests to the API server.
 
-Every request can be repeated safely: an object that already exists or is already gone is no error.
+Every request can be repeated safely: an object that already exists or is already gone is not an
+error.
 """
 
 from __future__ import annotations
@@ -31,5 +32,5 @@ async def with_retries(send: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[
 
 
 def busy_seconds(retry_after: str) -> float:
-    """Return how long an overloaded server asks for no request, at most MAX_BUSY_SECONDS."""
+    """Return the wait in seconds that an overloaded server requests, at most MAX_BUSY_SECONDS."""
     return min(float(retry_after), MAX_BUSY_SECONDS) if retry_after.isdecimal() else 0.0

@@ -1,8 +1,8 @@
 """Detects dead and refused watches.
 
 The API server ends each watch after `seconds`, and kopf starts it again. So a watch without an
-answer for three times as long is dead, whatever the state of its connection. The check needs no
-requests of its own: it observes those that start the watches.
+answer for three times as long is dead, whatever the state of its connection. The check sends no
+requests: it observes the requests that start the watches.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class WatchHealth:
     def lost(self) -> set[str]:
         """Namespaces in which at least one kind cannot be watched.
 
-        Empty if those are all namespaces: then the operator's own permissions are wrong, and the
-        operator must be restarted.
+        Empty if this applies to all namespaces. Then the operator's own permissions are wrong, and
+        the operator must be restarted.
         """
         found = {name for name in self._namespaces if any(
             f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip

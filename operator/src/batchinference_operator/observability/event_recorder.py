@@ -1,4 +1,4 @@
-"""Posts Events. They are for people, so nothing waits for an Event or fails because of one."""
+"""Posts Events. They are only for users, so nothing waits for an Event or fails because of one."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Telemetry:
     def changed(self, before: JobView, job: JobView) -> None:
         """Publish what changed between two statuses of a job.
 
-        The statuses are those that were seen, not those that were written, because the answer to a
+        The statuses are the observed statuses, not the written ones, because the answer to a
         write may be lost.
         """
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)

@@ -3,8 +3,8 @@
 Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
 namespaces have equally many, the one whose next job is oldest comes first. Within a namespace, jobs
 are ordered by priority and then by age, so a high priority has no effect on other namespaces. A
-reconcile counts nothing again: a change of a job moves only this job. All state follows from
-objects in the API server, so nothing is lost when the operator restarts.
+change of a job moves only this job in the queue, so no reconcile counts all jobs. All state is
+derived from objects in the API server, so nothing is lost when the operator restarts.
 
 With preemption, a job that could start but is not admitted takes the slot of a running job of its
 namespace (`preemption`). The slot stays reserved until it has started (`reservations`), so the
@@ -59,8 +59,8 @@ class AdmissionDecision:
 class AdmissionQueue:
     """The running and the waiting jobs.
 
-    An admitted job counts as running until a later version of the job is observed, which tells
-    whether it started. A write whose response was lost may have succeeded.
+    An admitted job counts as running until a later version of the job shows whether it has started.
+    A write whose response was lost may have succeeded.
     """
 
     limits: Concurrency = field(default_factory=Concurrency)
@@ -172,7 +172,7 @@ class AdmissionQueue:
 
     def _becoming_free(self, namespace: str) -> int:
         """Return how many slots of a namespace are held by jobs that are being stopped or whose
-        RayJobs are being deleted, without those of preempted jobs."""
+        RayJobs are being deleted, without slots of preempted jobs."""
         return sum(
             key[0] == namespace
             and self._holds_slot(key)

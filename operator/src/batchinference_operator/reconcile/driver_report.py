@@ -1,4 +1,4 @@
-"""The driver's report: whether to ask for it, whether it is valid, and what its absence means."""
+"""The driver's report: whether to poll for it, whether it is valid, and what its absence means."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def current_gpus(observed: Observed) -> int:
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:
-    """Return the GPUs of a pod, at most those of the largest planned worker.
+    """Return the GPUs of a pod, at most the GPUs of the largest planned worker.
 
     The label is not trusted, because any user may label a pod.
     """

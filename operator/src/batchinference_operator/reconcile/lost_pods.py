@@ -1,4 +1,4 @@
-"""Failures of pods that KubeRay does not report and would wait for without end."""
+"""Detects failures of pods that KubeRay does not report, and for which it would wait forever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOST_PODS_SECONDS = 60.0
 def unrecoverable_cause(
     observed: Observed, ray_job: RayJobView, now: datetime
 ) -> tuple[Cause, str] | None:
-    """Return why to give up an attempt that KubeRay would continue forever; None if it is not."""
+    """Return why to give up an attempt that KubeRay would continue forever, otherwise None."""
     if ray_job.ended or ray_job.suspended:
         return None
     then = now.timestamp() - LOST_PODS_SECONDS
@@ -34,7 +34,7 @@ def unrecoverable_cause(
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
     """Return the disruption of a head pod after which its driver did not answer any more.
 
-    KubeRay waits without end for a head pod that cannot end because its node has no power.
+    KubeRay waits forever for a head pod that cannot end because its node has no power.
     """
     if observed.driver_reached or not observed.driver_polled:
         return None

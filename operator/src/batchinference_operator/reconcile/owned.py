@@ -25,7 +25,7 @@ def next_names(job: JobView) -> Names:
 
 
 def attempt_ray_job(observed: Observed) -> RayJobView | None:
-    """Return the RayJob that has the name of the running attempt's RayJob, whoever owns it."""
+    """Return the RayJob with the name of the running attempt's RayJob. It may have any owner."""
     return observed.ray_jobs.get(last_names(observed.job).ray_job)
 
 
@@ -36,7 +36,7 @@ def running_ray_job(observed: Observed) -> RayJobView | None:
 
 
 def owned(observed: Observed) -> list[RayJobView]:
-    """Return the RayJobs of this job, without those of an earlier job of the same name."""
+    """Return the RayJobs of this job, without RayJobs of an earlier job with the same name."""
     uid = observed.job.uid
     return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
 

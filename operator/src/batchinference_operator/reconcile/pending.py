@@ -90,7 +90,7 @@ def _kueue_hint(job: JobView, message: str) -> str:
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
     """Return the job without the attempt for which its RayJob could not be created.
 
-    It asks for admission again after CREATE_RETRY_SECONDS, so that other jobs can be admitted
+    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can be admitted
     meanwhile.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))

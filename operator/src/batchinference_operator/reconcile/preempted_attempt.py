@@ -20,9 +20,9 @@ PREEMPTED = Cause.PREEMPTED.value
 def preempt(observed: Observed, synced: Actions, now: datetime) -> Actions | None:
     """Return the actions that end the running attempt; None if the job is not preempted.
 
-    `synced` are the actions without preemption. An attempt that ends or is in the phase Finalizing
-    by them is not preempted. The status says so first, so that the removal is not taken for a
-    failure.
+    `synced` are the actions without preemption. The attempt is not preempted if they end it or set
+    the phase Finalizing. The status records the preemption first, so that the removal does
+    not count as a failure.
     """
     job, preemptor = observed.job, observed.preemptor
     status = synced.status or job.status

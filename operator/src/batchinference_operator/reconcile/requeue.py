@@ -15,11 +15,12 @@ IDLE_SECONDS = 30.0
 """How often a job without changes is reconciled. An answer of its driver triggers a reconcile
 earlier."""
 QUEUED_AFTER_SECONDS = 5.0
-"""Age of a RayJob from which Kueue has a reason for queueing it."""
+"""Minimum age of a RayJob for which Kueue reports why it is queued."""
 QUEUED_SECONDS = 120.0
 """How often the operator reads from Kueue why a RayJob is queued."""
 NO_PODS_SECONDS = 10.0
-"""How often a job is reconciled whose cluster has no pods yet. Possibly only Events tell why."""
+"""Interval between reconciles of a job whose cluster has no pods yet. Possibly only Events contain
+the reason."""
 WATCHED_SECONDS = 3600.0
 """How often a job is reconciled that waits for KubeRay to create its cluster. The watches report
 its changes, and there may be thousands of such jobs."""

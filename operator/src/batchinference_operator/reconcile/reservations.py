@@ -13,7 +13,7 @@ class Reservations:
     """For which job the slot of each preempted job is reserved.
 
     Until the preempted job has written the reservation to its status, it exists only here. If the
-    operator stops before that, the waiting job asks for a slot again.
+    operator stops before that, the waiting job requests a slot again.
     """
 
     entries: Mapping[Key, QueueEntry]
@@ -76,7 +76,7 @@ class Reservations:
 def _recorded_preemptor(entry: QueueEntry | None) -> str:
     """Return for which job the slot is reserved by the status; empty if the job runs.
 
-    A running job has a slot of its own, and its status may be older than that.
+    A running job has its own slot, and its status may be older than that.
     """
     if entry is None or (entry.running and not entry.stopping):
         return ""

@@ -1,8 +1,8 @@
 """One reconcile of one BatchInferenceSchedule: computes the actions from the observation.
 
-The rules are those of a CronJob. `batchinference.spec.cron` computes the scheduled times, also
-around changes of clocks (DST). Only the last of several due times runs. A run is named after its
-scheduled time, so an operator that stopped before it wrote the status creates no second one.
+The rules are the same as for a CronJob. `batchinference.spec.cron` computes the scheduled times,
+including daylight saving time. Only the last of several due times runs. A run is named after its
+scheduled time, so an operator that stopped before it wrote the status creates no second run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROUTINE = ("Scheduled", "Suspended")
 
 @dataclass(frozen=True)
 class ObservedSchedule:
-    """A schedule, its runs, and what became of the request to create the next run."""
+    """A schedule, its runs, and the result of the request to create the next run."""
 
     schedule: ScheduleView
     runs: tuple[Run, ...] = ()

@@ -22,13 +22,13 @@ class Observed:
     """A job and the observed state of its objects.
 
     `ray_jobs` are the RayJobs with the job's label or with a name that the job uses, by name.
-    `disruptions` are those of the running attempt's pods, including pods that are gone.
+    `disruptions` are the disruptions of the running attempt's pods, including deleted pods.
     `crashes` are its pods whose containers ended by themselves. `report` is the driver's report, if
     there is one. `driver_reached` is whether the driver answered the last poll, even without a
-    report. `driver_polled` is whether the driver was polled at all. `messages` are, by object
-    name, those of Events about pods that do not start or about a RayCluster without pods, and of
-    Kueue about a queued RayJob. `admission` is the decision of the admission queue; None if the job
-    needs no admission.
+    report. `driver_polled` is whether the driver was polled at all. `messages` maps object
+    names to messages: of Events about pods that do not start or about a RayCluster without pods,
+    and of Kueue about a queued RayJob. `admission` is the decision of the admission queue; None if
+    the job needs no admission.
     """
 
     job: JobView

@@ -22,9 +22,9 @@ SUSPEND_POLL_SECONDS = 5.0
 
 
 def suspend(observed: Observed, now: datetime) -> Actions:
-    """Return the actions that remove what still runs.
+    """Return the actions that remove everything that holds resources.
 
-    The status says so first, so that the removal is not taken for a failure.
+    The status records the suspension first, so that the removal does not count as a failure.
     """
     job, ours = observed.job, owned_live(observed)
     live = tuple(ray_job for ray_job in ours if not ray_job.ended)

@@ -58,7 +58,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
 
 
 def _job_retention_seconds(ttl: Ttl) -> float | None:
-    """Return for how long after its end a job is kept, with all that it owns; None for ever."""
+    """Return for how long after its end a job is kept with its objects; None means forever."""
     if ttl.after_finished is None:
         return None
     return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))

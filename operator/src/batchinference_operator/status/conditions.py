@@ -20,7 +20,7 @@ _FALSE = {
     "Failed": ("NotFailed", "the job has not failed"),
     "Suspended": ("NotSuspended", "the job is not suspended"),
 }
-"""Reason and message of a condition that is false. Ready has those of the job."""
+"""Reason and message of a condition that is false. Ready has the reason and message of the job."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def without_decrease(status: Status, report: Report | None) -> Report | None:
 
 
 def own_progress(status: Status, report: Report | None) -> Report | None:
-    """Return the report with the rows of the running attempt, without those of earlier attempts."""
+    """Return the report with only the rows of the running attempt."""
     if report is None or report.progress is None:
         return report
     own = (last_attempt(status) or {}).get("rows", 0)

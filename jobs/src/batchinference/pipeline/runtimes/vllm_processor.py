@@ -37,7 +37,7 @@ from batchinference.pipeline.runtimes.vllm_row_codec import (
 from batchinference.pipeline.storage.allowed_addresses import Allowed
 from batchinference.pipeline.storage.http import THREADS, Fetcher
 from batchinference.plan import Stage
-from batchinference.plan.stages import BESIDE_CPUS, TASK_CPUS
+from batchinference.plan.stages import HELPER_CPUS, TASK_CPUS
 from batchinference.spec.models import VllmModel
 
 Row = dict[str, Any]
@@ -263,7 +263,7 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
     """Return the configuration of Ray Data's vLLM processor for a stage."""
     size = stage.replicas
     replicas = (size.min, size.max) if size else (1, 1)
-    beside = {"concurrency": (1, replicas[1]), "num_cpus": BESIDE_CPUS}
+    beside = {"concurrency": (1, replicas[1]), "num_cpus": HELPER_CPUS}
     chat = {"chat_template": model.chat_template, "chat_template_kwargs": model.chat_template_args}
     return vLLMEngineProcessorConfig(
         model_source=_source(stage, model),

@@ -47,9 +47,7 @@ class GrowingJob:
                 return pages.jobs_page([entry, JobEntry("1", "./b", problem=LONG)], LONG)
             case "jobs/0":
                 facts = [("Output", LONG)]
-                return pages.job_page(
-                    JobDetails(entry, history, facts, [group], LONG, True, True)
-                )
+                return pages.job_page(JobDetails(entry, history, facts, [group], LONG, True, True))
         row = FoundRow(1, 0.5, {"image": picture, "path": cell("path", LONG)})
         return pages.search_page(SearchPage(entry, text="a", problem=LONG, rows=[row] * 3))
 

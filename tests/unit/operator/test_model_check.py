@@ -40,7 +40,7 @@ from support.operator.kstatus import kstatus
 from support.operator.objects import CONFIG, NAMESPACE
 from support.operator.stepped_operator import FAULTS, SteppedOperator
 from support.operator.virtual_time import ManualClock
-from support.tiers import examples, in_long_tier
+from support.tiers import examples
 
 STEPS = 50
 CALM_ROUNDS = 600

@@ -41,7 +41,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = "/".join(unquote(part) for part in parts)
         try:
             answer = self.server.site.answer(path, dict(parse_qsl(address.query)))
-        except Exception:
+        except Exception:  # noqa: BLE001 - it is printed, and other pages still work
             traceback.print_exc()
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
             return

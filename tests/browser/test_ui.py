@@ -84,7 +84,7 @@ def test_page_is_updated_until_the_job_has_ended(browser: Any, address: str) -> 
     page.on("request", lambda request: requested.append(request.url))
     page.goto(address + "jobs/0")
     assert "10 of 40" in page.inner_text("main")
-    page.wait_for_function("document.querySelector('main').innerText.includes('40 of 40')")
+    page.wait_for_selector("text=40 of 40")
     assert "does not change any more" in page.inner_text("footer")
     assert all(url.startswith(address) for url in requested)
 
@@ -97,4 +97,4 @@ def test_page_says_when_the_server_has_stopped(browser: Any) -> None:
         page.goto(address_of(server) + "jobs/0")
         server.shutdown()
         thread.join()
-    page.wait_for_function("document.querySelector('footer').innerText.includes('old')")
+    page.wait_for_selector("footer >> text=The figures are old")

@@ -74,7 +74,7 @@ def refusal_of_update(namespace: Namespace, before: Document, after: Document) -
 
 
 @pytest.mark.scaled("bent")
-def test_no_value_can_be_changed_or_removed(module_namespace: Namespace) -> None:
+def test_immutable_values_cannot_be_changed_or_removed(module_namespace: Namespace) -> None:
     full = module_namespace.create(FULL)
     taken = []
     for place in PLACES[::STEP]:
@@ -106,7 +106,7 @@ ADDED = [
 ]
 
 
-def test_no_value_can_be_added(namespace: Namespace) -> None:
+def test_immutable_values_cannot_be_added(namespace: Namespace) -> None:
     before = namespace.create(document("job", steps=[python_step()]))
     for place, value in ADDED:
         after = changed(before, place_of(place), value)

@@ -69,7 +69,7 @@ def test_rows_are_numbered_and_different() -> None:
     assert len(re.findall(r"^\|\s*\d", PAGE, re.MULTILINE)) == 81
 
 
-def test_rows_name_things_that_exist_or_say_why_not() -> None:
+def test_rows_name_existing_features_or_give_a_reason() -> None:
     for number, _, where in ROWS:
         words = re.findall(r"`([^`]+)`", where)
         assert [word for word in words if not is_known(word) and word not in FOREIGN] == [], number
@@ -77,7 +77,7 @@ def test_rows_name_things_that_exist_or_say_why_not() -> None:
         assert place or any(reason in where for reason in REASONS), number
 
 
-def test_unknown_words_are_recognized() -> None:
+def test_unknown_names_are_detected() -> None:
     words = ["read.colums", "runtime: tensorflow", "shuffle: rows", "batchinference fly",
              "run --fast", "ftp://", "gpu.resources", "secondss"]  # fmt: skip
     assert [word for word in words if is_known(word)] == []

@@ -65,13 +65,13 @@ def test_schedule_of_the_page_is_valid_and_its_parameters_are_listed(tmp_path: P
     assert dict(zip(*shown, strict=True)) == time_values(moment, ZoneInfo("Europe/Berlin"))
 
 
-def test_columns_are_those_of_kubectl() -> None:
+def test_columns_equal_those_of_kubectl() -> None:
     (shown,) = (text for text in blocks("docs/cluster.md", "console") if "PHASE" in text)
     usual = [name.upper() for name, _, _, wide in PRINTER_COLUMNS if not wide]
     assert shown.splitlines()[1].split() == ["NAME", *usual]
 
 
-def test_links_lead_to_files() -> None:
+def test_links_refer_to_existing_files() -> None:
     broken = [
         (page, link)
         for page in PAGES

@@ -22,7 +22,7 @@ def test_each_cited_test_exists() -> None:
     assert missing == []
 
 
-def test_attempts_of_tenants_are_listed() -> None:
+def test_table_lists_each_policy_violation() -> None:
     assert len(ATTEMPTS) >= 40
     rows = [
         f"| {number} | `{one.path}` | {one.about} | {one.rule} |"

@@ -32,7 +32,7 @@ def test_active_deadline_fails_the_job_and_frees_its_cluster(
     wait_until_none_is_left(kubectl, name, "rayclusters,pods")
 
 
-def test_deleting_a_running_job_leaves_nothing(
+def test_deleting_a_running_job_deletes_all_its_objects(
     kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
     name = create(slow_job("deleted"))

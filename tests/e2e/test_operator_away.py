@@ -42,7 +42,7 @@ def final(status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_operator_away_for_three_minutes_still_reads_the_report(
+def test_operator_reads_the_report_after_three_minutes_of_downtime(
     operator: Kubectl,
     kubectl: Kubectl,
     slow_job: Callable[..., Job],

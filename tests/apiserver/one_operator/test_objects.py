@@ -58,7 +58,7 @@ def test_the_operator_is_named_in_managed_fields_and_requests(
     assert agents == {f"batchinference-operator/{__version__}"}
 
 
-def test_spec_of_the_job_is_not_changed(created: PlayedJob) -> None:
+def test_operator_does_not_change_the_spec(created: PlayedJob) -> None:
     """GitOps tools see no finalizer, no annotation and no changed field."""
     created.play_success()
     created.status("Succeeded")

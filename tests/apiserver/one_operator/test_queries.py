@@ -73,7 +73,7 @@ def series(operator_of_all: OperatorProcess, namespace: Namespace, job: Any) -> 
     return found
 
 
-def test_queries_find_their_series(series: dict[str, list[dict[str, str]]]) -> None:
+def test_each_query_selects_exported_metrics(series: dict[str, list[dict[str, str]]]) -> None:
     known = queries()
     assert len(known) > 25
     for title, query in known.items():

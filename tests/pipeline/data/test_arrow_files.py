@@ -163,7 +163,7 @@ def test_input_file_with_pickles_is_a_failed_row(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_columns_beside_pickles_can_be_read(tmp_path: Path) -> None:
+def test_columns_next_to_pickles_can_be_read(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     write_hostile(tmp_path / "in" / "evil.parquet", marker, good=[1, 2, 3])
     report = run_in_process(job(tmp_path, options={"columns": ["good"]})).report

@@ -193,7 +193,7 @@ def test_sidecar_exists_only_if_a_row_or_file_has_ended() -> None:
     assert plain(decode(encode(RowBatch()))) == plain(RowBatch())
 
 
-def test_rows_that_left_count_for_ray() -> None:
+def test_filtered_and_failed_rows_count_in_ray_blocks() -> None:
     """Ray collects a number of rows for each write task."""
     some = [failed(0, row) for row in range(5)]
     many = filtered(0, *range(10, 10 + 3 * ROWS_PER_EMPTY_ROW))

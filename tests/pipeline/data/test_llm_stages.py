@@ -170,7 +170,7 @@ class TestImages:
         assert made.model_config.model == folder
         return found
 
-    def test_image_that_is_no_image_fails_its_row_only(self, folder: str) -> None:
+    def test_invalid_image_fails_its_row_only(self, folder: str) -> None:
         broken = shown("data:image/png;base64,AAAA")
         found = self.made_of(folder, chat("a"), broken, shown(data_uri_of(picture("PNG"))))
         assert [error.partition(":")[0] for error in errors(found)] == [

@@ -119,7 +119,7 @@ def test_allowed_prefix_is_fetched(tmp_path: Path) -> None:
             assert "private network" in error, other
 
 
-def test_allowed_prefix_is_not_left(tmp_path: Path) -> None:
+def test_address_outside_of_an_allowed_prefix_is_refused(tmp_path: Path) -> None:
     with server_that_redirects() as url:
         allow = [f"{url}/photos/", "http://intranet.example/photos/"]
         outside = [
@@ -186,7 +186,7 @@ def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
     assert "has more bytes than" in error
 
 
-def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     monkeypatch.setattr(http, "MAX_SECONDS", -1.0)
     with server_that_redirects() as url:
@@ -203,9 +203,7 @@ def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(SENT) == before + 1, "it is not asked again"
 
 
-def test_gzip_stream_that_breaks_off_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_gzip_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     with server_that_redirects() as url:
         uris = [f"{url}{path}" for path in ENCODED]

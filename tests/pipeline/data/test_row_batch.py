@@ -79,7 +79,7 @@ def test_chosen_input_rows_keep_everything_about_them() -> None:
     assert shares_of(divided.only(np.array([1, 3]))) == {1: 6, 3: 8}
 
 
-def test_merged_batches_hold_all_of_each() -> None:
+def test_merged_batches_hold_all_rows_of_each_batch() -> None:
     other = good(1, 0, pa.table({"m": [1.5]}))
     whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
     assert rows_of(whole) == [

@@ -261,7 +261,7 @@ def test_linked_file_is_neither_read_nor_moved_but_replaced_and_deleted(tmp_path
 
 
 @pytest.mark.timeout(20)
-def test_file_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_special_file_is_not_read(tmp_path: Path) -> None:
     """Reading a named pipe would wait for a writer forever."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):

@@ -210,7 +210,7 @@ def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:
     assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
 
 
-def test_model_with_code_of_its_own_is_refused_without_a_prompt(
+def test_model_with_custom_code_is_refused_without_a_prompt(
     task: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda _: "y")

@@ -45,7 +45,7 @@ def texts(output: Path) -> list[str]:
     return sorted(row["text"] for row in rows_of(output))
 
 
-def test_complete_output_is_not_touched(source: Path, tmp_path: Path) -> None:
+def test_complete_output_is_not_changed(source: Path, tmp_path: Path) -> None:
     job = job_document("first", source, tmp_path / "out")
     first = run_in_process(job)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
@@ -96,7 +96,7 @@ class TestTooManyBadRows:
         assert run.counts == (41, 40, 1, 0)
         assert texts(tmp_path / "out") == sorted(TEXTS)
 
-    def test_repaired_file_is_another_input(
+    def test_repaired_file_changes_the_input(
         self, job: Document, source: Path, tmp_path: Path
     ) -> None:
         (source / "c.txt").write_text("good now\n")

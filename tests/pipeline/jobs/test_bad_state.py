@@ -163,7 +163,7 @@ class TestUnfinished:
     ) -> None:
         refused_until_started_over(outputs, outputs.rewritten, file, damage)
 
-    def test_rows_of_rewritten_files_without_snapshot_are_done_again(
+    def test_rows_of_rewritten_files_without_snapshot_are_processed_again(
         self, outputs: Outputs
     ) -> None:
         outputs.put(outputs.rewritten, "attempts/*/unified.json", GONE)
@@ -179,7 +179,9 @@ class TestUnfinished:
         assert run_without_ray(outputs.job).state == JobState.SUCCEEDED
 
     @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
-    def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
+    def test_unreadable_ownership_is_refused(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
         outputs.put(outputs.unfinished, file, damage)
         outputs.refusal(*REFUSED[file])
 
@@ -192,7 +194,7 @@ class TestUnfinished:
         outputs.refusal("no output of a BatchInference", "choose another path, empty it")
 
     @cases(DONE_AGAIN, ["nested without end", *FEW])
-    def test_rows_of_unreadable_manifests_are_done_again(
+    def test_rows_of_unreadable_manifests_are_processed_again(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         outputs.put(outputs.unfinished, file, damage)
@@ -222,7 +224,9 @@ class TestComplete:
         assert outputs.files() == before
 
     @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
-    def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
+    def test_unreadable_ownership_is_refused(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
         outputs.put(outputs.complete, file, damage)
         outputs.refusal(*REFUSED[file])
 

@@ -108,7 +108,7 @@ def test_whole_rows_have_at_most_two_groups(fates: dict[int, list[str]]) -> None
     assert len(list(commit_groups(batch_of(fates)))) <= 2
 
 
-def test_rows_that_never_were_divided_are_one_group() -> None:
+def test_undivided_rows_are_one_group() -> None:
     batch = batch_of({row: [[*BUILDERS][row % 3]] for row in range(9)})
     assert [*commit_groups(batch)] == [batch]
     assert row_ranges_of(batch) == [(0, 0, 9)]

@@ -131,7 +131,7 @@ def unproven(output: Path) -> list[str]:
     return words if proof.result == Result.PROVEN else [f"verify: {proof.result}", *words]
 
 
-def test_steps_of_a_job(place: Place) -> None:
+def test_steps_of_a_job_are_those_expected(place: Place) -> None:
     process = place.run(place.job("out"))
     assert list(Seen(place.directory / "out").of_the_end()) == []
     steps = [step for step, _ in groupby(name for name in process.steps if ": " not in name)]
@@ -174,7 +174,7 @@ def test_next_run_finishes_a_killed_job_on_other_clouds(place: Place) -> None:
 
 
 @on_disk_and_long_on_s3
-def test_uncommitted_files_are_removed_before_their_rows_are_done_again(place: Place) -> None:
+def test_uncommitted_files_are_removed_before_their_rows_are_processed_again(place: Place) -> None:
     data, _, manifest = OF_TASKS
     steps = place.run(place.job("undisturbed")).steps
     for name in ("known", "out"):

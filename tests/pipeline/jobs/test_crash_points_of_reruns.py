@@ -85,7 +85,7 @@ def mendable(place: Place, name: str, **write: str) -> Document:
 
 
 @pytest.mark.long("crash-points")
-def test_retry_of_failed_rows(place: Place) -> None:
+def test_killed_retry_of_failed_rows_is_finished(place: Place) -> None:
     """The output already has other values for some of these rows."""
     job = mendable(place, "out")
     assert place.run(job).report.state == JobState.SUCCEEDED
@@ -113,7 +113,7 @@ def add_input(place: Place) -> None:
 
 
 @pytest.mark.long("crash-points")
-def test_append_of_new_files(place: Place) -> None:
+def test_killed_append_of_new_files_is_finished(place: Place) -> None:
     job, output = place.job("out", mode="append"), place.directory / "out"
     night(place, job, GOOD)
     before = frozenset(Seen(output).names())
@@ -126,7 +126,7 @@ def test_append_of_new_files(place: Place) -> None:
     assert faults(place, job, seen) == {}
 
 
-def test_retry_of_several_nights_with_new_files(place: Place) -> None:
+def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
     job = mendable(place, "out", mode="append")
     night(place, job, GOOD, BAD)
     night(place, job, MENDED)

@@ -65,7 +65,7 @@ def test_operators_of_an_llm_belong_to_its_step() -> None:
     assert control.stage == "chat"
 
 
-def test_idle_job_is_at_its_last_busy_stage() -> None:
+def test_idle_job_reports_its_last_busy_stage() -> None:
     control = ExecutionControl()
     assert control.stage is None
     control.on_step([state("ReadRowSource", 1)])

@@ -127,7 +127,7 @@ def test_one_failed_row_is_the_example(example: Example, tmp_path: Path) -> None
     assert raised.value.message.endswith(f"One of them: {expected}")
 
 
-def test_missing_example_is_no_failure(tmp_path: Path) -> None:
+def test_missing_example_is_ignored(tmp_path: Path) -> None:
     nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
         judge(nothing, {}, 1, 100)

@@ -90,9 +90,7 @@ def test_denied_storage_is_bad_input() -> None:
     ],
     ids=["key", "lines", "silent", "cause", "task", "constructor"],
 )
-def test_anything_else_becomes_a_failure_of_the_application(
-    error: BaseException, words: str
-) -> None:
+def test_other_errors_become_failures_of_the_application(error: BaseException, words: str) -> None:
     found = root_cause(error)
     assert type(found) is JobFailure
     assert found.reason == "Application"
@@ -117,7 +115,7 @@ NO_STEP = "a process that reads, runs steps or writes died again and again"
     ],
     ids=["task", "within a task", "actor", "unavailable", "memory"],
 )  # fmt: skip
-def test_dead_process_is_no_error_of_a_step(error: BaseException, reason: str, words: str) -> None:
+def test_dead_process_is_not_a_step_error(error: BaseException, reason: str, words: str) -> None:
     """Its message is short, and names the step if Ray names it."""
     found = root_cause(error)
     assert found.reason == reason

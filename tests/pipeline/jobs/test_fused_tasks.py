@@ -220,7 +220,7 @@ class TestChunks:
         assert len(taken) == read_rows
         assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
 
-    def test_commit_without_memory_is_repeated_after_the_limit_has_ended(
+    def test_commit_that_runs_out_of_memory_is_repeated_after_the_limit(
         self, attempt: Attempt
     ) -> None:
         entered, leave, failed_once = (threading.Event() for _ in range(3))
@@ -254,7 +254,7 @@ class TestChunks:
         assert commits(attempt) == [(0, 0, 8)]
         assert sorted(row["n"] for row in rows_of(Path(attempt.layout.output.path))) == [*range(8)]
 
-    def test_commit_that_fails_twice_without_memory_ends_the_task(self, attempt: Attempt) -> None:
+    def test_commit_that_runs_out_of_memory_twice_ends_the_task(self, attempt: Attempt) -> None:
         class Large(ParquetWriter):
             def files(self, table: pa.Table) -> Files:
                 raise MemoryError
@@ -314,7 +314,7 @@ class TestEndOfATask:
 
 @pytest.mark.usefixtures("eights")
 class TestRetriedTask:
-    def test_committed_rows_are_skipped_whatever_became_of_them(self, committer: Committer) -> None:
+    def test_committed_rows_are_skipped_whatever_their_outcome(self, committer: Committer) -> None:
         done = [good(0, 0, [0, 1]), failed(0, 2), filtered(0, 3, 4), end(0, ROWS)]
         committer.put(merged(done), TASK)
         task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=True)
@@ -330,7 +330,9 @@ class TestRetriedTask:
         *_, last = committer.attempt.manifests(TASK)
         assert (last.number, last.entries, last.ends) == (3, [], [(0, ROWS)])
 
-    def test_overlapping_commits_of_earlier_executions(self, committer: Committer) -> None:
+    def test_overlapping_commits_of_earlier_executions_count_once(
+        self, committer: Committer
+    ) -> None:
         """Two executions ran at once, because Ray had lost contact with the first one."""
         committer.put(good(0, 0, range(6)), TASK, 0)
         committer.put(good(0, 4, range(6)), TASK, 1)
@@ -440,7 +442,9 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         assert not of_another.is_set()
 
 
-def test_watcher_without_memory_continues(flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_that_runs_out_of_memory_continues(
+    flags: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def has_flag(name: str) -> bool:
         monkeypatch.setattr(fused, "has_flag", flags.__contains__)
         raise MemoryError
@@ -480,9 +484,7 @@ def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("on_cluster", "cpus"), [(False, 0), (True, 1)])
-def test_replica_with_a_device_leaves_its_cpu_of_a_machine_to_decoding(
-    *, on_cluster: bool, cpus: int
-) -> None:
+def test_replica_with_a_device_leaves_its_cpu_to_decoding(*, on_cluster: bool, cpus: int) -> None:
     """On a cluster, it has a pod of its own, where nothing is decoded."""
     step = {"name": "a", "python": {"callable": "own:A"}, "resources": {"custom": {"NPU": 1}}}
     spec = spec_of(steps=[step])

@@ -69,7 +69,7 @@ def test_output_has_the_numbers_and_the_order_of_the_input(
 
 
 @pytest.mark.usefixtures("own_code")
-def test_retried_and_appended_rows_get_their_place(tmp_path: Path) -> None:
+def test_retried_and_appended_rows_are_in_input_order(tmp_path: Path) -> None:
     lines = {f"{n}.txt": [f"{n} {m}" + " bad" * (m % 10 == 3) for m in range(30)] for n in "ab"}
     step = {"callable": "own_code:fails_until", "method": "map"}
     step["callArgs"] = {"file": str(tmp_path / "mended")}
@@ -182,13 +182,13 @@ def test_parts_of_a_row_are_joined(attempt: Attempt) -> None:
     assert ordered(attempt, *batches, rows_at(1)) == [[1, 2, 2, 2, 3, 4]]
 
 
-def test_rows_of_which_a_part_has_failed_have_files_of_their_own(attempt: Attempt) -> None:
+def test_partly_failed_rows_have_separate_files(attempt: Attempt) -> None:
     """A retry of failed rows removes their entry with all of its files."""
     mixed = merged([rows_at(2), replace(failed(0, 2), source=NO_IDS)])
     assert ordered(attempt, rows_at(1, 3), mixed) == [[1, 3], [2]]
 
 
-def test_rows_without_a_common_type_have_files_of_their_own(attempt: Attempt) -> None:
+def test_rows_without_a_common_type_have_separate_files(attempt: Attempt) -> None:
     text = pa.table({"n": ["a", "b"]})
     assert ordered(attempt, rows_at(0, 4), rows_at(1, 3, table=text), rows_at(2)) == [
         [0, 2, 4], [1, 3],

@@ -143,7 +143,7 @@ class TestStored:
          lambda content: content.replace(b"a.txt", b"x.txt"), lambda content: _other_list()],
         ids=["emptied", "cut", "rubbish", "a byte", "another list"],
     )  # fmt: skip
-    def test_any_other_content_is_refused(self, place: Location, damage: object) -> None:
+    def test_invalid_content_is_refused(self, place: Location, damage: object) -> None:
         content = place.read()
         place.write(damage(content))  # type: ignore[operator]
         with pytest.raises(
@@ -177,7 +177,7 @@ class TestGoingOn:
         commit_rows(begin_job(document).attempt, merged([FIRST_FILE, half]))
         return document
 
-    def test_what_is_missing_is_known(self, document: Document) -> None:
+    def test_missing_rows_are_known(self, document: Document) -> None:
         prepared = begin_job(document)
         assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
         assert (prepared.attempt.number, prepared.counts().read) == (2, 6)
@@ -219,7 +219,7 @@ class TestGoingOn:
         (source / "a.txt").unlink()
         assert begin_job(document).missing == {1: [(0, None)], 2: [(0, None)]}
 
-    def test_limit_holds_for_all_attempts_together(
+    def test_limit_applies_to_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
@@ -262,7 +262,7 @@ class TestTables:
         assert (prepared.missing, prepared.start.entries) == (None, [])
         assert not list((tmp_path / "out").glob("part-*"))
 
-    def test_recreated_data_set_is_another_input(self, tmp_path: Path) -> None:
+    def test_recreated_data_set_changes_the_input(self, tmp_path: Path) -> None:
         import shutil
 
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))

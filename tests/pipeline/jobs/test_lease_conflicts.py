@@ -86,7 +86,7 @@ def held(tmp_path: Path) -> Iterator[HeldJob]:
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
 @pytest.mark.parametrize("work", ["the same", "other"])
-def test_later_job_is_refused_while_the_first_lives(
+def test_later_job_is_refused_while_the_first_runs(
     held: HeldJob, tmp_path: Path, mode: str, work: str
 ) -> None:
     steps = held.document["spec"]["steps"] if work == "the same" else []
@@ -118,7 +118,7 @@ def test_attempts_of_one_resource_do_not_wait_for_each_other(
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
-def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: str) -> None:
+def test_same_file_is_refused_while_its_first_run_is_alive(tmp_path: Path, mode: str) -> None:
     """This happens if a cron job takes longer than its interval."""
     held = HeldJob(tmp_path, "", write={"mode": mode})
     try:

@@ -64,7 +64,7 @@ def test_ranges_hold_exactly_the_rows_in_any_order(pairs: list[tuple[int, int]])
 
 
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))
-def test_there_are_no_more_ranges_than_needed(pairs: list[tuple[int, int]]) -> None:
+def test_number_of_ranges_is_minimal(pairs: list[tuple[int, int]]) -> None:
     there = set(pairs)
     beginnings = sorted((file, row) for file, row in there if (file, row - 1) not in there)
     assert [(file, first) for file, first, _ in ranges_of(ids_of(pairs))] == beginnings

@@ -53,7 +53,7 @@ def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
+def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")
     job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})

@@ -89,7 +89,7 @@ def test_interrupted_retry_keeps_the_output(tmp_path: Path) -> None:
         assert everything(tmp_path / "out") == before
 
 
-def test_unfinished_output_of_such_a_source_is_restarted(tmp_path: Path) -> None:
+def test_unfinished_output_of_an_unrepeatable_source_starts_over(tmp_path: Path) -> None:
     given = job(tmp_path, "sql")
     given["spec"]["errors"] = {"retry": True}
     assert run_without_ray(given).state == JobState.FAILED

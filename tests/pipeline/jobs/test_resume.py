@@ -131,7 +131,7 @@ def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
     assert Counter(row[job.column] for row in rows_of(job.output)) == Counter(every)
 
 
-def test_resume_gives_the_result_of_an_undisturbed_run(
+def test_resume_gives_the_result_of_an_uninterrupted_run(
     tmp_path: Path,
 ) -> None:
     ends = ["", " bad", "", " ex tra"]
@@ -180,7 +180,7 @@ def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
     assert len(errors_of(job.output)) == failed
 
 
-def test_rows_of_a_removed_file_are_done_in_another_pass(tmp_path: Path) -> None:
+def test_rows_of_a_removed_file_are_processed_in_another_pass(tmp_path: Path) -> None:
     """A data file of the output is removed while the resumed job runs."""
     job = of_text(tmp_path)
     job.break_off()

@@ -57,7 +57,7 @@ def two_nights(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_row_that_fails_again_does_not_block_later_nights(
+def test_row_that_fails_again_does_not_block_later_appends(
     two_nights: Path,
 ) -> None:
     (two_nights / "mended").touch()
@@ -99,7 +99,7 @@ def test_retry_without_failures_only_appends(tmp_path: Path, mode: str) -> None:
         assert str(report.message).endswith("there are no new files in its input")
 
 
-def test_interrupted_retry_with_new_files_reads_each_night_once(
+def test_interrupted_retry_with_new_files_reads_each_append_once(
     two_nights: Path,
 ) -> None:
     (two_nights / "mended").touch()
@@ -112,7 +112,7 @@ def test_interrupted_retry_with_new_files_reads_each_night_once(
     assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c bad"]
 
 
-def test_restarted_output_reads_no_files_of_other_nights(
+def test_restarted_output_reads_no_files_of_other_appends(
     two_nights: Path,
 ) -> None:
     given = night(two_nights, retry=True)
@@ -134,7 +134,7 @@ def test_successful_report_has_no_reason_of_an_earlier_failure(two_nights: Path)
     assert (now.state, now.reason) == (JobState.SUCCEEDED, None)
 
 
-def test_restart_killed_early_reads_no_files_of_other_nights(two_nights: Path) -> None:
+def test_restart_killed_early_reads_no_files_of_other_appends(two_nights: Path) -> None:
     given = night(two_nights, retry=True)
     given["spec"]["errors"]["maxRows"] = 0
     assert run_without_ray(given).state == JobState.FAILED

@@ -34,7 +34,7 @@ def test_output_of_workers_is_read_without_lines_of_ray(tmp_path: Path) -> None:
     assert output.new_lines() == []
 
 
-def test_of_the_stack_of_a_crash_the_lines_of_the_user_are_read(tmp_path: Path) -> None:
+def test_crash_stack_contains_only_lines_of_user_code(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.touch()
     (tmp_path / "worker-ab12-01000000-77.err").write_text(

@@ -72,7 +72,7 @@ class TestJobs:
         return done.stderr
 
     @pytest.mark.usefixtures("here", "own_code")
-    def test_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    def test_job_copies_rows_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path) -> None:
         job = job_document(
             "s3",
             f"s3://{bucket}/in/",
@@ -100,7 +100,7 @@ class TestJobs:
         no_keys(printed, *(str(content) for content in found.values()))
 
     @pytest.mark.usefixtures("own_code")
-    def test_from_disk_to_s3(
+    def test_job_copies_rows_from_disk_to_s3(
         self, s3: S3Server, bucket: str, tmp_path: Path, here: pytest.MonkeyPatch
     ) -> None:
         write_lines(tmp_path / "in", {"a.txt": GOOD})
@@ -199,7 +199,7 @@ class TestOutputStates:
         with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
             begin_job(self.job(bucket))
 
-    def test_complete_work_is_not_touched(
+    def test_complete_output_is_not_changed(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_whole_run(self.job(bucket))
@@ -268,7 +268,7 @@ class TestTrouble:
         return str(write_lines(tmp_path / "in", {"a.txt": ["text"]}))
 
     @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
-    def test_wrong_credentials(
+    def test_wrong_credentials_are_reported(
         self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path, name: str
     ) -> None:
         wrong = "not-the-right-one-1618"
@@ -280,7 +280,7 @@ class TestTrouble:
         assert f"write.path 's3://{bucket}/out' cannot be used: " in of_output
         assert wrong not in message + of_output
 
-    def test_missing_bucket_or_prefix(
+    def test_missing_bucket_or_prefix_is_reported(
         self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         for source in ("s3://no-such-bucket/in", f"s3://{bucket}/nothing/here"):
@@ -290,7 +290,7 @@ class TestTrouble:
         assert "write.path 's3://no-such-bucket/out' cannot be used: " in message
         assert "The specified bucket does not exist" in message
 
-    def test_server_that_does_not_answer(
+    def test_unresponsive_server_is_reported(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         here.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
@@ -300,7 +300,7 @@ class TestTrouble:
         message = self.message("StorageAway", local, "s3://bucket/out")
         assert "'s3://bucket/out' cannot be used" in message
 
-    def test_model_in_a_missing_bucket(
+    def test_model_in_a_missing_bucket_is_reported(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         model = {

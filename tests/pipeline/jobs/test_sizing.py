@@ -118,7 +118,9 @@ def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
     ],
     ids=["empty", "tiny", "one file", "three files", "many files", "one large file", "very much"],
 )
-def test_cuts(files: int, size: int, rows: int, expected: Sizing) -> None:
+def test_input_is_cut_into_tasks_and_files(
+    files: int, size: int, rows: int, expected: Sizing
+) -> None:
     assert cut(files, size, RowCount(rows, estimated=False)) == expected
 
 

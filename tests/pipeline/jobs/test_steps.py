@@ -91,7 +91,7 @@ def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray")
-def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
+def test_two_replicas_run_concurrently(tmp_path: Path) -> None:
     (tmp_path / "meeting").mkdir()
     arguments = {"directory": str(tmp_path / "meeting"), "replicas": 2}
     source = write_lines(tmp_path / "in", {f"{n:02}.txt": [f"text {n}"] for n in range(16)})

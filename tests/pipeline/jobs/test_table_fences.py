@@ -123,7 +123,7 @@ class TestADriverThatIsHeldUp:
         [*product(FORMATS, [False]), *product(EXCLUSIVE, [True])],
         indirect=["table"],
     )
-    def test_fails_if_another_run_finishes_first(
+    def test_delayed_driver_fails_if_another_run_finishes_first(
         self, table: Table, checked: bool, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its last check finds the other run. After the check, only the table can refuse it."""
@@ -145,7 +145,7 @@ class TestADriverThatIsHeldUp:
         assert table.texts() == rows
 
     @pytest.mark.parametrize("table", ["lance"], indirect=True)
-    def test_is_found_by_verify_in_a_table_without_fence(
+    def test_duplicate_commit_to_a_table_without_fence_is_found_by_verify(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
@@ -162,7 +162,7 @@ class TestADriverThatIsHeldUp:
         )
 
     @pytest.mark.parametrize("table", ["delta", "iceberg", "lance"], indirect=True)
-    def test_commits_first_while_another_has_begun(
+    def test_delayed_driver_commits_before_a_run_that_has_begun(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)

@@ -164,7 +164,7 @@ def test_images_adapters_and_several_workers_of_an_engine(
 
 @pytest.mark.long("vllm")
 @pytest.mark.usefixtures("groups")
-def test_example(tmp_path: Path, model: str) -> None:
+def test_example_runs(tmp_path: Path, model: str) -> None:
     copy = prepared("vllm", tmp_path)
     job = job_of(copy)
     job["spec"]["steps"][0]["model"]["source"] = model

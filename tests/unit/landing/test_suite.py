@@ -65,7 +65,7 @@ def test_more_failures_than_may_be_flaky_are_not_run_again() -> None:
     assert found.failed == ("a", "b", "c")
 
 
-def test_suite_that_was_broken_off_is_not_run_again() -> None:
+def test_aborted_suite_is_not_run_again() -> None:
     assert not run(Runs(["a"], complete=False)).result.ok
 
 

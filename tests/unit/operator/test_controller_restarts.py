@@ -184,7 +184,7 @@ def calls_in_common(name: str, undisturbed_runs: dict[str, tuple[list[str], Any]
 
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_operator_killed_at_any_call_is_replaced_without_a_trace(
+def test_operator_killed_at_any_call_does_not_change_the_end(
     name: str, undisturbed_runs: dict[str, tuple[list[str], Any]]
 ) -> None:
     """At a landing, the kills are before the first call and after each write that no earlier

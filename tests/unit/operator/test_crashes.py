@@ -126,7 +126,7 @@ def test_crash_before_the_driver_starts_is_reported() -> None:
 @pytest.mark.parametrize(
     ("limit", "of_head"), [(MAX_HEAD_CRASHES, True), (MAX_WORKER_CRASHES, False)]
 )
-def test_attempt_fails_after_so_many_crashes(limit: int, of_head: bool) -> None:
+def test_attempt_fails_after_too_many_crashes(limit: int, of_head: bool) -> None:
     loop = ReconcileLoop()
     loop.start()
     loop.crashes = crashes(limit - 1, of_head=of_head)

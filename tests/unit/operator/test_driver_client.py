@@ -77,7 +77,9 @@ async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
         (200, "answers with something that is no report"),
     ],
 )
-async def test_problem_names_what_the_dashboard_did(serve: Serve, status: int, told: str) -> None:
+async def test_problem_describes_the_error_of_the_dashboard(
+    serve: Serve, status: int, told: str
+) -> None:
     answer = await poll(await serve(answering(status, "no")))
     assert answer.problem.startswith(f"job-1-head-svc:8265 {told}")
 

@@ -112,7 +112,7 @@ async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> Non
 
 
 @in_virtual_time
-async def test_answering_driver_is_polled_at_the_pace(heads: Heads) -> None:
+async def test_answering_driver_is_polled_at_the_normal_interval(heads: Heads) -> None:
     async with polling(heads) as polls:
         await follow(polls, seen(), 60)
     assert len(heads.polls) == pytest.approx(60 / POLL_SECONDS, abs=12)
@@ -136,7 +136,7 @@ async def test_slow_or_unreachable_driver_is_polled_with_backoff(
 
 
 @in_virtual_time
-async def test_recovered_driver_is_polled_at_the_pace_again(heads: Heads) -> None:
+async def test_recovered_driver_is_polled_at_the_normal_interval_again(heads: Heads) -> None:
     heads.answer = SILENT
     async with polling(heads) as polls:
         await follow(polls, seen(), 60)
@@ -218,7 +218,7 @@ async def test_rejected_token_is_logged_once_as_a_warning(
 
 
 @in_virtual_time
-async def test_answer_that_cannot_be_read_is_no_defect_of_the_job(heads: Heads) -> None:
+async def test_unreadable_answer_is_a_problem_of_the_driver(heads: Heads) -> None:
     async def fail(*_: Any) -> Answer:
         raise RecursionError
 

@@ -171,7 +171,7 @@ async def test_events_never_contain_the_token(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_events_of_one_namespace_hold_up_and_drop_none_of_another() -> None:
+async def test_events_of_one_namespace_do_not_delay_or_drop_those_of_another() -> None:
     cluster, metrics = FakeCluster(), Metrics()
     recorder = EventRecorder(FakeKubeApi(cluster), metrics, wall_clock)
     for number in range(MAX_WAITING + 1000):

@@ -127,7 +127,7 @@ def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Caus
     assert failure_cause(seen(), found_report, (disruption,))[0] == cause
 
 
-def test_end_time_that_is_none_hides_no_loss() -> None:
+def test_missing_end_time_hides_no_loss() -> None:
     """The API server accepts this invalid value as a date-time."""
     ended = seen(endTime="2026-03-01T12:00:00+99:99")
     assert failure_cause(ended, None, (KILLED,))[0] == Cause.OUT_OF_MEMORY

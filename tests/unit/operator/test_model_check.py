@@ -551,7 +551,7 @@ class PreemptionModel(JobModel):
     ],
     ids=["unlimited", "one-at-a-time", "preemption"],
 )
-def test_job_reaches_its_right_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:
+def test_job_reaches_the_correct_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -49,7 +49,7 @@ FULL = AdmissionDecision(0, admitted=False, why="only 1 may run at a time")
     ],
     ids=["none", "none-lower", "lowest-priority", "started-last", "priority-before-start"],
 )
-def test_slot_is_the_one_of_the_lowest_priority_that_started_last(
+def test_slot_of_the_lowest_priority_that_started_last_is_chosen(
     slots: dict[str, tuple[int, str]], chosen: str | None
 ) -> None:
     found = choose_slot((Slot(("team", name), *slot) for name, slot in slots.items()), 5)
@@ -122,7 +122,7 @@ def test_only_as_many_jobs_are_preempted_as_are_needed(
     ],
     ids=["other-namespace", "equal", "stopping", "finalizing"],
 )
-def test_job_is_not_preempted(fields: dict[str, Any], why: str) -> None:
+def test_job_is_not_preempted_without_need(fields: dict[str, Any], why: str) -> None:
     queue = Queue(1)
     queue.run("low", **fields)
     queue.wait("urgent", 5)

@@ -109,7 +109,7 @@ async def test_unreachable_api_server_is_named() -> None:
         await check(Server(LIST, port))
 
 
-async def test_other_errors_are_passed_on(serve: Serve) -> None:
+async def test_other_errors_are_raised(serve: Serve) -> None:
     broken = answering(500, {"kind": "Status", "message": "etcd is away"})
     with pytest.raises(NotReady, match=f"cannot list {JOBS} in all namespaces: 500: etcd is away"):
         await check(await serve(answers(jobs=broken)))

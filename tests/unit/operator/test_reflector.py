@@ -197,7 +197,7 @@ async def test_watch_that_is_accepted_and_ends_at_once_is_retried_with_backoff(w
 
 
 @in_virtual_time
-async def test_watch_that_lasted_starts_again_soon() -> None:
+async def test_watch_that_lasted_is_restarted_soon() -> None:
     """A proxy may end each watch that is quiet for some seconds."""
     client = ScriptedClient([[[ray_job("a")]]], [[5.0, Unreachable("idle")]] * 10)
     async with reflecting(client, Recorder(), 50):

@@ -141,7 +141,7 @@ def test_invalid_schedule_creates_nothing_until_it_is_corrected(case: str) -> No
     assert schedules.ready[:2] == ("True", "Scheduled")
 
 
-def test_schedule_that_was_not_read_as_a_whole_is_invalid() -> None:
+def test_incompletely_read_schedule_is_invalid() -> None:
     schedules = started()
     schedules.cluster.patch(SCHEDULE_KIND, "nightly", {LEFT_OUT: {"spec": "spec: it is too large"}})
     schedules.reconcile(START + 2 * HOUR)

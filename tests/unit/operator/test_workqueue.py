@@ -66,7 +66,7 @@ async def test_cancelled_worker_loses_no_key(queue: WorkQueue[str]) -> None:
 
 
 @in_virtual_time
-async def test_backoff_doubles_per_key_until_forgiven(queue: WorkQueue[str]) -> None:
+async def test_backoff_doubles_per_key_until_reset(queue: WorkQueue[str]) -> None:
     delays = [queue.add_rate_limited("a") for _ in range(2000)]
     assert delays[:8] == [0.5, 1, 2, 4, 8, 16, 32, 60]
     assert set(delays[7:]) == {MAX_RETRY_SECONDS}

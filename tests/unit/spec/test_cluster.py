@@ -155,7 +155,7 @@ def test_a_reserved_volume_is_refused(field: str, value: str, shown: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["/tmp", "/tmp/rays", "/dev/shmem", "/etc/batchinference-own"])
-def test_a_volume_beside_the_reserved_paths_is_accepted(path: str) -> None:
+def test_volume_outside_of_the_reserved_paths_is_accepted(path: str) -> None:
     assert settings(volumes=[{**NODE, "mountPath": path}]).volumes[0].mount_path == path
 
 

@@ -75,7 +75,7 @@ def test_value_stays_one_text_whatever_it_contains(value: str) -> None:
     assert own.python.constructor_args == {"x": value}
 
 
-def test_braces_that_are_no_references_stay() -> None:
+def test_braces_that_are_not_references_are_kept() -> None:
     for text in ("{{ other }}", "{{'a': 1}}", "{% if x %}", "{{ bos_token }}", "$(params.date)"):
         assert parsed(f"s3://out/{text}", DATE) == f"s3://out/{text}"
 

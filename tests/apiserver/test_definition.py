@@ -30,8 +30,8 @@ def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
     kubectl = shutil.which(beside) or program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
 
-    def run(*words: str) -> str:
-        command = [kubectl, "--namespace", namespace.name, *words]
+    def run(*arguments: str) -> str:
+        command = [kubectl, "--namespace", namespace.name, *arguments]
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr

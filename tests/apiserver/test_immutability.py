@@ -73,7 +73,7 @@ def refusal_of_update(namespace: Namespace, before: Document, after: Document) -
     return ""
 
 
-@pytest.mark.scaled("bent")
+@pytest.mark.scaled("mutations")
 def test_immutable_values_cannot_be_changed_or_removed(module_namespace: Namespace) -> None:
     full = module_namespace.create(FULL)
     taken = []

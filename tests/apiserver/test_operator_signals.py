@@ -45,7 +45,7 @@ def test_leader_is_restarted_while_the_api_server_hangs(
             lost = "no longer the leader: the Lease was not renewed"
             eventually("it has ended", lambda: lost in brisk.output(), 60, 0.2)
         soon("it is ready again", lambda: brisk.answers("/readyz") == 200)
-        played = job()
-        played.play_success()
-        played.status("Succeeded")
+        simulated = job()
+        simulated.succeed()
+        simulated.status("Succeeded")
     assert brisk.stop() == 0

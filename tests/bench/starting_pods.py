@@ -1,4 +1,4 @@
-"""Plays KubeRay, the scheduler and the kubelet while the pods of a job are created.
+"""Simulates KubeRay, the scheduler and the kubelet while the pods of a job are created.
 
 The API server has no controllers. So this creates the pods, their status changes and their Events
 in the order in which a cluster creates them that adds a node and then pulls an image for a while.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from support.operator.simulated_ray_job import PlayedJob, stamp
+from support.operator.simulated_ray_job import SimulatedJob, stamp
 
 Object = dict[str, Any]
 
@@ -20,7 +20,7 @@ SCHEDULED = timedelta(seconds=75)
 _NOT_READY = {"ready": False, "restartCount": 0, "image": "", "imageID": ""}
 
 
-class StartingJob(PlayedJob):
+class StartingJob(SimulatedJob):
     """A job whose head and workers are created step by step."""
 
     @property
@@ -44,7 +44,7 @@ class StartingJob(PlayedJob):
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def create_cluster(self) -> None:
-        self.play("Initializing", rayClusterName=self.cluster)
+        self.write_ray_job_status("Initializing", rayClusterName=self.cluster)
 
     def create_pods(self) -> None:
         for name, pod in self.pods.items():
@@ -80,8 +80,8 @@ class StartingJob(PlayedJob):
         for name in self.pods:
             ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamp()}
             self._set_status(name, phase="Running", conditions=[self._scheduled(), ready])
-        self.play_cluster()
-        self.play_driver()
+        self.start_cluster()
+        self.start_driver()
         self.report("running", progress={"rows": 1})
 
     def _scheduled(self) -> Object:

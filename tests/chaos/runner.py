@@ -12,8 +12,8 @@ from random import Random
 from chaos.faults import NoTarget, Site
 from chaos.inputs import ROWS
 from chaos.jobs import Job
+from chaos.output_check import Proof, prove
 from chaos.plans import Injection
-from chaos.proof import Proof, prove
 from support.cluster.kubectl import ENDED, Object
 from support.cluster.state import state
 from support.cluster.statuses import History

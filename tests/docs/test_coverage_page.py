@@ -71,13 +71,13 @@ def test_rows_are_numbered_and_different() -> None:
 
 def test_rows_name_existing_features_or_give_a_reason() -> None:
     for number, _, where in ROWS:
-        words = re.findall(r"`([^`]+)`", where)
-        assert [word for word in words if not is_known(word) and word not in FOREIGN] == [], number
-        place = any(map(is_known, words)) or "](" in where
+        names = re.findall(r"`([^`]+)`", where)
+        assert [word for word in names if not is_known(word) and word not in FOREIGN] == [], number
+        place = any(map(is_known, names)) or "](" in where
         assert place or any(reason in where for reason in REASONS), number
 
 
 def test_unknown_names_are_detected() -> None:
-    words = ["read.colums", "runtime: tensorflow", "shuffle: rows", "batchinference fly",
+    names = ["read.colums", "runtime: tensorflow", "shuffle: rows", "batchinference fly",
              "run --fast", "ftp://", "gpu.resources", "secondss"]  # fmt: skip
-    assert [word for word in words if is_known(word)] == []
+    assert [word for word in names if is_known(word)] == []

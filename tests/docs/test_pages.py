@@ -17,7 +17,7 @@ from batchinference.spec.job import MUTABLE, MUTABLE_LIMITS, MUTABLE_OF_STEP
 from batchinference.spec.schedule import time_values
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke
 
 PAGES = ["README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md"]

@@ -51,11 +51,11 @@ from batchinference.spec.steps import Step
 from support.outputs import batches
 from support.outputs.batches import (
     Run,
+    as_one_batch,
     end,
     failed,
     filtered,
     good,
-    in_one,
     outcomes,
     plain,
     shares_of,
@@ -302,7 +302,7 @@ VALUES: dict[str, Any] = {
 def runner(callable_: str, **fields: Any) -> Run:
     document = {"name": "own", "python": {"callable": f"user_code:{callable_}"}, **fields}
     stage = Stage("own", (Step.model_validate(document),))
-    return in_one(StageRunner(stage, ErrorHandling(False, Location("/none"))))
+    return as_one_batch(StageRunner(stage, ErrorHandling(False, Location("/none"))))
 
 
 def numbered(first: int, count: int) -> RowBatch:

@@ -206,7 +206,7 @@ def test_errors_with_other_values_have_the_same_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "steps", "words"),
+    ("report", "steps", "expected"),
     [
         ({}, None, "The step 'decode' limits the job: 86% of the time of all steps. It computes"),
         (
@@ -226,10 +226,10 @@ def test_errors_with_other_values_have_the_same_cause() -> None:
     ],
 )  # fmt: skip
 def test_report_leads_to_the_expected_advice(
-    report: dict[str, Any], steps: Any, words: str
+    report: dict[str, Any], steps: Any, expected: str
 ) -> None:
     data = page_data(report, steps=steps)
-    assert words in " ".join(advice(data.report, data.spec))
+    assert expected in " ".join(advice(data.report, data.spec))
 
 
 def test_short_job_without_failures_has_no_advice() -> None:

@@ -157,8 +157,8 @@ async def test_too_long_retry_after_is_not_waited_for() -> None:
 @pytest.mark.parametrize("status", [200, 400, 401, 500, 503])
 async def test_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_KEY", "sk-secret1")
-    said = json.dumps({"error": "Incorrect key: Bearer sk-secret1", "choices": [{}]})
-    async with served(always(status, said)) as server:
+    body = json.dumps({"error": "Incorrect key: Bearer sk-secret1", "choices": [{}]})
+    async with served(always(status, body)) as server:
         model = chat(url=server.url, apiKeyEnv="LLM_KEY", **QUICK)
         try:
             (message,) = map(str, await ask(model, question=["a"]))

@@ -144,8 +144,8 @@ def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
         place.write(b"x")
     failure = root_cause(caught.value)
     assert failure.reason == "BadOutput"
-    words = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
-    assert re.fullmatch(f"the disk of '{tmp_path}'{words}", failure.message)
+    message = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
+    assert re.fullmatch(f"the disk of '{tmp_path}'{message}", failure.message)
     assert list(tmp_path.iterdir()) == []
 
 

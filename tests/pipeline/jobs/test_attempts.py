@@ -28,7 +28,7 @@ from support.jobs.on_ray import (
     write_lines,
 )
 from support.outputs.batches import good
-from support.outputs.made import committing, last_attempt
+from support.outputs.builders import committing, last_attempt
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -167,7 +167,7 @@ def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("ray")
-class TestInterruptedWhileItRuns:
+class TestInterruptedRun:
     """A job whose first attempt is stopped while one of its tasks is still processing rows."""
 
     @pytest.fixture

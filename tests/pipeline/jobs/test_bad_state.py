@@ -110,13 +110,13 @@ class Outputs:
         fields[last] = value
         return job
 
-    def refusal(self, *words: str) -> None:
-        """Check that the job is refused with these words and changes nothing."""
+    def refusal(self, *texts: str) -> None:
+        """Check that the job changes nothing and that its message contains these texts."""
         before = self.files()
         report = run_without_ray(self.job)
         assert (report.state, report.reason) == (JobState.FAILED, "BadOutput"), report.message
-        for word in (*words, str(self.output)):
-            assert word in (report.message or "")
+        for text in (*texts, str(self.output)):
+            assert text in (report.message or "")
         assert self.files() == before
 
     def finished(self, job: Document) -> Report:

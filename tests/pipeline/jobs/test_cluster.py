@@ -107,8 +107,8 @@ def test_embedded_ray_on_this_machine(tmp_path: Path) -> None:
     script = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert said == {
+    values = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert values == {
         "private": "True",
         "session": "True",
         "left": "False",

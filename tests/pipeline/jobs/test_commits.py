@@ -42,7 +42,7 @@ from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.made import (
+from support.outputs.builders import (
     begin_attempt,
     close_and_clean,
     close_attempt,
@@ -448,7 +448,7 @@ def in_blocks(batches: list[RowBatch]) -> RowBatch:
     return decode(concat([encode(batch) for batch in batches]))
 
 
-class TestRowsThatAreDividedUp:
+class TestDividedRows:
     """The parts of a row may be in several tasks, and some of the parts may have failed."""
 
     HALF = FULL_SHARE // 2

@@ -330,7 +330,7 @@ def test_resource_overwrites_an_output_once(place: Place, uid: str, again: bool)
     assert ({path.name for path in place.output.glob("part-*")} != files) == again
 
 
-class TestAdditions:
+class TestAppends:
     @staticmethod
     def night(place: Place, **spec: Any) -> Document:
         write = {"mode": "append", **spec.pop("write", {})}

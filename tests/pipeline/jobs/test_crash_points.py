@@ -127,8 +127,8 @@ def unproven(output: Path) -> list[str]:
     """Return the findings of `batchinference verify`; an empty list if the output is proven."""
     proof = verify(Location(str(output)))
     found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
-    words = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
-    return words if proof.result == Result.PROVEN else [f"verify: {proof.result}", *words]
+    problems = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
+    return problems if proof.result == Result.PROVEN else [f"verify: {proof.result}", *problems]
 
 
 def test_steps_of_a_job_are_those_expected(place: Place) -> None:

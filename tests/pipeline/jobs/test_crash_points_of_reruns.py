@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 GOOD = {"n": 20, "values": 8, "half": 4.0}
-MENDED = {"n": 21, "values": 11, "half": None}
+REPAIRED = {"n": 21, "values": 11, "half": None}
 BAD = {"n": 22, "values": -3}
 """Rows that earlier nights have read."""
 NOWHERE = "nowhere"
@@ -71,15 +71,15 @@ def faults(
 
 
 def rows_of_all(seen: Seen) -> list[str]:
-    wanted = without_order([*ROWS, GOOD, MENDED])
+    wanted = without_order([*ROWS, GOOD, REPAIRED])
     return [] if without_order(seen.rows()) == wanted else [f"rows: {seen.rows()}"]
 
 
-def mendable(place: Place, name: str, **write: str) -> Document:
+def repairable(place: Place, name: str, **write: str) -> Document:
     """Return the small job, in which more rows fail until a file exists."""
     job = place.job(name, **write)
     own = {"callable": "support.jobs.user_code:half_until"}
-    own["callArgs"] = {"file": str(place.directory / "mended")}
+    own["callArgs"] = {"file": str(place.directory / "repaired")}
     job["spec"]["steps"][2]["python"] = own
     return job
 
@@ -87,10 +87,10 @@ def mendable(place: Place, name: str, **write: str) -> Document:
 @pytest.mark.long("crash-points")
 def test_killed_retry_of_failed_rows_is_finished(place: Place) -> None:
     """The output already has other values for some of these rows."""
-    job = mendable(place, "out")
+    job = repairable(place, "out")
     assert place.run(job).report.state == JobState.SUCCEEDED
     first = tuple(row for row in ROWS if row["values"] not in LATER)
-    (place.directory / "mended").touch()
+    (place.directory / "repaired").touch()
     job["spec"]["errors"]["retry"] = True
     seen = Seen(place.directory / "out", replaced=first)
     assert len(seen.rows()) == len(first) == len(ROWS) - len(LATER)
@@ -127,12 +127,12 @@ def test_killed_append_of_new_files_is_finished(place: Place) -> None:
 
 
 def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
-    job = mendable(place, "out", mode="append")
+    job = repairable(place, "out", mode="append")
     night(place, job, GOOD, BAD)
-    night(place, job, MENDED)
+    night(place, job, REPAIRED)
     add_input(place)
-    (place.directory / "mended").touch()
+    (place.directory / "repaired").touch()
     job["spec"]["errors"]["retry"] = True
-    seen = Seen(place.directory / "out", NOWHERE, (GOOD,), replaced=(MENDED,))
+    seen = Seen(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
     assert faults(place, job, lambda: seen, BOUNDARIES) == {}

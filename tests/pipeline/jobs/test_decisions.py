@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.errors import BadOutput
 from support.documents.parsed_write import write_of
-from support.outputs.made import THEIRS, layout_of
+from support.outputs.builders import THEIRS, layout_of
 
 MODES = ("error", "ignore", "append", "overwrite")
 LAYOUT = layout_of("out")

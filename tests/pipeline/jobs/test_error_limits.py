@@ -18,7 +18,7 @@ from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed
-from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
+from support.outputs.builders import begin_attempt, close_attempt, commit_rows, layout_of
 
 Example = Callable[[], str]
 
@@ -115,8 +115,8 @@ def test_estimate_ends_a_job_far_beyond_its_limit(
     example: Example, failed: int, read: int, rows: int
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
-    words = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
-    with pytest.raises(TooManyErrors, match=re.escape(words)):
+    message = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
+    with pytest.raises(TooManyErrors, match=re.escape(message)):
         check_errors(policy, RowCounts(read, read - failed, failed, 0), ABOUT_2000, example)
 
 

@@ -32,7 +32,7 @@ from batchinference.plan import plan_for_cluster, plan_for_machine
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.made import begin_attempt, committing, layout_of
+from support.outputs.builders import begin_attempt, committing, layout_of
 from support.outputs.rows import rows_of
 from support.tiers import examples
 

@@ -19,7 +19,7 @@ from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
 from support.outputs.rows import rows_of
-from support.servers.corrupting_proxy import Faults, Upstream, spoiling
+from support.servers.corrupting_proxy import Faults, Upstream, corrupting
 from support.servers.scripted_http import Answer, Server, served
 
 TEXTS = [f"row {number}" for number in range(100)]
@@ -60,7 +60,7 @@ def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Docume
 @pytest.mark.usefixtures("ray")
 def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None:
     faults = Faults(share=0.3, in_a_row=1)
-    with serving(shout) as server, serving(spoiling(Upstream(server.url), faults)) as proxy:
+    with serving(shout) as server, serving(corrupting(Upstream(server.url), faults)) as proxy:
         run = run_job(asking(tmp_path, proxy.url, timeoutSeconds=1))
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (100, 99, 1, 0)

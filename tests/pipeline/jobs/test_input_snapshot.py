@@ -29,7 +29,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.batches import end, good
-from support.outputs.made import OURS, begin_job, commit_rows, entry
+from support.outputs.builders import OURS, begin_job, commit_rows, entry
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
 FIRST_FILE = merged([good(0, 0, pa.table({"text": LINES["a.txt"]})), end(0, 4)])
@@ -70,8 +70,8 @@ def test_new_files_are_ignored(source: Path) -> None:
 
 @pytest.mark.parametrize("finished", [(), (1,), (0, 1, 2)], ids=["not begun", "finished", "all"])
 def test_file_of_another_size_is_named_with_both(source: Path, finished: tuple[int, ...]) -> None:
-    words = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
-    with pytest.raises(BadInput, match=words):
+    message = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
+    with pytest.raises(BadInput, match=message):
         check(source, done(*finished), "write b.txt short")
 
 
@@ -90,8 +90,8 @@ def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
     ids=["not begun", "in part", "whose end is not known"],
 )
 def test_missing_unread_file_is_named(source: Path, before: Snapshot) -> None:
-    words = r"/in/b\.txt' is gone, and the output lacks rows of it: start over with resume: false"
-    with pytest.raises(BadInput, match=words):
+    message = r"/in/b\.txt' is gone, and the output lacks rows of it: start over with resume: false"
+    with pytest.raises(BadInput, match=message):
         check(source, before, "remove b.txt")
 
 
@@ -117,7 +117,7 @@ def test_known_file_that_has_changed_is_named(source: Path) -> None:
         known.without(snapshot_input([str(source)], []))
 
 
-class TestStored:
+class TestStoredSnapshot:
     """The input snapshot that is stored with the output."""
 
     @pytest.fixture
@@ -166,7 +166,7 @@ def _other_list() -> bytes:
     return buffer.getvalue()
 
 
-class TestGoingOn:
+class TestResume:
     """A job with some committed rows is prepared again."""
 
     @pytest.fixture

@@ -61,7 +61,7 @@ class TestEarlierRun:
     def test_late_task_adds_nothing(self, place: Place) -> None:
         def check(step: int) -> list[str]:
             late, seen, files = self.late(place, step)
-            late.go_on()
+            late.continue_process()
             assert late.end() == 0
             changed = {name for name in seen.names() if "/attempts/" not in name} ^ files
             wrong = [*seen.of_the_end(), *sorted(changed)]
@@ -75,7 +75,7 @@ class TestEarlierRun:
     def test_late_driver_changes_no_row(self, place: Place) -> None:
         def check(step: int) -> list[str]:
             late, seen, _ = self.late(place, step)
-            late.go_on()
+            late.continue_process()
             assert late.end() == 0
             return list(seen.of_the_end())
 
@@ -94,13 +94,13 @@ class TestEarlierRun:
         for file in output.glob("part-*"):
             file.write_bytes(b"")
         assert place.run(job).report.state == JobState.SUCCEEDED
-        late.go_on()
+        late.continue_process()
         assert late.end() == 0
         assert late.report.reason == "BadOutput"
         assert list(Seen(output).of_the_end()) == []
 
 
-class TestTaskThatRunsTwice:
+class TestDuplicateTask:
     """Ray has started a task again because it lost contact with the first one."""
 
     def finished(
@@ -113,7 +113,7 @@ class TestTaskThatRunsTwice:
         run.wait_for_stop()
         twin = JobProcess(place, job, task, task=0)
         twin.wait_for_stop()
-        run.go_on()
+        run.continue_process()
         assert run.end() == 0
         assert run.report.state == JobState.SUCCEEDED, run.report.message
         return twin
@@ -128,7 +128,7 @@ class TestTaskThatRunsTwice:
             # on a disk, a write is two steps: the file and its rename
             step = 2 * step if place.local else step
             twin = self.finished(place, f"out-{case}", driver, {step: STOP})
-            twin.go_on()
+            twin.continue_process()
             assert twin.end() == 0
             return list(Seen(place.directory / f"out-{case}").of_the_end())
 
@@ -147,9 +147,9 @@ class TestTaskThatRunsTwice:
             place, job, {manifest - steps.index("write part-*.parquet"): STOP}, task=0
         )
         twin.wait_for_stop()
-        run.go_on()
+        run.continue_process()
         assert run.end() == -KILL
-        twin.go_on()
+        twin.continue_process()
         assert twin.end() == 0
         assert any(step.endswith("TASK.json: rename") for step in twin.steps)
         assert place.run(job).report.state == JobState.SUCCEEDED
@@ -164,7 +164,7 @@ class TestTaskThatRunsTwice:
         twin = self.finished(place, "out", closing, {0: STOP, 2: KILL})
         seen = Seen(place.directory / "out")
         assert list(seen.of_the_end()) == []
-        twin.go_on()
+        twin.continue_process()
         assert twin.end() == -KILL
         rows, file = seen.of_the_end()
         assert rows.startswith("rows too many")

@@ -28,7 +28,7 @@ from support.documents.minimal import Document
 from support.jobs.command import wait_until
 from support.jobs.held import Gate
 from support.jobs.on_ray import Run, job_document, run_job, write_lines
-from support.outputs.made import layout_of
+from support.outputs.builders import layout_of
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -61,11 +61,11 @@ class HeldJob:
         running = threading.Event()
 
         def run() -> None:
-            def tell(report: object) -> None:
+            def on_publish(report: object) -> None:
                 if read_lease(self.layout) is not None:
                     running.set()
 
-            self.runs.append(run_job(self.document, on_publish=tell))
+            self.runs.append(run_job(self.document, on_publish=on_publish))
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()

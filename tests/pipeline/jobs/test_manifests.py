@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.manifest import (
     ranges_of,
 )
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
-from support.outputs.made import entry
+from support.outputs.builders import entry
 from support.tiers import examples
 
 FILES = st.integers(0, 3) | st.integers(0, MAX_FILES - 1)

@@ -32,7 +32,7 @@ from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import failed, good
-from support.outputs.made import (
+from support.outputs.builders import (
     OURS,
     THEIRS,
     close_attempt,

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report import Meter, ReportBuilder, duration
 from batchinference.spec.status import Progress
-from support.outputs.made import layout_of
+from support.outputs.builders import layout_of
 
 COUNTS = st.builds(RowCounts, *[st.integers(0, 500)] * 3)
 READINGS = st.lists(st.tuples(COUNTS, st.floats(0, 100)), min_size=1, max_size=20)
@@ -142,7 +142,7 @@ def test_percent_is_rounded_down(rows: int, percent: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0, "0s"),
         (0.2, "1s"),
@@ -155,5 +155,5 @@ def test_percent_is_rounded_down(rows: int, percent: int) -> None:
         (360_000, "100h00m"),
     ],
 )
-def test_duration_is_formatted(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_duration_is_formatted(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

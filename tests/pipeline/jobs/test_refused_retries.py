@@ -34,7 +34,7 @@ def job(directory: Path, format_: str) -> Document:
         case _:
             source = {"path": str(lance_set(directory / "a.lance", ROWS))}
     given = job_document(
-        "source", "unused", directory / "out", steps=[step_until(directory / "mended")],
+        "source", "unused", directory / "out", steps=[step_until(directory / "repaired")],
         write={"format": "parquet"}, errors={"maxRows": 1},
     )  # fmt: skip
     given["spec"]["read"] = {"format": format_, **source}
@@ -46,7 +46,7 @@ def everything(directory: Path) -> dict[Path, bytes]:
 
 
 def retried(given: Document, directory: Path) -> Report:
-    (directory / "mended").touch()
+    (directory / "repaired").touch()
     given["spec"]["errors"]["retry"] = True
     return run_without_ray(given)
 

@@ -148,8 +148,11 @@ def test_unreachable_address_is_reported() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        words = rf"--address: nothing answers at {address} \(\[Errno "
-        with pytest.raises(JobFailure, match=words), cluster.connected(address, None, quiet=False):
+        message = rf"--address: nothing answers at {address} \(\[Errno "
+        with (
+            pytest.raises(JobFailure, match=message),
+            cluster.connected(address, None, quiet=False),
+        ):
             pass
 
 

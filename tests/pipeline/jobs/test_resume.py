@@ -17,7 +17,7 @@ from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.inputs.formats import pictures, png
 from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
-from support.outputs.made import last_attempt
+from support.outputs.builders import last_attempt
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -29,7 +29,7 @@ TEXTS = [line for lines in LINES.values() for line in lines]
 
 @dataclass
 class Broken:
-    """A job with a step that fails at one row until it is mended. `keys` are its rows by file."""
+    """A job with a step that fails at one row until it is repaired. `keys` are its rows by file."""
 
     directory: Path
     keys: list[list[str]]
@@ -66,9 +66,9 @@ class Broken:
                 file.unlink()
         return len(unfinished)
 
-    def go_on(self) -> tuple[Run, list[str]]:
+    def resume(self) -> tuple[Run, list[str]]:
         """Mend the step and run the job again. Return the run and the rows of its step."""
-        (self.directory / "mended").touch()
+        (self.directory / "repaired").touch()
         (self.directory / "seen").unlink()
         run = run_job(self.document)
         seen = self.directory / "seen"
@@ -123,7 +123,7 @@ def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
     left = job.remove_finished()
     assert left < len(job.keys) or len(job.keys) == 1
 
-    run, seen = job.go_on()
+    run, seen = job.resume()
     assert run.report.message is None
     assert (run.report.attempt, run.counts) == (2, (len(every), len(every), 0, 0))
     assert sorted(seen) == sorted(missing)
@@ -154,7 +154,7 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(
             assert 0 < len(job.missing()) < 80
         else:
             (directory / "seen").touch()
-        run, _ = job.go_on()
+        run, _ = job.resume()
         assert run.report.message is None
         errors = errors_of(job.output)
         rows = Counter(str(row["letters"]) for row in rows_of(job.output))
@@ -166,7 +166,7 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(
 def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
     """Even though they would no longer fail."""
     fails = {"callable": "own_code:fails_until", "method": "map"}
-    fails["callArgs"] = {"file": str(tmp_path / "mended")}  # type: ignore[assignment]
+    fails["callArgs"] = {"file": str(tmp_path / "repaired")}  # type: ignore[assignment]
     lines = {name: [*lines[:-1], f"{lines[-1]} bad"] for name, lines in LINES.items()}
     write_lines(tmp_path / "in", lines)
     job = broken(tmp_path, list(lines.values()), at="3-7", errors={"maxRows": FILES},
@@ -174,7 +174,7 @@ def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
     failed = job.break_off().counts[2]
     missing = job.missing()
     assert failed > 0
-    run, seen = job.go_on()
+    run, seen = job.resume()
     assert run.counts == (len(TEXTS), len(TEXTS) - failed, failed, 0)
     assert sorted(seen) == sorted(missing)
     assert len(errors_of(job.output)) == failed
@@ -190,7 +190,7 @@ def test_rows_of_a_removed_file_are_processed_in_another_pass(tmp_path: Path) ->
         if getattr(report, "attempt", None) == 2:
             removed.unlink(missing_ok=True)
 
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     run = run_job(job.document, on_publish=remove)
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 3)
     assert run.counts == (len(TEXTS), len(TEXTS), 0, 0)

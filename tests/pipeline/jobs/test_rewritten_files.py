@@ -30,7 +30,7 @@ from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.batches import failed, good
-from support.outputs.made import (
+from support.outputs.builders import (
     OURS,
     begin_attempt,
     close_attempt,

@@ -31,7 +31,7 @@ from batchinference.pipeline.commit.row_coverage import (
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, MissingRows, pack_id
-from support.outputs.made import OURS, entry
+from support.outputs.builders import OURS, entry
 from support.tiers import examples
 
 Row = tuple[int, int]
@@ -158,7 +158,7 @@ def test_overlapping_chunks_of_a_duplicate_task_do_not_count() -> None:
 
 
 def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
-    """Return the missing rows by file. None stands for the remaining rows if the end is unknown."""
+    """Return the missing rows by file. None represents the remaining rows if the end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file in range(files):
         there = {row for number, row in held if number == file}
@@ -172,7 +172,7 @@ def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, se
 
 
 def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
-    """Return each missing row by file. None stands for a range whose end is unknown."""
+    """Return each missing row by file. None represents a range whose end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file, each in gaps.items():
         numbers: list[int | None] = []
@@ -291,7 +291,7 @@ def test_counted_rows_are_not_processed_again(given_: tuple[list[int], list[Mani
 
 
 @pytest.mark.parametrize(
-    ("held", "end", "words"),
+    ("held", "end", "text"),
     [
         ([(1, 5)], 5, "rows 0 to 0 of file 0"),
         ([(0, 3), (4, 5)], 5, "rows 3 to 3 of file 0"),
@@ -303,17 +303,17 @@ def test_counted_rows_are_not_processed_again(given_: tuple[list[int], list[Mani
     ],
 )
 def test_missing_rows_are_formatted(
-    held: list[tuple[int, int]], end: int | None, words: str
+    held: list[tuple[int, int]], end: int | None, text: str
 ) -> None:
     ends = {} if end is None else {0: end}
     found = RowSet.of([entry((0, *edges) for edges in held)]).missing(1, ends)
-    assert format_missing_rows(found) == words
+    assert format_missing_rows(found) == text
 
 
 def test_first_gaps_are_listed_and_the_rest_counted() -> None:
-    words = format_missing_rows(RowSet.of([]).missing(SHOWN + 4, {}))
-    assert words.count("rows of file") == SHOWN
-    assert words.endswith(" and 4 more")
+    text = format_missing_rows(RowSet.of([]).missing(SHOWN + 4, {}))
+    assert text.count("rows of file") == SHOWN
+    assert text.endswith(" and 4 more")
 
 
 def test_last_possible_row_can_have_shares() -> None:

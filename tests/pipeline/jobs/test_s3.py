@@ -31,7 +31,7 @@ from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.jobs.without_ray import invoke_without_ray
 from support.outputs.batches import end, failed, good
-from support.outputs.made import begin_job, committing, succeeded_report
+from support.outputs.builders import begin_job, committing, succeeded_report
 from support.outputs.rows import Row
 from support.servers.byte_counting_proxy import counted
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -251,7 +251,7 @@ def orphan_beside(s3: S3Server, bucket: str) -> str:
     return part.replace("-00000000-", "-00000009-")
 
 
-class TestTrouble:
+class TestErrors:
     """Messages name the location that cannot be used, and never contain a key."""
 
     def message(self, reason: str, source: str, output: str) -> str:

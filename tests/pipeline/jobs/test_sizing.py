@@ -202,7 +202,7 @@ def test_sample_is_even_and_limited(files: int, most: int) -> None:
     assert len(steps) <= 1
 
 
-class TestCounting:
+class TestRowCounting:
     """Counting the rows of an input before it is read."""
 
     def count(

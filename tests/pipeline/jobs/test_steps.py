@@ -114,8 +114,8 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize(("name", "words"), BROKEN.values(), ids=BROKEN)
-def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, words: str) -> None:
+@pytest.mark.parametrize(("name", "message"), BROKEN.values(), ids=BROKEN)
+def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, message: str) -> None:
     run = run_in_process(job(tmp_path, own(name)))
     assert run.report.reason == "ModelLoad"
-    assert words in (run.report.message or "")
+    assert message in (run.report.message or "")

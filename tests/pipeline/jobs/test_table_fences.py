@@ -109,7 +109,7 @@ def test_driver_killed_after_its_commit_leaves_proof(
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-class TestADriverThatIsHeldUp:
+class TestDelayedDriver:
     def begin(self, table: Table, filled: bool) -> list[str]:
         """Fill the table and add input if `filled`. Return the rows of the table in the end."""
         if not filled:

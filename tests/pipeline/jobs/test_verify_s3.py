@@ -12,7 +12,7 @@ import pytest
 from batchinference.pipeline.storage.object_stores import object_store
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
-from support.outputs.made import every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke, verified
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 

@@ -21,7 +21,7 @@ from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from support.jobs.on_ray import job_document
-from support.outputs.made import begin_job
+from support.outputs.builders import begin_job
 
 WORKER = """
 import json, pickle, sys

@@ -55,7 +55,7 @@ class ObjectStore:
                      timeout=290)  # fmt: skip
         self._python(f"fs.create_dir('{BUCKET}')")
 
-    def open_to(self, kubectl: Kubectl) -> ObjectStore:
+    def share_with(self, kubectl: Kubectl) -> ObjectStore:
         """Make the server available in another namespace, with a prefix of its own."""
         host = f"s3.{self.kubectl.namespace}.svc.cluster.local"
         alias = {
@@ -103,8 +103,8 @@ class ObjectStore:
     def verified(self, uri: str) -> dict[str, Any]:
         """Return the findings of `batchinference verify` for an output."""
         command = f"batchinference verify {uri} --json || true"
-        said = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
-        found: dict[str, Any] = json.loads(said)
+        printed = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
+        found: dict[str, Any] = json.loads(printed)
         return found
 
     def _python(self, statement: str) -> None:

@@ -27,8 +27,8 @@ class Runs:
     def __call__(self, step: Step, env: dict[str, str]) -> Result:
         self.commands.append(step.command)
         failed = self._failed.pop(0)
-        said = {"passed": 7, "failed": list(failed), "complete": self._complete}
-        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(said))
+        outcomes = {"passed": 7, "failed": list(failed), "complete": self._complete}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(outcomes))
         return Result(step.name, self._outcome if failed else "passed", 5.0)
 
 

@@ -45,7 +45,7 @@ def test_crash_has_exit_code_and_termination_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "cause", "told"),
+    ("state", "cause", "message"),
     [
         ({"exitCode": 0, "reason": "Completed"}, Cause.CRASH_LOOP, "exit code 0 (Completed)"),
         (
@@ -56,11 +56,11 @@ def test_crash_has_exit_code_and_termination_message() -> None:
         ({"message": "x" * 5000}, Cause.CRASH_LOOP, "..." + "x" * MAX_MESSAGE),
     ],
 )
-def test_any_end_of_a_container_is_a_crash(state: Object, cause: Cause, told: str) -> None:
+def test_any_end_of_a_container_is_a_crash(state: Object, cause: Cause, message: str) -> None:
     crash = crash_of(ended_pod("job-1-worker", **state))
     assert crash is not None
     assert (crash.cause, crash.of_head) == (cause, False)
-    assert crash.message.endswith(told)
+    assert crash.message.endswith(message)
 
 
 def deleted(body: Object, at: str) -> Object:

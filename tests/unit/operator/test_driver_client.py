@@ -70,7 +70,7 @@ async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "problem"),
     [
         (401, "rejects the operator's token (401): the operator's token key was replaced"),
         (503, "answers 503"),
@@ -78,10 +78,10 @@ async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
     ],
 )
 async def test_problem_describes_the_error_of_the_dashboard(
-    serve: Serve, status: int, told: str
+    serve: Serve, status: int, problem: str
 ) -> None:
     answer = await poll(await serve(answering(status, "no")))
-    assert answer.problem.startswith(f"job-1-head-svc:8265 {told}")
+    assert answer.problem.startswith(f"job-1-head-svc:8265 {problem}")
 
 
 async def test_head_without_the_file_is_reached_without_report(serve: Serve) -> None:

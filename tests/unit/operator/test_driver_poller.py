@@ -101,14 +101,17 @@ async def follow(polls: DriverPoller, ray_job: RayJobView, seconds: float) -> No
 @in_virtual_time
 async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> None:
     heads.seconds = 1.5
-    told: list[Key] = []
+    answered_jobs: list[Key] = []
     async with polling(heads) as polls:
-        polls.answered = told.append
+        polls.answered = answered_jobs.append
         assert read(polls, seen()) is None
         await asyncio.sleep(1)
-        assert (read(polls, seen()), told) == (None, [])
+        assert (read(polls, seen()), answered_jobs) == (None, [])
         await asyncio.sleep(1.5)
-        assert (read(polls, seen()), told) == (replace(REACHED, age=1.0), [("team", "job")])
+        assert (read(polls, seen()), answered_jobs) == (
+            replace(REACHED, age=1.0),
+            [("team", "job")],
+        )
 
 
 @in_virtual_time

@@ -68,13 +68,15 @@ def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: C
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
 @pytest.mark.parametrize("disruptions", [(), (KILLED, EVICTED)], ids=["no-loss", "losses"])
 @pytest.mark.parametrize(
-    "told", [None, report(rows=5), failure_report("Interrupted")], ids=["silent", "runs", "stopped"]
+    "found_report",
+    [None, report(rows=5), failure_report("Interrupted")],
+    ids=["silent", "runs", "stopped"],
 )
 def test_deadline_of_kuberay_is_the_cause(
-    reason: str, disruptions: tuple[Disruption, ...], told: Report | None
+    reason: str, disruptions: tuple[Disruption, ...], found_report: Report | None
 ) -> None:
     ended = seen(reason=reason, message="passed")
-    assert failure_cause(ended, told, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
+    assert failure_cause(ended, found_report, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
     assert (
         failure_cause(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from apiserver.one_operator.mutated_jobs import MARK, bent
+from apiserver.one_operator.mutated_jobs import MARK, mutated_job
 from batchinference.rendering.rayjob import entrypoint
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess
@@ -23,7 +23,7 @@ from support.tiers import examples
 
 Object = dict[str, Any]
 
-pytestmark = pytest.mark.scaled("bent")
+pytestmark = pytest.mark.scaled("mutations")
 JOBS = int(os.environ.get("BENT_JOBS", examples(10_000, landing=200)))
 SECONDS = 60 + JOBS / 10
 """Deadline of the operator for all jobs."""
@@ -31,7 +31,7 @@ _OF_SHELLS = re.compile(r"[$`;&|<>()\n\x00]")
 
 
 @pytest.fixture(scope="module")
-def judged(module_namespace: Namespace, operator_of_all: OperatorProcess) -> Counter[str]:
+def judged(module_namespace: Namespace, shared_operator: OperatorProcess) -> Counter[str]:
     """Create all jobs, wait until each has an outcome, and count the outcomes."""
     with ThreadPoolExecutor(8) as clients:
         outcomes = Counter(clients.map(lambda seed: _created(module_namespace, seed), range(JOBS)))
@@ -42,7 +42,7 @@ def judged(module_namespace: Namespace, operator_of_all: OperatorProcess) -> Cou
 def _created(namespace: Namespace, seed: int) -> str:
     path, strict = namespace.path("BatchInference"), "Strict" if seed % 2 else "Ignore"
     try:
-        namespace.server.post(path, bent(seed), fieldValidation=strict)
+        namespace.server.post(path, mutated_job(seed), fieldValidation=strict)
     except Refused as refused:
         return f"refused with {refused.code}"
     return "taken"
@@ -84,9 +84,9 @@ def test_failed_job_has_reason_and_message(
         assert condition["message"]
 
 
-def test_operator_stays_healthy(judged: Counter[str], operator_of_all: OperatorProcess) -> None:
-    assert operator_of_all.answers("/healthz") == 200
-    assert "Traceback" not in operator_of_all.output()
+def test_operator_stays_healthy(judged: Counter[str], shared_operator: OperatorProcess) -> None:
+    assert shared_operator.answers("/healthz") == 200
+    assert "Traceback" not in shared_operator.output()
 
 
 def test_no_mutation_reaches_a_shell(judged: Counter[str], module_namespace: Namespace) -> None:

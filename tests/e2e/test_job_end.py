@@ -7,7 +7,7 @@ from typing import Any
 
 from support.cluster.kubectl import Kubectl
 from support.cluster.waits import (
-    belongings,
+    objects_of_job,
     outcomes,
     wait_for_phase,
     wait_for_rows,
@@ -37,7 +37,7 @@ def test_deleting_a_running_job_deletes_all_its_objects(
 ) -> None:
     name = create(slow_job("deleted"))
     wait_for_rows(kubectl, name)
-    kinds = {found.split()[0] for found in belongings(kubectl, name, ALL_KINDS)}
+    kinds = {found.split()[0] for found in objects_of_job(kubectl, name, ALL_KINDS)}
     assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret"} <= kinds
     kubectl("delete", "bi", name)
     wait_until_none_is_left(kubectl, name, ALL_KINDS)

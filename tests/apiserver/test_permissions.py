@@ -178,7 +178,7 @@ NEEDED = {
 
 
 @pytest.fixture
-def everywhere(new_operator: Any) -> OperatorProcess:
+def cluster_wide_operator(new_operator: Any) -> OperatorProcess:
     """Start an operator that watches all namespaces."""
     operator: OperatorProcess = new_operator()
     operator.start()
@@ -186,12 +186,15 @@ def everywhere(new_operator: Any) -> OperatorProcess:
 
 
 def test_cluster_wide_operator_uses_exactly_its_rights(
-    everywhere: OperatorProcess, server: ApiServer, namespace: Namespace, dashboard: Dashboard
+    cluster_wide_operator: OperatorProcess,
+    server: ApiServer,
+    namespace: Namespace,
+    dashboard: Dashboard,
 ) -> None:
     work(namespace, dashboard)
-    asked = all_used(everywhere, server, namespace.name)
-    assert everywhere.stop() == 0
-    given = allowed(server, everywhere.token, namespace.name)
+    asked = all_used(cluster_wide_operator, server, namespace.name)
+    assert cluster_wide_operator.stop() == 0
+    given = allowed(server, cluster_wide_operator.token, namespace.name)
     assert_equal(given, asked)
     crds = {("apiextensions.k8s.io", "customresourcedefinitions", v) for v in ("list", "watch")}
     assert given == NEEDED | crds

@@ -12,7 +12,7 @@ Object = dict[str, Any]
 AT_ONCE = {"backoff": {"initial": "0s"}}
 
 
-def begun(job: Any, **spec: Any) -> SimulatedJob:
+def running_job(job: Any, **spec: Any) -> SimulatedJob:
     """Return a job whose driver runs and has reported progress."""
     simulated: SimulatedJob = job(**spec)
     simulated.start_cluster()
@@ -25,7 +25,7 @@ def begun(job: Any, **spec: Any) -> SimulatedJob:
 def test_retryable_failure_creates_another_ray_job(
     shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    simulated = begun(job, retry=AT_ONCE)
+    simulated = running_job(job, retry=AT_ONCE)
     simulated.report("failed", reason="Incomplete", message="2 of 4 files are missing")
     simulated.attempt = 2
     simulated.succeed()
@@ -40,7 +40,7 @@ def test_retryable_failure_creates_another_ray_job(
 def test_changed_deadline_reaches_the_ray_job(
     shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    simulated = begun(job, deadlines={"active": "1h", "pending": "1h"})
+    simulated = running_job(job, deadlines={"active": "1h", "pending": "1h"})
     assert deadlines_of(simulated) == (7200, 7200)
     namespace.patch("BatchInference", "job", {"spec": {"deadlines": {"active": "2h"}}})
     soon("a later end", lambda: deadlines_of(simulated) == (10_800, 7200))
@@ -58,7 +58,7 @@ def deadlines_of(simulated: SimulatedJob) -> tuple[int | None, int | None]:
 def test_resume_after_suspension_creates_a_new_ray_job(
     shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    simulated = begun(job)
+    simulated = running_job(job)
     simulated.suspend(True)
     simulated.status("Suspending")
     simulated.write_ray_job_status("Running", "STOPPED")

@@ -87,7 +87,7 @@ def check_events(job: SimulatedJob) -> None:
 
 
 def check_no_more_writes(job: SimulatedJob) -> None:
-    """Each write comes back as a watch event, so an unchanged job must not be written."""
+    """Check that an unchanged job is not written: each write causes a watch event."""
     before = job.body["metadata"]["resourceVersion"]
     job.namespace.patch("RayJob", "job-1", {"metadata": {"labels": {"seen": "again"}}})
     other = SimulatedJob(job.namespace, "other", job.dashboard)

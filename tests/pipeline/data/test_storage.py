@@ -22,7 +22,7 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, base_name
 
 
-class Elsewhere(Location):
+class LocationWithoutRename(Location):
     """An address in an object store whose objects are files on the local disk."""
 
     ROOT = ""
@@ -31,11 +31,11 @@ class Elsewhere(Location):
     def filesystem(self) -> pafs.FileSystem:
         return pafs.SubTreeFileSystem(self.ROOT, pafs.LocalFileSystem())
 
-    def __truediv__(self, name: str) -> Elsewhere:
-        return Elsewhere(f"{self.uri.rstrip('/')}/{name}")
+    def __truediv__(self, name: str) -> LocationWithoutRename:
+        return LocationWithoutRename(f"{self.uri.rstrip('/')}/{name}")
 
-    def at(self, path: str) -> Elsewhere:
-        return Elsewhere(f"s3://{path}")
+    def at(self, path: str) -> LocationWithoutRename:
+        return LocationWithoutRename(f"s3://{path}")
 
 
 @pytest.fixture(params=["local", "elsewhere"])
@@ -45,8 +45,8 @@ def place(
     if request.param == "local":
         return Location(str(tmp_path))
     (tmp_path / "bucket").mkdir()
-    monkeypatch.setattr(Elsewhere, "ROOT", str(tmp_path))
-    return Elsewhere("s3://bucket/")
+    monkeypatch.setattr(LocationWithoutRename, "ROOT", str(tmp_path))
+    return LocationWithoutRename("s3://bucket/")
 
 
 def listed(place: Location, *, recursive: bool = False) -> list[str]:

@@ -395,7 +395,7 @@ class TestAppends:
         assert run_without_ray(other_job).state == JobState.SUCCEEDED
 
     def test_overwrite_deletes_the_errors_of_appends(self, place: Place) -> None:
-        """The job that overwrites them writes its error records to the same location."""
+        """The overwriting job writes its error records to the same location."""
         errors = {"maxRows": 10, "path": str(place.directory / "bad")}
         step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
         fields: dict[str, Any] = {"steps": [step], "errors": errors}

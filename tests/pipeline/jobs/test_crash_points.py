@@ -225,7 +225,7 @@ def test_unfinished_file_is_hidden_and_removed_by_the_next_run(place: Place) -> 
 
 @pytest.fixture
 def old(place: Place) -> Path:
-    """The complete output of another job."""
+    """Write the complete output of another job."""
     place.run(other_job(place, "old"))
     return place.directory / "old"
 

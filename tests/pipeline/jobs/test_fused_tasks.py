@@ -65,7 +65,7 @@ class Stop:
         return nullcontext(self.event)
 
 
-def fours() -> list[RowBatch]:
+def batches_of_four_rows() -> list[RowBatch]:
     """Return the input of a task in batches of four rows."""
     return [good(0, first, range(first, first + 4)) for first in range(0, ROWS, 4)]
 
@@ -74,12 +74,12 @@ def unread() -> list[RowBatch]:
     raise AssertionError("the task reads")
 
 
-FOUR = fours()[0].nbytes
+FOUR = batches_of_four_rows()[0].nbytes
 
 
 def task_of(
     committer: Committer,
-    read: Callable[[], Iterable[RowBatch]] = fours,
+    read: Callable[[], Iterable[RowBatch]] = batches_of_four_rows,
     rows_per_commit: int = 1,
     stop: Stop | None = None,
 ) -> FusedTask:
@@ -103,7 +103,7 @@ def committer(attempt: Attempt) -> Committer:
 
 
 @pytest.fixture
-def eights(monkeypatch: pytest.MonkeyPatch) -> None:
+def chunks_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make tasks commit as soon as they have eight rows."""
     monkeypatch.setattr(fused, "FILE_BYTES", 2 * FOUR)
 
@@ -125,7 +125,7 @@ def counted_rows(attempt: Attempt) -> list[tuple[int, int]]:
     return list(zip(held.starts.tolist(), held.stops.tolist(), strict=True))
 
 
-@pytest.mark.usefixtures("eights")
+@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestChunks:
     def test_chunk_is_committed_when_it_is_as_large_as_a_file(self, committer: Committer) -> None:
         task_of(committer, rows_per_commit=10**6)(retried=False)
@@ -157,7 +157,7 @@ class TestChunks:
 
         def read() -> Iterator[RowBatch]:
             nonlocal now
-            for batch in fours():
+            for batch in batches_of_four_rows():
                 now += seconds
                 yield batch
 
@@ -186,7 +186,7 @@ class TestChunks:
                 yield from super().files(table)
 
         def read() -> Iterator[RowBatch]:
-            first, second, third, fourth, fifth = fours()
+            first, second, third, fourth, fifth = batches_of_four_rows()
             yield from (first, second, third)
             assert commits(attempt) == []
             computed.set()
@@ -211,7 +211,7 @@ class TestChunks:
         taken: list[int] = []
 
         def read() -> Iterator[RowBatch]:
-            for batch in fours():
+            for batch in batches_of_four_rows():
                 taken.extend(batch.ids.tolist())
                 yield batch
 
@@ -244,7 +244,7 @@ class TestChunks:
         def read() -> Iterator[RowBatch]:
             decoding.start()
             assert entered.wait(PATIENCE)
-            yield from fours()[:2]
+            yield from batches_of_four_rows()[:2]
             assert failed_once.wait(PATIENCE)
             assert commits(attempt) == []
             leave.set()
@@ -270,20 +270,20 @@ class TestChunks:
 
         with ThreadPoolExecutor(1) as pool, patch.object(Committer, "put", put):
             chunk_commits = ChunkCommits(task_of(committer), pool, 0)
-            for batch in fours()[:2]:
+            for batch in batches_of_four_rows()[:2]:
                 chunk_commits.add(batch)
             chunk_commits.wait()
             pool.submit(int).result()  # the thread has dropped its last call
             assert [chunk() for chunk in chunks] == [None]
 
 
-@pytest.mark.usefixtures("eights")
+@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestEndOfATask:
     def test_stopped_task_commits_the_rows_that_are_complete(self, committer: Committer) -> None:
         stop = Stop()
 
         def read() -> Iterator[RowBatch]:
-            for number, batch in enumerate(fours(), start=1):
+            for number, batch in enumerate(batches_of_four_rows(), start=1):
                 if number == 3:
                     stop.event.set()
                 yield batch
@@ -293,7 +293,7 @@ class TestEndOfATask:
 
     def test_failed_task_keeps_the_commits_that_it_has_begun(self, committer: Committer) -> None:
         def read() -> Iterator[RowBatch]:
-            yield from fours()[:3]
+            yield from batches_of_four_rows()[:3]
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
@@ -312,12 +312,12 @@ class TestEndOfATask:
             task_of(committer, unread)(retried=False)
 
 
-@pytest.mark.usefixtures("eights")
+@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestRetriedTask:
     def test_committed_rows_are_skipped_whatever_their_outcome(self, committer: Committer) -> None:
         done = [good(0, 0, [0, 1]), failed(0, 2), filtered(0, 3, 4), end(0, ROWS)]
         committer.put(merged(done), TASK)
-        task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=True)
+        task_of(committer, lambda: [*batches_of_four_rows(), end(0, ROWS)])(retried=True)
         assert commits(committer.attempt) == [(0, 0, 5), (1, 5, 16), (2, 16, 20)]
         output = Path(committer.attempt.layout.output.path)
         assert sorted(row["n"] for row in rows_of(output)) == [0, 1, *range(5, ROWS)]
@@ -326,7 +326,7 @@ class TestRetriedTask:
         self, committer: Committer
     ) -> None:
         for retried in (False, True):
-            task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=retried)
+            task_of(committer, lambda: [*batches_of_four_rows(), end(0, ROWS)])(retried=retried)
         *_, last = committer.attempt.manifests(TASK)
         assert (last.number, last.entries, last.ends) == (3, [], [(0, ROWS)])
 
@@ -341,7 +341,7 @@ class TestRetriedTask:
         assert [commit[:2] for commit in commits(committer.attempt)[:3]] == [(0, 0), (1, 4), (2, 6)]
 
     def test_numbers_continue_after_a_damaged_commit(self, committer: Committer) -> None:
-        for number, batch in enumerate(fours()[:3]):
+        for number, batch in enumerate(batches_of_four_rows()[:3]):
             committer.put(batch, TASK, number)
         min(Path(committer.attempt.place.path).glob("0*.json")).write_bytes(b"")
         task_of(committer)(retried=True)
@@ -426,7 +426,7 @@ def test_each_row_is_committed_once_however_it_is_cut(
 
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The flags in Ray's control store."""
+    """Return the flags in Ray's control store."""
     flags = set[str]()
     monkeypatch.setattr(fused, "has_flag", flags.__contains__)
     monkeypatch.setattr(fused, "set_flag", flags.add)

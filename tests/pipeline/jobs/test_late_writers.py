@@ -40,7 +40,7 @@ def of_kinds(steps: list[str]) -> list[int]:
     return list({steps[n]: n for n in reversed(of_tasks(steps))}.values())
 
 
-def of_the_driver_at_the_end(steps: list[str]) -> list[int]:
+def driver_steps_at_the_end(steps: list[str]) -> list[int]:
     closing = steps.index("write _batchinference/attempts/*/closed")
     return [n for n in range(closing, len(steps)) if ": " not in steps[n]]
 
@@ -80,7 +80,7 @@ class TestEarlierRun:
             return list(seen.of_the_end())
 
         steps = place.run(place.job("undisturbed")).steps
-        assert faults(check, of_the_driver_at_the_end(steps)) == {}
+        assert faults(check, driver_steps_at_the_end(steps)) == {}
 
     @on_disk
     def test_late_driver_does_not_restore_a_removed_file(self, place: Place) -> None:
@@ -121,7 +121,7 @@ class TestDuplicateTask:
     @on_disk_and_long_on_s3
     def test_rows_count_once_whichever_task_is_late(self, place: Place) -> None:
         steps = place.run(place.job("undisturbed")).steps
-        cases = list(product(of_the_driver_at_the_end(steps)[:3], range(4)))
+        cases = list(product(driver_steps_at_the_end(steps)[:3], range(4)))
 
         def check(case: int) -> list[str]:
             driver, step = cases[case]

@@ -157,7 +157,9 @@ def test_overlapping_chunks_of_a_duplicate_task_do_not_count() -> None:
     assert resolve_overlaps(chunks) == chunks[::2]
 
 
-def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
+def brute_force_gaps(
+    held: set[Row], ends: dict[int, int], files: int
+) -> dict[int, set[int | None]]:
     """Return the missing rows by file. None represents the remaining rows if the end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file in range(files):
@@ -171,7 +173,7 @@ def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, se
     return found
 
 
-def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
+def expanded(gaps: MissingRows) -> dict[int, set[int | None]]:
     """Return each missing row by file. None represents a range whose end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file, each in gaps.items():
@@ -205,7 +207,7 @@ def test_gaps_are_the_rows_that_no_piece_holds(
 ) -> None:
     chosen, ends = given_
     gaps = RowSet.of(chosen).missing(MOST_FILES, ends)
-    assert spelt_out(gaps) == brute_gaps(set(held_by(chosen)), ends, MOST_FILES)
+    assert expanded(gaps) == brute_force_gaps(set(held_by(chosen)), ends, MOST_FILES)
     for each in gaps.values():
         assert each == sorted(each), "in the order of the file"
         starts, stops = [first for first, _ in each][1:], [after for _, after in each][:-1]

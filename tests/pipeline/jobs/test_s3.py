@@ -176,7 +176,7 @@ class TestOutputStates:
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_run(self.job(bucket))
-        s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
+        s3.put(bucket, {orphan_file_name(s3, bucket): b"half a task", "out/notes": b"theirs"})
         again = begin_job(self.job(bucket))
         assert (again.attempt.number, again.missing, again.start.counts.read) == (2, {}, 2)
         found = s3.objects(bucket, "out/")
@@ -245,7 +245,7 @@ class TestOutputStates:
         }
 
 
-def orphan_beside(s3: S3Server, bucket: str) -> str:
+def orphan_file_name(s3: S3Server, bucket: str) -> str:
     """Return a file name that a task of the same work could use, and that no manifest names."""
     part = next(key for key in s3.objects(bucket, "out/part-"))
     return part.replace("-00000000-", "-00000009-")

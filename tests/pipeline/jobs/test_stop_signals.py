@@ -75,11 +75,11 @@ def long() -> Iterator[Long]:
 
 
 def nothing() -> None:
-    """An observer that does nothing."""
+    """Observe nothing."""
 
 
 def refuse() -> None:
-    """An observer that raises TooManyErrors."""
+    """Raise TooManyErrors."""
     raise TooManyErrors("enough")
 
 

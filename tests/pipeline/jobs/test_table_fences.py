@@ -69,7 +69,7 @@ Held = Callable[[Check], None]
 """Replaces the last check of a driver. It receives the real check as its argument."""
 
 
-def hold_up(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
+def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
     """Delay the next driver at its last check, right before it writes to the table."""
 
     def fence(mark: str, series: str, check: Check) -> Fence:
@@ -136,7 +136,7 @@ class TestDelayedDriver:
             if not checked:
                 check()
 
-        hold_up(monkeypatch, held)
+        delay_driver(monkeypatch, held)
         late = table.run()
         assert (late.state, late.reason) == (JobState.FAILED, "BadOutput")
         assert checked or "another run has taken over" in (late.message or "")
@@ -154,7 +154,7 @@ class TestDelayedDriver:
             check()
             assert table.run().state == JobState.SUCCEEDED
 
-        hold_up(monkeypatch, held)
+        delay_driver(monkeypatch, held)
         assert table.run().state == JobState.FAILED
         done = verified(table.output, "--trust-output")
         assert (table.texts(), done.found) == (
@@ -172,10 +172,10 @@ class TestDelayedDriver:
 
         def held(check: Check) -> None:
             check()
-            hold_up(monkeypatch, other)
+            delay_driver(monkeypatch, other)
             assert table.run().state == JobState.FAILED
 
-        hold_up(monkeypatch, held)
+        delay_driver(monkeypatch, held)
         assert table.run().state == JobState.FAILED, "it cannot say any more what it has done"
         assert table.texts() == rows
         for _ in range(2):
@@ -197,7 +197,7 @@ def test_only_one_of_two_overwrites_succeeds(table: Table, monkeypatch: pytest.M
         table.lines("a", ["c1", "c2"])
         assert table.run("overwrite").state == JobState.SUCCEEDED
 
-    hold_up(monkeypatch, held)
+    delay_driver(monkeypatch, held)
     assert table.run("overwrite").state == JobState.FAILED
     assert (table.texts(), table.proven()) == (["c1", "c2"], True)
     table.lines("a", ["d1"])
@@ -219,7 +219,7 @@ def test_concurrent_appends_of_others_are_allowed(
         report = run_without_ray(other)
         assert report.state == JobState.SUCCEEDED, report.message
 
-    hold_up(monkeypatch, held)
+    delay_driver(monkeypatch, held)
     report = table.run()
     assert report.state == JobState.SUCCEEDED, report.message
     assert (table.texts(), table.proven()) == (["a1", "a3", "b1", "c1"], True)

@@ -1,4 +1,4 @@
-"""What all suites share."""
+"""Plugins and fixtures that all suites share."""
 
 from __future__ import annotations
 

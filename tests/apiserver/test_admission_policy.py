@@ -39,7 +39,7 @@ REFUSED = document("refused", cluster={"image": "x"}, priority=99)
 
 
 class Platforms:
-    """The policies of several platforms on one API server, each in a namespace of its own."""
+    """The policies of several platforms on one API server, each in its own namespace."""
 
     def __init__(self, server: ApiServer, chart: Chart) -> None:
         self.server, self.chart = server, chart

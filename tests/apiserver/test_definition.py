@@ -95,7 +95,7 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
 
 
 def test_kubectl_sorts_jobs_by_the_documented_paths(namespace: Namespace, kubectl: Any) -> None:
-    """The status of the first job is missing, and those of the others grow from job to job."""
+    """The first job has no status. The other jobs have increasingly large values."""
     names = ["c", "b", "a"]
     for number, name in enumerate(names):
         namespace.create(document(name))

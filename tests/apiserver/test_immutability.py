@@ -1,4 +1,4 @@
-"""What defines the rows of a job cannot be changed. How it runs can."""
+"""Fields that define the rows of a job are immutable. Fields that control its run are mutable."""
 
 from __future__ import annotations
 

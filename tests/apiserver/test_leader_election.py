@@ -1,4 +1,4 @@
-"""Of several replicas and releases, exactly one works, and another takes over when it ends."""
+"""Of several replicas and releases, exactly one is active. Another takes over when it ends."""
 
 from __future__ import annotations
 

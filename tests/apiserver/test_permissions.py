@@ -30,7 +30,7 @@ GROUP = "batchinference.dev"
 
 
 def work(namespace: Namespace, dashboard: Dashboard) -> None:
-    """Cause every event in a job's life for which the operator sends requests to the server."""
+    """Cause every change of a job for which the operator sends requests to the server."""
     for name in ("ended", "deleted"):
         namespace.create(document(name))
     ended = SimulatedJob(namespace, "ended", dashboard)
@@ -112,7 +112,7 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
 
 
 def allowed(server: ApiServer, token: str, namespace: str) -> set[Right]:
-    """Return the bearer's rights in a namespace, without those of every service account."""
+    """Return the bearer's rights in a namespace, without the rights of every service account."""
     nobody = new_namespace(server, "nobody").name
     anyone = server.rules(server.token(nobody, "default"), namespace)
     return rights(server.rules(token, namespace)) - rights(anyone)

@@ -1,6 +1,6 @@
-"""Measures the operator with 1,000 new jobs at once and with 5,000 idle jobs.
+"""Measures the operator with 1,000 simultaneous new jobs and with 5,000 idle jobs.
 
-The operator is a process of its own; the API server is real and has no KubeRay. `make fleet` runs
+The operator is a separate process. The API server is real and has no KubeRay. `make fleet` runs
 this.
 
 The rate at which the operator creates the objects of new jobs is compared with a plain client that
@@ -138,7 +138,7 @@ def compare(
     plain: Callable[[Bench, Namespace], float],
     ours: Callable[[Bench, Namespace], float],
 ) -> None:
-    """Measure the operator and the plain client in turn, and compare the medians."""
+    """Measure the operator and the plain client alternately, and compare the medians."""
     rates: dict[str, list[float]] = {"plain": [], "ours": []}
     for number in range(ROUNDS):
         for who, work in (("plain", plain), ("ours", ours)):

@@ -1,4 +1,4 @@
-"""Measures what it costs to resume a job that is 90 % done, and to find its missing rows.
+"""Measures the cost of resuming a job that is 90 % done, and of finding its missing rows.
 
     parquet    200,000 rows in 100 files, from S3 to S3
     images     8,000 JPEGs of 400 x 300 pixels, from S3 to S3

@@ -1,7 +1,7 @@
 """Simulates KubeRay, the scheduler and the kubelet while the pods of a job are created.
 
 The API server has no controllers. So this creates the pods, their status changes and their Events
-in the order in which a cluster creates them that adds a node and then pulls an image for a while.
+in the same order as a cluster that adds a node and then pulls an image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Object = dict[str, Any]
 PULL_SECONDS = 30.0
 """Seconds for which the containers of all pods are being created."""
 SCHEDULED = timedelta(seconds=75)
-"""How long ago the pods were scheduled: so long that the operator reads their Events at once."""
+"""The time since the pods were scheduled. It is long, so the operator reads their Events
+immediately."""
 _NOT_READY = {"ready": False, "restartCount": 0, "image": "", "imageID": ""}
 
 

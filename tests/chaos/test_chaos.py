@@ -1,4 +1,4 @@
-"""Whatever is killed, each input row is written exactly once or is a failed row.
+"""Each input row is written exactly once or is a failed row, regardless of the injected faults.
 
 `make chaos` runs this. With --write, the printed table is written to docs/chaos.md.
 """

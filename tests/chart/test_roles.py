@@ -20,7 +20,7 @@ def kinds(manifests: list[Object]) -> set[str]:
 
 
 def of_kind(manifests: list[Object], kind: str) -> list[Object]:
-    """Return the manifests of a kind, without those of the leader election."""
+    """Return the manifests of a kind, without the manifests of the leader election."""
     found = [manifest for manifest in manifests if manifest["kind"] == kind]
     return [each for each in found if not each["metadata"]["name"].endswith("-leader")]
 
@@ -43,7 +43,7 @@ def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
 def test_only_the_lease_of_the_operator_can_be_changed(
     chart: Chart, values: Object, namespace: str, name: str
 ) -> None:
-    """Releases that watch all namespaces use the same Lease. Others use one of their own."""
+    """Releases that watch all namespaces use the same Lease. Other releases use their own Lease."""
     manifests = chart.manifests({**values, "fullnameOverride": "own"})
     (role,) = (
         m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "own-leader"

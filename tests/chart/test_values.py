@@ -19,7 +19,7 @@ Object = dict[str, Any]
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 KUBERAY = "kuberay-operator"
 OWN = {name: value for name, value in VALUES.items() if name != KUBERAY}
-"""The values without those of KubeRay's chart."""
+"""The values without the values of KubeRay's chart."""
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = {"defaults", "resources", "podSecurityContext", "securityContext", "commonLabels"}
 FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnnotations"}
@@ -249,7 +249,7 @@ INVALID = [
 
 
 def test_invalid_values_are_refused_by_name(chart: Chart) -> None:
-    """Helm names all invalid values at once, so each rendering has one of each section."""
+    """Helm reports all invalid values together, so each rendering has one of each section."""
     cases = defaultdict[str, list[tuple[Object, str]]](list)
     for values, path in INVALID:
         cases[next(iter(values))].append((values, path))

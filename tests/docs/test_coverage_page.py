@@ -1,4 +1,4 @@
-"""docs/coverage.md names the place of each of 81 features, and everything that it names exists."""
+"""docs/coverage.md lists 81 features with their locations, and every name on the page exists."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FOREIGN = frozenset(
     {"/dev/shm", "kubectl get bi", "nvidia-smi", "ray.priority", "ray.startup_hook",
      "read_parquet(prefetch_blocks=)", "retry_delays_ms", "runtime_env"}
 )  # fmt: skip
-"""Words that the page names although they are not part of the product."""
+"""Names on the page that are not part of the product."""
 
 
 ROWS = [match.groups() for line in PAGE.splitlines() if (match := ROW.fullmatch(line))]
-"""The number of each feature, its description, and the cell that says where it is."""
+"""The number of each feature, its description, and the cell with its location."""
 FIELDS = [
     (found[1].replace("[]", "").split("."), found[2])
     for line in reference().splitlines()

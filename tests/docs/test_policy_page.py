@@ -1,4 +1,4 @@
-"""docs/policy.md describes each value of the policy, and shows a message as it is."""
+"""docs/policy.md describes each value of the policy, and shows a current message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/security.md names tests that exist, and all attempts of the tests."""
+"""docs/security.md names existing tests, and lists all policy violations of the tests."""
 
 from __future__ import annotations
 

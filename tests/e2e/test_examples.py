@@ -49,7 +49,7 @@ def gpu_group(ray_job: Any) -> Any:
 
 
 def created_pods(kubectl: Kubectl, cluster: str, group: str) -> set[str]:
-    """Return the scheduled pods of a worker group. Reads Events, because the pods may be gone."""
+    """Return the scheduled pods of a worker group, from Events: the pods may be deleted."""
     return {
         event["involvedObject"]["name"]
         for event in kubectl.list("events")

@@ -1,4 +1,4 @@
-"""The operator is away when a job ends: the job ends in the same status and counts."""
+"""The operator is down when a job ends: the job gets the same status and counts."""
 
 from __future__ import annotations
 

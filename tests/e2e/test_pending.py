@@ -1,4 +1,4 @@
-"""The status of a job that cannot start says why. Only one of these jobs starts a Ray cluster."""
+"""The status of a job that cannot start names the cause. Only one job starts a Ray cluster."""
 
 from __future__ import annotations
 

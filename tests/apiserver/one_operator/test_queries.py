@@ -1,4 +1,4 @@
-"""The queries of the alerts and of the dashboard find their series at /metrics of the operator."""
+"""The alerts and the dashboard query only metrics that the operator exports."""
 
 from __future__ import annotations
 

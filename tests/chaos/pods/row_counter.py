@@ -1,4 +1,4 @@
-"""Counts the rows on which the steps of jobs have run, and says whether a job may end.
+"""Counts the rows that the steps of jobs have processed, and answers whether a job may end.
 
 The request `JOB ROWS` adds a line to the counter's file. The response to `JOB open?` is + or -.
 """

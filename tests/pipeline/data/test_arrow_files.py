@@ -1,4 +1,4 @@
-"""Columns of pickled Python objects are rejected before a value is read, whatever their source."""
+"""Columns of pickled Python objects from any source are rejected before a value is read."""
 
 from __future__ import annotations
 

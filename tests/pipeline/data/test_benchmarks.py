@@ -1,4 +1,4 @@
-"""Renaming what a benchmark uses fails a test, although no test runs a benchmark."""
+"""The names that benchmarks use exist. No test runs a benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of Ray Data: no row, no provenance and no tensor is lost, however Ray cuts and joins them.
+"""Blocks of Ray Data: no row, provenance or tensor is lost when Ray cuts and joins blocks.
 
 Ray concatenates blocks into one array, slices it, and finds the tensors of a slice by counting.
 """

@@ -1,4 +1,4 @@
-"""The report of a job as an HTML page: what it shows, and that its content is safe."""
+"""The report of a job as an HTML page: its content, and that untrusted values are safe."""
 
 from __future__ import annotations
 

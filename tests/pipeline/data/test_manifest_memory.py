@@ -1,4 +1,4 @@
-"""The read task of a manifest holds few pictures in memory, however large they are."""
+"""The read task of a manifest holds few images in memory, even if they are large."""
 
 from __future__ import annotations
 

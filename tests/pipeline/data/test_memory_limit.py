@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 
 def allocate(size: int) -> None:
-    pa.allocate_buffer(size)  # it is freed at once
+    pa.allocate_buffer(size)  # it is freed immediately
 
 
 def test_allocation_above_the_limit_fails_and_the_limit_ends() -> None:

@@ -197,7 +197,7 @@ def test_provenance_passes_through() -> None:
 
 
 def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch is noted at once, later ones as soon as they are a tenth of the time."""
+    """The first batch is recorded immediately, later batches once they take a tenth of the time."""
     clock = Mock(perf_counter=Mock(), process_time=Mock())
     monkeypatch.setattr(step_time, "time", clock)
     found = StepTime("embed")

@@ -57,7 +57,7 @@ def test_complete_output_is_not_changed(source: Path, tmp_path: Path) -> None:
     assert again.report.message == "the output was complete already"
     assert (again.report.name, again.counts) == ("second", first.counts)
     assert again.published[-1] == again.report
-    # its times are those of this run, because a run must not end before it began
+    # its times come from this run, because a run must not end before it began
     assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 

@@ -199,7 +199,7 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
         if notes:
             raise WorkerCrashed("a process died")
 
-    # a process that replaces a dead one notes what it computes
+    # a process that replaces a dead one records its rows
     monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)
     monkeypatch.setattr(step_runner, "put_note", notes.__setitem__)
     monkeypatch.setattr(job_module, "read_note", notes.get)

@@ -253,7 +253,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
         return [*wrong, *killed_and_run_again(place, job, seen, [])]
 
     kills = set(every_step(steps))
-    if not in_long_tier():  # the steps before the switch are those of a job without `overwrite`
+    if not in_long_tier():  # before the switch, the steps are the same without `overwrite`
         kills -= {*range(switch)} - {*one_write_of_each_kind(steps)}
     assert faults(check, sorted(kills)) == {}
 
@@ -280,7 +280,7 @@ class Broken:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """Return the files of an output, without those of a replacement."""
+    """Return the files of an output, without the files of a replacement."""
     files = {str(path.relative_to(directory)): path for path in directory.rglob("*")}
     return {
         name: path.read_bytes()

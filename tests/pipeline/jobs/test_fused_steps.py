@@ -125,7 +125,7 @@ class TestWindows:
 
 
 class TestRowsPerBatch:
-    """Steps get more rows at once until a batch takes BATCH_SECONDS."""
+    """Steps get larger batches until a batch takes BATCH_SECONDS."""
 
     def test_batches_grow_while_they_are_fast(self) -> None:
         rows = BatchRows(0)

@@ -333,7 +333,7 @@ class TestRetriedTask:
     def test_overlapping_commits_of_earlier_executions_count_once(
         self, committer: Committer
     ) -> None:
-        """Two executions ran at once, because Ray had lost contact with the first one."""
+        """Two executions ran concurrently, because Ray had lost contact with the first one."""
         committer.put(good(0, 0, range(6)), TASK, 0)
         committer.put(good(0, 4, range(6)), TASK, 1)
         task_of(committer)(retried=True)
@@ -381,7 +381,7 @@ def inputs(draw: st.DrawFn) -> list[RowBatch]:
 def test_each_row_is_committed_once_however_it_is_cut(
     given_: list[RowBatch], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Executions of a task that were stopped or died, and at last one that ends."""
+    """Executions of a task that were stopped or died, followed by one that ends."""
     committer = committing(attempt_in(tmp_path_factory.mktemp("job")))
     ends = data.draw(st.lists(st.tuples(st.integers(0, len(given_)), st.booleans()), max_size=3))
     for number, (last, stopped) in enumerate([*ends, (len(given_), True)]):
@@ -485,7 +485,7 @@ def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("on_cluster", "cpus"), [(False, 0), (True, 1)])
 def test_replica_with_a_device_leaves_its_cpu_to_decoding(*, on_cluster: bool, cpus: int) -> None:
-    """On a cluster, it has a pod of its own, where nothing is decoded."""
+    """On a cluster, it has its own pod, where nothing is decoded."""
     step = {"name": "a", "python": {"callable": "own:A"}, "resources": {"custom": {"NPU": 1}}}
     spec = spec_of(steps=[step])
     plan = plan_for_cluster(spec) if on_cluster else plan_for_machine(spec, 0, {"NPU": 1})

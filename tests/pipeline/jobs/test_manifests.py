@@ -85,7 +85,7 @@ def test_manifest_is_read_back(manifest: Manifest) -> None:
 @given(MANIFESTS, st.data())
 def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) -> None:
     content = manifest.serialized()
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
+    with pytest.raises(ValueError):  # noqa: PT011 - any message of json
         Manifest.parse(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
@@ -95,7 +95,7 @@ def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) 
      b'{"task": 1, "entries": [{}], "ends": [], "notes": []}', b"\xff\xfe{}"],
 )  # fmt: skip
 def test_invalid_manifest_is_ignored(content: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
+    with pytest.raises(ValueError):  # noqa: PT011 - any message of json
         Manifest.parse(content)
 
 

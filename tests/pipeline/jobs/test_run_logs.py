@@ -1,4 +1,4 @@
-"""The log of a run: what it holds, its size, and where it is stored."""
+"""The log of a run: its content, its size and its location."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ UNUSED = (
 
 
 def imported(task: FusedTask) -> set[str]:
-    """Return the modules that a worker imports to run a task, except those of Ray Data."""
+    """Return the modules that a worker imports to run a task, except the modules of Ray Data."""
     done = subprocess.run(
         [sys.executable, "-c", WORKER],
         input=pickle.dumps(task),

@@ -1,7 +1,7 @@
 """Runs jobs in separate processes that get a signal before a chosen storage operation (step).
 
-A step is a call that changes what is stored. On a disk, each rename and each removal within such a
-call is a step too. Steps are counted while a job runs, so tests need no list of them. The stored
+A step is a call that changes stored data. On a disk, each rename and each removal within such a
+call is also a step. Steps are counted while a job runs, so tests need no list of them. The stored
 state after a step equals the state before the next step, so signals before steps cover all states.
 """
 
@@ -246,7 +246,7 @@ class _Steps:
             log.write(name + "\n")
         self._reached += 1
         if (number := self._stops.get(self._reached - 1)) is not None:
-            # only a signal to this thread stops it at once
+            # only a signal to this thread stops it immediately
             signal.pthread_kill(threading.get_ident(), number)
 
     def count(self) -> None:

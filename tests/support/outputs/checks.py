@@ -70,7 +70,7 @@ class Seen:
         return "_SUCCESS" if self.state == "_batchinference" else f"{self.state}/_SUCCESS"
 
     def rows(self, but: frozenset[str] = frozenset()) -> list[Row]:
-        """Return the rows that a plain reader sees, without those of the files `but`."""
+        """Return the rows that a plain reader sees, without the rows of the files `but`."""
         if not self.output.exists():
             return []
         data = ds.dataset(self.output, SCHEMA, "parquet", partitioning="hive")

@@ -277,7 +277,7 @@ async def test_job_ends_after_a_minute_without_a_report(harness: Harness) -> Non
 async def test_report_that_breaks_a_reconcile_evades_no_deadline(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator's own clock ends the job, whatever the driver reports."""
+    """The operator's own clock ends the job, regardless of the driver's report."""
 
     def fail(_: Any, found_report: Any) -> None:
         if found_report is not None:

@@ -169,9 +169,9 @@ def test_scenarios_end_as_expected(runs_without_faults: dict[str, tuple[list[str
 
 
 def common_calls(name: str, runs_without_faults: dict[str, tuple[list[str], Any]]) -> int:
-    """Return how many calls at the start are those of an earlier scenario with the same config.
+    """Return the number of first calls that an earlier scenario with the same config also makes.
 
-    The scenarios have done the same until then, so the cluster is in the same state.
+    After these calls, the cluster is in the same state in both scenarios.
     """
     own, most = runs_without_faults[name][0], 0
     for other in itertools.takewhile(lambda other: other != name, SCENARIOS):

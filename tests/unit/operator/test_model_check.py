@@ -371,7 +371,7 @@ class JobModel(RuleBasedStateMachine):
         assert not ended(status) or not attempts or "outcome" in attempts[-1]
 
     def check_usage(self, job: Object) -> None:
-        """Check that a job is charged only for its own pods: at most two at once, one GPU each."""
+        """Check that a job is charged only for its own pods: at most two pods with one GPU."""
         created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
         age = (self.clock.now() - created).total_seconds()
         assert job["status"].get("gpuSeconds", 0) <= 2 * age
@@ -390,7 +390,7 @@ class JobModel(RuleBasedStateMachine):
 
     @invariant()
     def each_driver_reads_the_files_that_its_pods_were_rendered_from(self) -> None:
-        """The spec may change between the creation of the ConfigMap and that of the RayJob."""
+        """The spec may change after the ConfigMap and before the RayJob is created."""
         for body in self.live():
             head = body["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
             name = next(v["configMap"]["name"] for v in head["volumes"] if "configMap" in v)

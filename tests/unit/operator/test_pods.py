@@ -58,7 +58,7 @@ def test_pod_cpus_are_the_sum_of_its_containers(containers: list[Any], cpus: flo
 
 
 def test_pod_cpus_include_native_sidecars() -> None:
-    """Sidecars are init containers that never end: their CPUs add to those of the containers."""
+    """Sidecars are init containers that never end: their CPUs and the containers' are added."""
     one = {"resources": {"requests": {"cpu": "1k"}}}
     sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}}
     spec = {"containers": [one], "initContainers": [{**one, "name": "wait"}, sidecar]}

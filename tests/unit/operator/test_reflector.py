@@ -206,7 +206,7 @@ async def test_watch_that_lasted_is_restarted_soon() -> None:
 
 @in_virtual_time
 async def test_objects_of_a_refused_watch_are_forgotten_only_after_a_while() -> None:
-    """The namespace and the operator's Role in it may be gone, or its rights are just reloaded."""
+    """The namespace or the operator's Role may be deleted, or RBAC rules are being reloaded."""
     client = ScriptedClient([[[ray_job("a")]]], [[Forbidden("403: no Role")]] * 1000)
     recorder = Recorder()
     async with reflecting(client, recorder, LOST_SECONDS - MAX_BACKOFF) as (reflector, health):

@@ -23,7 +23,7 @@ FIRST, SECOND, THIRD = (f"nightly-{int((START + n * HOUR).timestamp()) // 60}" f
 
 
 def started(**spec: Any) -> Schedules:
-    """Return a schedule of every hour with one run, that of 13:00."""
+    """Return an hourly schedule with one run, the run of 13:00."""
     schedules = Schedules(START, **spec)
     schedules.reconcile()
     schedules.reconcile(START + HOUR)

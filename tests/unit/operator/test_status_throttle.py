@@ -1,4 +1,4 @@
-"""The pace of status patches: state changes are written at once, progress with pauses."""
+"""The rate of status patches: state changes are written immediately, progress with pauses."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Faults:
     def outcome(self, scenario: Scenario, side: Side, number: int) -> Outcome:
         """Kill a run in the middle of a scenario, run the same command again to its end, and return
         the rows of the output."""
-        run = Faulty(self, scenario, side, f"fault-{number}-{side}")
+        run = ScenarioRun(self, scenario, side, f"fault-{number}-{side}")
         run.flags.mkdir()
         first = run.command(scenario.fault)
         with first.start() as going:
@@ -119,7 +119,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Faulty:
+class ScenarioRun:
     """The commands that run a scenario on one side."""
 
     faults: Faults

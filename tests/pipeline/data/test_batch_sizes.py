@@ -159,7 +159,7 @@ def test_out_of_memory_with_one_row_fails_the_job() -> None:
 
 def test_out_of_memory_errors_are_recognized() -> None:
     class Fail(Exception):
-        """As ONNX Runtime raises, which has no other type for it."""
+        """The error of ONNX Runtime, which has no specific type for it."""
 
     Fail.__module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
     for error in (

@@ -182,7 +182,7 @@ def test_storage_error_is_not_attributed_to_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_runner, "WAITS", ())
-    step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
+    step = {"name": "own", "python": {"callable": "own_code:raise_storage_error"}}
     run = run_in_process(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED
     assert "step 'own' cannot continue: OSError: [Errno 5] the disk is gone" in (

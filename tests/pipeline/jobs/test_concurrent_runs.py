@@ -69,14 +69,14 @@ def place(tmp_path: Path) -> Place:
 
 
 def before(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, comes: Callable[[], object]
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, action: Callable[[], object]
 ) -> None:
-    """Call `comes` once, right before the next call of this function."""
+    """Call `action` once, right before the next call of this function."""
     real = getattr(owner, name)
 
     def instead(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(owner, name, real)
-        comes()
+        action()
         return real(*arguments, **named)
 
     monkeypatch.setattr(owner, name, instead)

@@ -21,7 +21,7 @@ from support.jobs.crash_points import END, Place, one_of_each_kind
 from support.jobs.on_ray import without_order
 from support.jobs.user_code import LATER
 from support.jobs.without_ray import INPUT, ROWS
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 
 pytestmark = [
     pytest.mark.xdist_group("crashes"),
@@ -39,7 +39,7 @@ BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json"
 
 
 def faults(
-    place: Place, job: Document, seen: Callable[[], Seen], of: tuple[str, ...] = ("",)
+    place: Place, job: Document, seen: Callable[[], OutputFaults], of: tuple[str, ...] = ("",)
 ) -> dict[str, list[str]]:
     """Return the faults after a kill before each step of this run, and after the next run.
 
@@ -51,7 +51,7 @@ def faults(
         shutil.rmtree(output)
         shutil.copytree(kept, output)
         place.run(job, kill)
-        wrong = [f"at once: {fault}" for fault in seen().of_any_moment()]
+        wrong = [f"at once: {fault}" for fault in seen().at_any_moment()]
         last = place.run(job).report
         if last.state != JobState.SUCCEEDED:
             return [*wrong, f"in the end: {last.reason}: {last.message}"]
@@ -60,7 +60,7 @@ def faults(
     def in_the_end() -> list[str]:
         proof = verify(Location(str(output)))
         found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
-        of_rows = seen().of_the_end() if seen().state != NOWHERE else rows_of_all(seen())
+        of_rows = seen().at_the_end() if seen().state != NOWHERE else rows_of_all(seen())
         return [f"in the end: {fault}" for fault in (*found, *of_rows)]
 
     steps = place.run(job).steps
@@ -70,7 +70,7 @@ def faults(
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
-def rows_of_all(seen: Seen) -> list[str]:
+def rows_of_all(seen: OutputFaults) -> list[str]:
     wanted = without_order([*ROWS, GOOD, REPAIRED])
     return [] if without_order(seen.rows()) == wanted else [f"rows: {seen.rows()}"]
 
@@ -92,7 +92,7 @@ def test_killed_retry_of_failed_rows_is_finished(place: Place) -> None:
     first = tuple(row for row in ROWS if row["values"] not in LATER)
     (place.directory / "repaired").touch()
     job["spec"]["errors"]["retry"] = True
-    seen = Seen(place.directory / "out", replaced=first)
+    seen = OutputFaults(place.directory / "out", replaced=first)
     assert len(seen.rows()) == len(first) == len(ROWS) - len(LATER)
     assert faults(place, job, lambda: seen) == {}
 
@@ -116,12 +116,12 @@ def add_input(place: Place) -> None:
 def test_killed_append_of_new_files_is_finished(place: Place) -> None:
     job, output = place.job("out", mode="append"), place.directory / "out"
     night(place, job, GOOD)
-    before = frozenset(Seen(output).names())
+    before = frozenset(OutputFaults(output).names())
     add_input(place)
 
-    def seen() -> Seen:
+    def seen() -> OutputFaults:
         names = [path.name for path in (output / "_batchinference").glob("append-*-0001")]
-        return Seen(output, f"_batchinference/{(names or ['append'])[0]}", (GOOD,), before)
+        return OutputFaults(output, f"_batchinference/{(names or ['append'])[0]}", (GOOD,), before)
 
     assert faults(place, job, seen) == {}
 
@@ -133,6 +133,6 @@ def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
     add_input(place)
     (place.directory / "repaired").touch()
     job["spec"]["errors"]["retry"] = True
-    seen = Seen(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
+    seen = OutputFaults(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
     assert faults(place, job, lambda: seen, BOUNDARIES) == {}

@@ -31,7 +31,7 @@ FUNCTION = {"name": "function", "python": {"callable": "own_code:length"}}
 CLASS = {"name": "class", "python": {"callable": "own_code:Suffix"}}
 POOL = {**CLASS, "name": "pool", "replicas": {"max": 1}}
 FILTER = {"name": "filter", "filter": "len(text) > 1"}
-AFTER = {"name": "after", "python": {"callable": "own_code:shout"}}
+AFTER = {"name": "after", "python": {"callable": "own_code:to_upper"}}
 
 
 @pytest.fixture
@@ -198,6 +198,9 @@ def test_tasks_use_all_cpus(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", lines)
     (tmp_path / "here").mkdir()
     arguments = {"directory": str(tmp_path / "here"), "tasks": 2}
-    step = {"name": "meet", "python": {"callable": "own_code:in_company", "callArgs": arguments}}
+    step = {
+        "name": "meet",
+        "python": {"callable": "own_code:require_concurrent_tasks", "callArgs": arguments},
+    }
     run = run_job(job_document("job", source, tmp_path / "out", steps=[step]))
     assert run.counts == (60, 60, 0, 0), run.report.message

@@ -20,7 +20,7 @@ from support.jobs.crash_points import (
     on_disk,
     on_disk_and_long_on_s3,
 )
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 from support.tiers import in_long_tier
 
 pytestmark = pytest.mark.xdist_group("crashes")
@@ -46,15 +46,15 @@ def driver_steps_at_the_end(steps: list[str]) -> list[int]:
 
 
 class TestEarlierRun:
-    def late(self, place: Place, step: int) -> tuple[JobProcess, Seen, set[str]]:
+    def late(self, place: Place, step: int) -> tuple[JobProcess, OutputFaults, set[str]]:
         """Stop a run before a step, and finish the output by another run. Return the stopped run, a
         checker of the output, and the files of the finished output."""
-        job, seen = place.job(f"out-{step}"), Seen(place.directory / f"out-{step}")
+        job, seen = place.job(f"out-{step}"), OutputFaults(place.directory / f"out-{step}")
         late = JobProcess(place, job, {step: STOP})
         late.wait_for_stop()
         later = place.run(job).report
         assert later.state == JobState.SUCCEEDED, later.message
-        assert list(seen.of_the_end()) == []
+        assert list(seen.at_the_end()) == []
         return late, seen, {name for name in seen.names() if "/attempts/" not in name}
 
     @pytest.mark.scaled("crash-points")
@@ -64,7 +64,7 @@ class TestEarlierRun:
             late.continue_process()
             assert late.end() == 0
             changed = {name for name in seen.names() if "/attempts/" not in name} ^ files
-            wrong = [*seen.of_the_end(), *sorted(changed)]
+            wrong = [*seen.at_the_end(), *sorted(changed)]
             return wrong if late.report.state == JobState.FAILED else [*wrong, "no failure"]
 
         steps = place.run(place.job("undisturbed")).steps
@@ -77,7 +77,7 @@ class TestEarlierRun:
             late, seen, _ = self.late(place, step)
             late.continue_process()
             assert late.end() == 0
-            return list(seen.of_the_end())
+            return list(seen.at_the_end())
 
         steps = place.run(place.job("undisturbed")).steps
         assert faults(check, driver_steps_at_the_end(steps)) == {}
@@ -97,7 +97,7 @@ class TestEarlierRun:
         late.continue_process()
         assert late.end() == 0
         assert late.report.reason == "BadOutput"
-        assert list(Seen(output).of_the_end()) == []
+        assert list(OutputFaults(output).at_the_end()) == []
 
 
 class TestDuplicateTask:
@@ -130,7 +130,7 @@ class TestDuplicateTask:
             twin = self.finished(place, f"out-{case}", driver, {step: STOP})
             twin.continue_process()
             assert twin.end() == 0
-            return list(Seen(place.directory / f"out-{case}").of_the_end())
+            return list(OutputFaults(place.directory / f"out-{case}").at_the_end())
 
         assert faults(check, range(len(cases))) == {}
 
@@ -153,7 +153,7 @@ class TestDuplicateTask:
         assert twin.end() == 0
         assert any(step.endswith("TASK.json: rename") for step in twin.steps)
         assert place.run(job).report.state == JobState.SUCCEEDED
-        assert list(Seen(place.directory / "out").of_the_end()) == []
+        assert list(OutputFaults(place.directory / "out").at_the_end()) == []
 
     @on_disk
     def test_task_killed_before_it_removes_its_file_leaves_the_file(self, place: Place) -> None:
@@ -162,10 +162,10 @@ class TestDuplicateTask:
         steps = place.run(place.job("undisturbed")).steps
         closing = steps.index("write _batchinference/attempts/*/closed")
         twin = self.finished(place, "out", closing, {0: STOP, 2: KILL})
-        seen = Seen(place.directory / "out")
-        assert list(seen.of_the_end()) == []
+        seen = OutputFaults(place.directory / "out")
+        assert list(seen.at_the_end()) == []
         twin.continue_process()
         assert twin.end() == -KILL
-        rows, file = seen.of_the_end()
+        rows, file = seen.at_the_end()
         assert rows.startswith("rows too many")
         assert file.startswith("too many: part-")

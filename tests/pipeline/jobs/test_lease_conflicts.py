@@ -54,7 +54,7 @@ class HeldJob:
     """A job on the session's Ray, in its own thread."""
 
     def __init__(self, directory: Path, uid: str = "first", **spec: object) -> None:
-        self.gate = Gate(directory, "Holding")
+        self.gate = Gate(directory, "WaitFor")
         self.document = resource(directory, uid, steps=self.gate.steps, **spec)
         self.runs: list[Run] = []
         self.layout = Layout.of(parse(self.document).spec)

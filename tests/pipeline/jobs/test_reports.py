@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("own_code")
 
 STEPS = [
     {"name": "few", "filter": "not endswith(text, '9')"},
-    {"name": "slow", "python": {"callable": "own_code:slowly"}},
+    {"name": "slow", "python": {"callable": "own_code:sleep_for_rows"}},
     {"name": "own", "python": {"callable": "own_code:refuse_bad"}},
 ]
 ORDER = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING, JobState.SUCCEEDED]

@@ -80,7 +80,7 @@ def failing_job(
 ) -> FailingJob:
     """Return a job whose step fails at the row that ends with `at`."""
     arguments = {"directory": str(directory), "column": column, "at": at}
-    step = {"name": "breaks", "python": {"callable": "own_code:breaks_off", "callArgs": arguments}}
+    step = {"name": "breaks", "python": {"callable": "own_code:fail_at_row", "callArgs": arguments}}
     steps = [step, *fields.pop("steps", [])]
     job = job_document("broken", directory / "in", directory / "out", steps=steps, **fields)
     return FailingJob(directory, keys, column, job)

@@ -50,7 +50,7 @@ def check(directory: Path, run: Run, expected: list[Row]) -> None:
 
 @pytest.mark.usefixtures("ray")
 def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
-    steps = [own("shout", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
+    steps = [own("to_upper", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
     run = run_job(job(tmp_path, *steps))
     assert run.counts == (40, 40, 0, 0)
     rows = rows_of(tmp_path / "out")
@@ -95,7 +95,11 @@ def test_two_replicas_run_concurrently(tmp_path: Path) -> None:
     (tmp_path / "meeting").mkdir()
     arguments = {"directory": str(tmp_path / "meeting"), "replicas": 2}
     source = write_lines(tmp_path / "in", {f"{n:02}.txt": [f"text {n}"] for n in range(16)})
-    step = {"name": "meet", **own("Meeting", constructorArgs=arguments), "replicas": {"max": 2}}
+    step = {
+        "name": "meet",
+        **own("WaitForReplicas", constructorArgs=arguments),
+        "replicas": {"max": 2},
+    }
     document = parse(job_document("two", source, tmp_path / "out", steps=[step]))
     plan = plan_for_machine(document.spec, gpus=0)
     both = tuple(replace(stage, replicas=Replicas(min=2, max=2)) for stage in plan.stages)
@@ -109,7 +113,10 @@ def test_two_replicas_run_concurrently(tmp_path: Path) -> None:
 
 BROKEN = {
     "a module without that name": ("nothing_here", "own_code.py has no 'nothing_here'"),
-    "a class that cannot be made": ("Broken", "cannot be constructed: RuntimeError: no weights"),
+    "a class that cannot be made": (
+        "FailInConstructor",
+        "cannot be constructed: RuntimeError: no weights",
+    ),
     "an object that is no function": ("OBJECT", "cannot be called with a batch"),
 }
 

@@ -326,7 +326,7 @@ def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_parquet_file_that_claims_many_rows_is_a_bad_row(
+def test_parquet_file_that_declares_many_rows_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(parquet(pa.table({"a": pa.nulls(50_000)})))

@@ -31,7 +31,7 @@ from support.outputs.batches import (
 from support.tiers import examples
 
 
-def test_rows_that_were_read_are_their_own_input_rows() -> None:
+def test_rows_of_a_reader_are_their_own_input_rows() -> None:
     batch = good(3, 10, ["a", "b"])
     assert batch.ids.tolist() == batch.source.tolist() == [pack_id(3, row) for row in (10, 11)]
     assert outcomes(batch) == dict.fromkeys(batch.ids.tolist(), "good")

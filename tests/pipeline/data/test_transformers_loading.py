@@ -263,7 +263,7 @@ MISSPELT: list[tuple[str, str, str, str, Document]] = [
 @pytest.mark.parametrize(
     ("task", "model", "wrong", "right", "fields"), MISSPELT, ids=[case[0] for case in MISSPELT]
 )
-def test_misspelt_option_error_names_the_nearest(
+def test_error_of_a_misspelt_option_suggests_the_nearest(
     task: str, model: str, wrong: str, right: str, fields: Document, tiny: Tiny
 ) -> None:
     column = task.partition("-")[0]

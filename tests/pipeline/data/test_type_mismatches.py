@@ -97,7 +97,7 @@ def test_majority_type_of_a_batch_wins(returns: Returns) -> None:
         assert outcome(returns(values)(numbers(0, len(values)))) == (kept, errors)
 
 
-def test_types_of_the_first_batch_hold_for_later_ones(returns: Returns) -> None:
+def test_types_of_the_first_batch_apply_to_later_batches(returns: Returns) -> None:
     step = returns([None, None, 1, 2, "x", "y", "z", 3, 4.5, "w"])
     reason = "column 'v' is int64, and this row has string"
     assert outcome(step(numbers(0, 2))) == ([None, None], {})

@@ -91,7 +91,7 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
     assert not Path(files.path).exists()
 
 
-def test_logs_of_ray_stay_when_a_message_names_them() -> None:
+def test_ray_logs_are_kept_if_a_message_names_them() -> None:
     with pytest.raises(JobFailure), cluster.ray_files() as files:
         raise JobFailure(f"Ray could not start. Its logs: {files.path}")
     assert Path(files.path).exists()

@@ -89,7 +89,7 @@ def test_tasks_are_fused_but_pools_and_writing_are_not(
     assert options.preserve_order == ("order" in write)
 
 
-def test_files_that_are_not_merged_are_few(tmp_path: Path) -> None:
+def test_number_of_unmerged_files_is_limited(tmp_path: Path) -> None:
     """With as many tasks as for merged files, the output of 401 rows would have 24 files."""
     source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(401)]})
     write = {"format": "webdataset"}

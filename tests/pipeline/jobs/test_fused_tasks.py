@@ -378,7 +378,7 @@ def inputs(draw: st.DrawFn) -> list[RowBatch]:
 
 @given(given_=inputs(), data=st.data())
 @settings(max_examples=examples(60))
-def test_each_row_is_committed_once_however_it_is_cut(
+def test_each_row_is_committed_once_for_any_chunks(
     given_: list[RowBatch], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Executions of a task that were stopped or died, followed by one that ends."""

@@ -96,7 +96,7 @@ def test_resolving_overlaps_twice_changes_nothing(given_: list[ManifestEntry]) -
 
 
 @given(entries())
-def test_whole_rows_count_unless_an_earlier_counting_piece_holds_one(
+def test_whole_rows_count_unless_an_earlier_piece_contains_one(
     given_: list[ManifestEntry],
 ) -> None:
     counting = resolve_overlaps(given_)
@@ -202,7 +202,7 @@ def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
 
 @given(held_rows())
 @settings(max_examples=examples(400))
-def test_gaps_are_the_rows_that_no_piece_holds(
+def test_gaps_are_the_rows_that_no_piece_contains(
     given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
     chosen, ends = given_

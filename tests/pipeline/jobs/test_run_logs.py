@@ -102,7 +102,7 @@ open("log", "w").write(log.text())
     assert "abcdef" not in second
 
 
-def test_a_cut_line_of_a_driver_is_left_out(tmp_path: Path) -> None:
+def test_truncated_line_of_a_driver_is_omitted(tmp_path: Path) -> None:
     """Without the name before it, a secret would not be recognized."""
     code = f"""
 from batchinference.api import run_log

@@ -127,7 +127,7 @@ def test_input_is_cut_into_tasks_and_files(
 @pytest.mark.parametrize(
     ("rows", "expected"), [(401, 401 // MIN_FILES), (2000, SMALL_FILE_ROWS), (8000, 250)]
 )
-def test_small_files_that_are_not_merged_are_fewer(rows: int, expected: int) -> None:
+def test_number_of_small_unmerged_files_is_limited(rows: int, expected: int) -> None:
     few = sizing_of(frozen(1, 10_000), TEXT, RowCount(rows, estimated=False), merged=False)
     assert few.rows_per_file == expected
 

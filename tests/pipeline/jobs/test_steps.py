@@ -67,7 +67,7 @@ def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
     assert run.counts == (40, 40, 0, 0)
 
 
-def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
+def test_label_is_derived_from_the_folder(tmp_path: Path) -> None:
     steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
     run = run_in_process(job(tmp_path, *steps, options={"include_paths": True}))
     expected = [

@@ -169,7 +169,7 @@ def test_adapters_are_given_to_the_engine_as_folders(folder: str) -> None:
     assert engine["engine_kwargs"]["enable_lora"] is True
 
 
-def test_revision_goes_to_the_engine(
+def test_revision_is_passed_to_the_engine(
     folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

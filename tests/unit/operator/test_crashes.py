@@ -88,11 +88,11 @@ def of_sidecar(body: Object) -> Object:
     ],
     ids=["runs", "init-done", "init-failed", "sidecar", "evicted", "deleted", "deleted-later"],
 )  # fmt: skip
-def test_deletion_and_eviction_are_no_crash(body: Object, crashed: bool) -> None:
+def test_deletion_and_eviction_are_not_crashes(body: Object, crashed: bool) -> None:
     assert (crash_of(body) is not None) == crashed
 
 
-def test_each_pod_counts_once_whatever_its_name() -> None:
+def test_each_pod_counts_once_for_any_name() -> None:
     cache = Cache()
     cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
     cache.set_ray_job(ray_job_body(**INITIALIZING))
@@ -139,7 +139,7 @@ def test_attempt_fails_after_too_many_crashes(limit: int, of_head: bool) -> None
     assert loop.reconcile().delete_ray_jobs, "the RayJob does not go on"
 
 
-def test_head_that_ends_with_all_its_workers_is_no_crash_loop() -> None:
+def test_head_that_ends_with_all_its_workers_is_not_a_crash_loop() -> None:
     loop = ReconcileLoop()
     loop.start()
     workers = crashes(MAX_WORKER_CRASHES, of_head=False)
@@ -148,7 +148,7 @@ def test_head_that_ends_with_all_its_workers_is_no_crash_loop() -> None:
     assert loop.phase == "Pending"
 
 
-def test_crash_loop_is_retried_where_the_policy_says_so() -> None:
+def test_crash_loop_is_retried_if_the_policy_allows_it() -> None:
     loop = ReconcileLoop(retry={"onCause": {"CrashLoop": "retry"}})
     loop.start()
     loop.crashes = crashes(MAX_HEAD_CRASHES)
@@ -156,7 +156,7 @@ def test_crash_loop_is_retried_where_the_policy_says_so() -> None:
     assert loop.phase == "Retrying"
 
 
-def test_failed_deletion_of_a_pod_is_no_refusal() -> None:
+def test_failed_deletion_of_a_pod_is_not_a_refusal() -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedDeleteHeadPod",
                "message": 'FailedDeleteHeadPod\npods "job-1-head" not found'}  # fmt: skip
     body = ray_job_body(rayClusterStatus={"conditions": [failure]})

@@ -111,7 +111,7 @@ async def test_stop_request_names_the_submission(serve: Serve) -> None:
     assert request.headers["Authorization"] == f"Bearer {TOKEN}"
 
 
-async def test_failed_stop_request_is_no_error(serve: Serve) -> None:
+async def test_failed_stop_request_is_not_an_error(serve: Serve) -> None:
     seen = replace(SEEN, job_id="job-1-abcde")
     server = await serve(answering(500, "no"))
     async with dashboard_at(server.port) as (dashboard, _):
@@ -140,7 +140,7 @@ async def test_failed_stop_request_is_no_error(serve: Serve) -> None:
         (204, ""),
     ],
 )
-async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any) -> None:
+async def test_invalid_answer_is_not_a_report(serve: Serve, status: int, body: Any) -> None:
     server = await serve(answering(status, body, "text/plain"))
     answer = await poll(server)
     assert is_unreachable(answer)
@@ -165,7 +165,7 @@ async def test_head_without_address_is_not_polled(serve: Serve, head: Any) -> No
     assert server.requests == []
 
 
-async def test_connection_error_is_no_answer() -> None:
+async def test_connection_error_is_not_an_answer() -> None:
     async with aiohttp.ClientSession() as session:
         seen = replace(SEEN, head_service="x" * 300)
         assert is_unreachable(await DashboardClient(session).poll(NAMESPACE, seen, TOKEN))
@@ -188,7 +188,7 @@ async def abort(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(("handler", "seconds"), [(never, 0.1), (abort, 60.0)])
-async def test_missing_or_aborted_answer_is_no_report(
+async def test_missing_or_aborted_answer_is_not_a_report(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
 ) -> None:
     monkeypatch.setattr(driver_client, "TIMEOUT_SECONDS", seconds)

@@ -333,7 +333,7 @@ async def test_failing_stop_request_does_not_end_the_polling(heads: Heads) -> No
 
 
 @in_virtual_time
-async def test_stop_request_is_sent_with_each_token_until_one_is_known(heads: Heads) -> None:
+async def test_stop_request_is_sent_with_each_token_until_one_is_accepted(heads: Heads) -> None:
     async with polling(heads) as polls:
         polls.stop(("team", "job"), seen(), ("new", "old"))
         await asyncio.sleep(1)

@@ -65,7 +65,7 @@ def container(state: Any, **fields: Any) -> dict[str, Any]:
     ids=["null", "empty", "creating", "initializing", "unknown-reason", "scheduled",
          "unknown-state", "null-state", "running", "completed", "error", "restarted"],
 )  # fmt: skip
-def test_other_states_are_no_problem(status: Any) -> None:
+def test_other_states_are_not_problems(status: Any) -> None:
     assert problem_of({**pod_body(), "status": status}) is None
 
 
@@ -101,7 +101,7 @@ def test_first_container_with_a_problem_is_named() -> None:
     [waiting("ImagePullBackOff"), {"conditions": [UNSCHEDULABLE]}],
     ids=["waiting", "unschedulable"],
 )
-def test_deleting_pod_is_no_problem(status: Any) -> None:
+def test_deleting_pod_is_not_a_problem(status: Any) -> None:
     pod = pod_body(**status)
     pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
     assert problem_of(pod) is None

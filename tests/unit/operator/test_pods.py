@@ -203,5 +203,5 @@ def test_loss_names_the_container_killed_for_memory(state: str) -> None:
      {"containerStatuses": [ended("Error")]}],
     ids=["empty", "running", "completed", "error"],
 )  # fmt: skip
-def test_other_pod_states_are_no_loss(status: dict[str, Any]) -> None:
+def test_other_pod_states_are_not_losses(status: dict[str, Any]) -> None:
     assert lost(**status) is None

@@ -52,7 +52,7 @@ async def test_each_kind_is_listed_in_each_namespace(serve: Serve, namespaces: l
 
 
 @pytest.mark.parametrize("refusal", [forbidden("rayjobs"), UNKNOWN], ids=["403", "404"])
-async def test_namespace_that_is_refused_is_left_out_with_a_warning(
+async def test_refused_namespace_is_skipped_with_a_warning(
     serve: Serve, caplog: pytest.LogCaptureFixture, refusal: Answer
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:

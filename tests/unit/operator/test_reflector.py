@@ -155,7 +155,7 @@ async def test_list_that_fails_midway_deletes_nothing_and_starts_over() -> None:
 
 
 @in_virtual_time
-async def test_object_that_cannot_be_read_is_left_out() -> None:
+async def test_unreadable_object_is_skipped() -> None:
     events = [event("MODIFIED", "unreadable", 11), event("ADDED", "b", 12)]
     client = ScriptedClient([[[ray_job("unreadable"), ray_job("a")]]], [events])
     recorder = Recorder()

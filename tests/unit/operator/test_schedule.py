@@ -214,7 +214,7 @@ def test_finished_runs_beyond_the_limits_are_deleted() -> None:
     assert schedules.status["lastSuccessfulTime"] == "2026-03-01T16:10:00Z"
 
 
-def test_no_time_runs_twice_when_the_clock_goes_back() -> None:
+def test_no_scheduled_time_runs_twice_when_the_clock_goes_back() -> None:
     schedules = started()
     schedules.finish(FIRST)
     schedules.cluster.delete("BatchInference", FIRST)
@@ -244,7 +244,7 @@ def test_name_of_another_job_is_missed_and_reported() -> None:
     assert schedules.events()[0][1].endswith(f"another BatchInference is named {SECOND}")
 
 
-def test_refused_run_is_reported_and_tried_again() -> None:
+def test_refused_run_is_reported_and_retried() -> None:
     schedules = started(concurrencyPolicy="Allow")
 
     def refuse(call: str) -> None:

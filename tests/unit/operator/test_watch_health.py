@@ -55,7 +55,7 @@ def test_list_is_an_answer_but_does_not_start_a_watch(clock: ManualClock) -> Non
     assert RAY_JOBS not in watches.missing
 
 
-def test_dead_watch_is_found_and_may_recover(clock: ManualClock) -> None:
+def test_dead_watch_is_detected_and_may_recover(clock: ManualClock) -> None:
     watches = WatchHealth(["team"], 60, lambda: clock.seconds)
     record_all_answers(watches)
     clock.seconds += 120
@@ -104,7 +104,7 @@ async def test_only_new_credentials_give_a_new_session(
         await session.aiohttp_session.close()
 
 
-def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: ManualClock) -> None:
+def test_lost_namespace_is_ignored_until_it_is_watched_again(clock: ManualClock) -> None:
     watches = WatchHealth(["gone", "team"], 60, lambda: clock.seconds)
     record_all_answers(watches)
     lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"

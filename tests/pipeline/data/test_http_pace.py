@@ -129,7 +129,7 @@ def paced(request: Request, pace: RateLimiter) -> Request:
 
 
 @in_virtual_time
-async def test_retry_after_costs_no_try_while_others_succeed() -> None:
+async def test_retry_after_uses_no_retry_while_others_succeed() -> None:
     pace = RateLimiter(None)
     retries = Retries(0, pace)
     unlucky, began = scripted(*[RateLimited("slow down", 1)] * 20, "at last")
@@ -220,7 +220,7 @@ def test_retry_after_is_read_in_seconds_or_as_a_date(monkeypatch: pytest.MonkeyP
     assert asked_wait({}) is None
 
 
-def test_passing_errors_are_recognized() -> None:
+def test_transient_errors_are_recognized() -> None:
     passing = [status for status in range(100, 600) if is_transient_status(status)]
     assert passing == [408, 409, 425, 429, *range(500, 600)]
 

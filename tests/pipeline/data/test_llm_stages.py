@@ -135,7 +135,7 @@ def picture(kind: str) -> bytes:
 
 
 @contextmanager
-def server_of_pictures() -> Iterator[str]:
+def image_server() -> Iterator[str]:
     """Serve a picture at `/a.png`, and content that is not a picture at other paths."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -170,7 +170,7 @@ class TestImages:
         assert made.model_config.model == folder
         return found
 
-    def test_image_that_is_no_image_fails_its_row_only(self, folder: str) -> None:
+    def test_invalid_image_fails_its_row_only(self, folder: str) -> None:
         broken = shown("data:image/png;base64,AAAA")
         found = self.made_of(folder, chat("a"), broken, shown(data_uri_of(picture("PNG"))))
         assert [error.partition(":")[0] for error in errors(found)] == [
@@ -179,7 +179,7 @@ class TestImages:
         assert found[2]["multimodal_data"] == {"image": [(2, 2)]}
 
     def test_addresses_are_fetched_by_the_rules_of_manifests(self, folder: str) -> None:
-        with server_of_pictures() as url, server_of_pictures() as private:
+        with image_server() as url, image_server() as private:
             rows = [shown(f"{place}/{path}") for place in (url, private) for path in ("a.png", "b")]
             found = self.made_of(folder, *rows, shown("file:///etc/passwd"), allow=[url])
         assert found[0]["multimodal_data"] == {"image": [(2, 2)]}
@@ -206,7 +206,7 @@ class TestImages:
         assert message["content"] == [{"type": "image_url", "image_url": {"url": uri}}]
 
 
-class Away(StatefulStageUDF):
+class UnreachableStage(StatefulStageUDF):
     """A stage whose connection fails."""
 
     def __init__(self, data_column: str, expected_input_keys: list[str], model: str) -> None:
@@ -221,7 +221,7 @@ def test_connection_error_ends_the_job() -> None:
     with pytest.raises(
         JobFailure, match="step 'ask' cannot continue: ConnectionError: nobody there"
     ):
-        made_of(stage(Away, model()), {}, {})
+        made_of(stage(UnreachableStage, model()), {}, {})
 
 
 @pytest.mark.usefixtures("fake_vllm")

@@ -16,7 +16,7 @@ from batchinference.pipeline.search import index as search_index
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.search import Choice, search
 from batchinference.pipeline.storage.location import Location
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 
 WIDTH = 8
 ROWS = vectors(60, WIDTH)

@@ -89,7 +89,7 @@ def test_earlier_of_equal_rows_win() -> None:
     assert best.rows.tolist() == [[0, 1, 2]]
 
 
-def test_similarity_lies_between_minus_1_and_1() -> None:
+def test_similarity_is_between_minus_1_and_1() -> None:
     rows = np.array([[1e-20, 2e-20], [-5.0, -10.0], [3e20, 6e20], [2.0, -1.0]], np.float32)
     best = search(rows, rows[2:3], 4, [0, 4])
     assert best.similarities[0] == pytest.approx([1, 1, 0, -1], abs=1e-6)

@@ -94,7 +94,7 @@ def test_new_report_replaces_progress() -> None:
     ],
     ids=["report", "report-only", "kuberay-over-old-report", "kuberay", "now", "now-only"],
 )
-def test_completion_time_source(
+def test_completion_time_comes_from_report_ray_job_or_clock(
     ray_job: dict[str, Any] | None, found_report: Report | None, expected: str
 ) -> None:
     view = RayJobView.of(ray_job_body(**ray_job)) if ray_job else None
@@ -125,7 +125,7 @@ def test_completion_time_is_set_once() -> None:
     assert second["completionTime"] == NOW
 
 
-def test_same_finding_leaves_the_status_equal_and_untouched() -> None:
+def test_same_observation_leaves_the_status_unchanged() -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
     copy = {**before}
     assert built(running(report(rows=10, counts=COUNTS)), before, now=LATER) == before

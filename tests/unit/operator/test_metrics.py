@@ -96,11 +96,11 @@ async def test_metrics_of_a_finished_job(
 async def test_conflicts_are_counted(harness: Harness) -> None:
     conflicts = [Conflict("the object has been modified")]
 
-    def stumble(call: str) -> None:
+    def fail(call: str) -> None:
         if call == "patch status" and conflicts:
             raise conflicts.pop()
 
-    harness.api.before = stumble
+    harness.api.before = fail
     async with harness.recorded_operator() as metrics:
         await harness.start_job()
     assert value(metrics, "reconcile_errors_total", kind="conflict") == 1

@@ -44,8 +44,8 @@ def test_pods_are_valid_for_kubernetes(rendered: Rendered, kubernetes: str) -> N
         kubernetes_validate.validate(one, kubernetes, strict=True)
 
 
-def test_container_of_ray_is_the_first(rendered: Rendered) -> None:
-    """KubeRay runs Ray in the first container, whatever its name is."""
+def test_container_of_ray_is_first(rendered: Rendered) -> None:
+    """KubeRay runs Ray in the first container, whatever name it has."""
     for pod in rendered.pods:
         assert container(pod)["name"] == "ray"
 

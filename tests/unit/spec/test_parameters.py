@@ -51,7 +51,7 @@ def test_parameters_leave_no_trace_in_the_job_of_the_driver() -> None:
     assert parse_one(file.replace("  uid: uid\n", "")).spec == resolved.spec
 
 
-def test_text_of_one_reference_becomes_a_number_and_a_longer_text_does_not() -> None:
+def test_only_a_text_with_a_single_reference_becomes_a_number() -> None:
     size = {"name": "size", "type": "number", "value": "16"}
     ratio = {"name": "ratio", "type": "number", "value": "0.5"}
     arguments = {"a": "{{ params.ratio }}", "b": ["x{{ params.size }}"], "c": "{{ params.date }}"}
@@ -67,7 +67,7 @@ def test_text_of_one_reference_becomes_a_number_and_a_longer_text_does_not() -> 
     "value",
     ["a\nresume: false", "{format: csv}", '", "x', "[1, 2]", "null", "\\1\\g<0>", "{{ date }}"],
 )
-def test_value_stays_one_text_whatever_it_contains(value: str) -> None:
+def test_value_is_substituted_as_a_single_text(value: str) -> None:
     step = python_step()
     step["python"]["constructorArgs"] = {"x": "{{ params.x }}"}
     own = parse(job({"name": "x"}, steps=[step]), Values({"x": value})).spec.steps[0]
@@ -75,7 +75,7 @@ def test_value_stays_one_text_whatever_it_contains(value: str) -> None:
     assert own.python.constructor_args == {"x": value}
 
 
-def test_braces_that_are_no_references_stay() -> None:
+def test_braces_that_are_not_references_are_kept() -> None:
     for text in ("{{ other }}", "{{'a': 1}}", "{% if x %}", "{{ bos_token }}", "$(params.date)"):
         assert parsed(f"s3://out/{text}", DATE) == f"s3://out/{text}"
 

@@ -75,7 +75,7 @@ def test_partition_column_that_readers_skip_is_refused(format_: str, column: str
     ],
     ids=["no column", "taken"],
 )  # fmt: skip
-def test_order_without_a_column_of_its_own_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_unusable_row_number_or_order_is_refused(fields: dict[str, Any], message: str) -> None:
     assert refused(writing("csv", **fields)) == f"spec.write: {message}"
 
 

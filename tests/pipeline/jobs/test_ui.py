@@ -16,7 +16,7 @@ from support.documents.minimal import Document, document
 from support.inputs.formats import pictures, png
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray, run_without_ray
-from support.outputs.made import begin_job, embedded, finished_output, vectors
+from support.outputs.builders import begin_job, embedded, finished_output, vectors
 
 LINES = ["fine", "bad 1", "bad 22", "fine too"]
 

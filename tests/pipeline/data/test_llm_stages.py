@@ -25,11 +25,15 @@ from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import model_files
-from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE, files_beside, files_of
+from batchinference.pipeline.runtimes.model_files import (
+    ADAPTER_FILE,
+    files_of,
+    files_without_weights,
+)
 from batchinference.pipeline.runtimes.vllm_processor import (
     GuardedEngine,
     GuardedImages,
-    Inlined,
+    ImageInliner,
     IsolatingStage,
     guarded,
 )
@@ -202,7 +206,7 @@ class TestImages:
         for error, part in zip(refused, expected, strict=True):
             assert part in error
         assert cleaned == ""
-        ((message,),) = [Inlined(model())(row["messages"]) for row in rows[3:]]
+        ((message,),) = [ImageInliner(model())(row["messages"]) for row in rows[3:]]
         assert message["content"] == [{"type": "image_url", "image_url": {"url": uri}}]
 
 
@@ -337,13 +341,13 @@ def test_revision_of_the_hub_is_used(
     spec = model(revision="v2")
     (found,) = made_of(stage(TokenizeUDF, spec, model=""), {"prompt": "ab"})
     assert len(found["tokenized_prompt"]) == 2
-    assert Path(files_beside(spec)).parent.name == "snapshots"
+    assert Path(files_without_weights(spec)).parent.name == "snapshots"
     assert files_of(spec) == "org/model"
     with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
         made_of(stage(TokenizeUDF, model(revision="v3"), model=""), {"prompt": "a"})
 
 
 def test_model_id_and_streamed_weights_are_not_fetched() -> None:
-    assert files_beside(model()) == files_of(model()) == "org/model"
+    assert files_without_weights(model()) == files_of(model()) == "org/model"
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
     assert files_of(spec) == "s3://models/llama"

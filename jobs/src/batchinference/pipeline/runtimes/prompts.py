@@ -46,8 +46,8 @@ def plain(value: Any) -> Any:
 
 
 def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return what a row asks: the filled prompt template, or the value of the one input that no
-    template and no image uses. Raises ValueError if a value is null."""
+    """Return the content of a row's request: the filled prompt template, or the value of the one
+    input that neither a template nor an image uses. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
@@ -101,12 +101,12 @@ def _turns(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]
         return [{"role": "user", "content": _parts_of_prompt(model.prompt or "", row, images)}]
     if describes_images(model):
         return [{"role": "user", "content": []}]
-    asked = content_of(model, row)
-    if isinstance(asked, str):
-        return [{"role": "user", "content": asked}]
-    if isinstance(asked, list):
-        return [_message(turn) for turn in asked]
-    raise TypeError(f"expected text or a list of messages, got {type(asked).__name__}")
+    content = content_of(model, row)
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    if isinstance(content, list):
+        return [_message(turn) for turn in content]
+    raise TypeError(f"expected text or a list of messages, got {type(content).__name__}")
 
 
 def describes_images(model: PromptSpec) -> bool:
@@ -131,16 +131,16 @@ def _parts_of_prompt(
 
 
 def _message(value: Any) -> Message:
-    """Return a message without its null fields, which only other messages of the column have."""
+    """Return a message without its null fields, which come from other messages of the column."""
     if not isinstance(value, dict) or not value.get("role"):
         raise TypeError("a message of a conversation has 'role' and 'content'")
-    message: Message = _without_gaps(value)
+    message: Message = _without_nulls(value)
     if isinstance(message.get("content"), list):
-        message["content"] = [_without_gaps(part) for part in message["content"]]
+        message["content"] = [_without_nulls(part) for part in message["content"]]
     return message
 
 
-def _without_gaps(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         raise TypeError("the 'content' of a message is a text, or a list of parts with a 'type'")
     return {name: child for name, child in value.items() if child is not None}
@@ -149,8 +149,8 @@ def _without_gaps(value: Any) -> Any:
 def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
     for number, turn in enumerate(turns):
         if turn["role"] == "user":
-            seen = {**turn, "content": [*images, *parts_of(turn.get("content"))]}
-            return [*turns[:number], seen, *turns[number + 1 :]]
+            extended = {**turn, "content": [*images, *parts_of(turn.get("content"))]}
+            return [*turns[:number], extended, *turns[number + 1 :]]
     raise ValueError("the conversation holds no message of the role 'user'")
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from batchinference.pipeline.search.index import Index
-    from batchinference.pipeline.search.search import Choice
+    from batchinference.pipeline.search.search import RowFilter
     from batchinference.spec.job import BatchInferenceSpec
 
 
@@ -164,11 +164,11 @@ def _own_spec(job: str) -> BatchInferenceSpec:
         raise BadInput(f"--model '{job}': {error}") from None
 
 
-def _choice(index: Index, where: str | None) -> Choice | None:
+def _choice(index: Index, where: str | None) -> RowFilter | None:
     if where is None:
         return None
     from batchinference.pipeline.errors import BadInput, JobFailure
-    from batchinference.pipeline.search.search import Choice
+    from batchinference.pipeline.search.search import RowFilter
     from batchinference.pipeline.steps.relational import Filter
 
     rows = Filter("--where", where)
@@ -176,4 +176,4 @@ def _choice(index: Index, where: str | None) -> Choice | None:
         rows.mask(index.schema.empty_table())  # reports a wrong filter before rows are read
     except JobFailure as failure:
         raise BadInput(failure.message.replace("step '--where'", "--where")) from None
-    return Choice(sorted(columns_of(parse_expression(where))), rows.mask)
+    return RowFilter(sorted(columns_of(parse_expression(where))), rows.mask)

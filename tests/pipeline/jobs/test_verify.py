@@ -151,7 +151,7 @@ def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, format_: str
     layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
-    assert "the rows in the table, of which only the commit was looked for" in done.job["unproven"]
+    assert "the rows in the table, because only its commit was checked" in done.job["unproven"]
     Lease.new(layout, 1).write(layout)
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found) == (1, {"noCommit": 1})

@@ -80,7 +80,7 @@ async def _first_problem(client: ApiClient, namespace: str) -> str | None:
 def _problem(kind: _Kind, where: str, status: int, message: str) -> str:
     name = f"{kind.plural}.{kind.group}"
     if status == HTTPStatus.NOT_FOUND:
-        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.way_out}"
+        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.fix}"
     if status == HTTPStatus.FORBIDDEN:
         return f"the right to list {name} {where} is missing; the chart's roles have it: {message}"
     return f"cannot list {name} {where}: {status}: {message}"

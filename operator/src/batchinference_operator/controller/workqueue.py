@@ -1,10 +1,10 @@
 """The work queue of keys to reconcile.
 
 Keys wait in flows, such as one per namespace. Flows are served round-robin, so that a long flow
-does not delay a short one. A flow that has used much CPU time is paused, so that it cannot block the
-event loop for others. A key is in the queue at most once, and at most one worker processes it. If it
-is added during that time, it is processed again afterwards. Watches may lose or repeat events, so
-keys are also requeued after a delay.
+does not delay a short one. A flow that has used much CPU time is paused, so that it cannot block
+the event loop for others. A key is in the queue at most once, and at most one worker processes it.
+If it is added during that time, it is processed again afterwards. Watches may lose or repeat
+events, so keys are also requeued after a delay.
 """
 
 from __future__ import annotations

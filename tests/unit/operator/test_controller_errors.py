@@ -339,7 +339,7 @@ async def test_status_that_the_definition_does_not_know_is_written_without_it(
     assert metrics.registry.get_sample_value(name, {"result": "rejected"}) == 1
     events = [event["reason"] for event in harness.cluster.events.values()]
     assert events.count("StatusRejected") == 1
-    assert "is written without what is unknown" in caplog.text
+    assert "is written without newer fields" in caplog.text
 
 
 @in_virtual_time

@@ -74,7 +74,7 @@ async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
     [
         (401, "rejects the operator's token (401): the operator's token key was replaced"),
         (503, "answers 503"),
-        (200, "answers with something that is no report"),
+        (200, "returned an invalid report"),
     ],
 )
 async def test_problem_describes_the_error_of_the_dashboard(

@@ -1,4 +1,4 @@
-"""A job stored as text: as objects, its spec and status take several times the memory."""
+"""Stores a job as JSON text. As Python objects, it would take several times the memory."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _is_settled(job: JobView) -> bool:
 
 
 def _without_unused_fields(job: JobView) -> JobView:
-    """Return a finished job with only the fields that are read, because there may be thousands."""
+    """Return a finished job with only the fields that are still read."""
     fields = ("type", "status", "reason", "lastTransitionTime")
-    ends = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
+    conditions = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
     spec = {name: value for name, value in job.spec.items() if name in ("ttl", "managedBy")}
-    compact = {"conditions": ends, "observedGeneration": job.generation}
+    compact = {"conditions": conditions, "observedGeneration": job.generation}
     return replace(job, spec=spec, status=compact)

@@ -1,4 +1,4 @@
-"""A BatchInference as `reconcile` sees it."""
+"""The fields of a BatchInference that reconcile reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
 LEFT_OUT = "leftOut"
-"""Key of an object that names sections with fields that were not read, and says why."""
+"""Key in an object that maps each section with skipped fields to the reason."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class JobView:
     created_at: str = ""
     deleting: bool = False
     unread: str = ""
-    """Why the spec was not read as a whole; else empty. Then only its lifecycle fields are kept."""
+    """Why fields of the spec were skipped; else empty. Then `spec` has only OPERATOR_FIELDS."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -64,7 +64,7 @@ class JobView:
 
     @property
     def managed(self) -> bool:
-        """Whether this operator runs the job, and not the controller that `managedBy` names."""
+        """Whether this operator runs the job, and not the controller in `managedBy`."""
         return self.spec.get("managedBy") in (None, CONTROLLER_NAME)
 
     @property

@@ -1,4 +1,4 @@
-"""The RayJobs of a job: their names, and which of the observed ones the job owns."""
+"""Finds the RayJobs that a job owns, and computes their names."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def owned_live(observed: Observed) -> list[RayJobView]:
 
 
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs that are being deleted while pods of their clusters are not.
+    """Return the RayJobs that are being deleted although pods of their clusters are not.
 
-    This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
+    This happens if KubeRay is down and the operator has not deleted the clusters yet.
     """
     clusters = {pod.cluster for pod in observed.pods if pod.ended is None and not pod.deleting}
     return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)

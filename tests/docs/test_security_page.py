@@ -29,4 +29,4 @@ def test_table_lists_each_policy_violation() -> None:
         for number, one in enumerate(VIOLATIONS, start=1)
     ]
     table = "\n".join(["| | field | violation | refused by |", "| --- | --- | --- | --- |", *rows])
-    assert f"<!-- attempts -->\n{table}\n<!-- end -->" in PAGE
+    assert f"<!-- violations -->\n{table}\n<!-- end -->" in PAGE

@@ -28,8 +28,8 @@ from support.operator.objects import report
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
 FILE_COMMANDS = ["run", "retry-errors", "validate", "plan", "render", "search", "verify"]
-COMMANDS = [*FILE_COMMANDS, "status", "watch", "errors", "logs", "report", "submit", "suspend"]
-COMMANDS += ["resume", "cancel", "init", "doctor"]
+COMMANDS = [*FILE_COMMANDS, "status", "watch", "errors", "logs", "report", "ui"]
+COMMANDS += ["submit", "suspend", "resume", "cancel", "init", "doctor"]
 SLOWDOWN = 6
 """The limit of CPU time, as a multiple of importing the libraries. The actual ratio is about 3."""
 HEAVY_LIBRARIES = {"ray", "torch", "transformers", "pyarrow", "numpy", "PIL", "huggingface_hub"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from threading import Lock
 
@@ -21,6 +21,8 @@ REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src
 """Somebody else may have replaced a stored report. It gets no scripts and an origin of its own."""
 MAX_REPORT_BYTES = 64 * 1024**2
 FOUND_ROWS = 24
+_FIELDS = ("text", "image", "row", "where")
+"""The fields of the search form."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,15 @@ class Site:
         return _problem("Not found", "There is no such page.", HTTPStatus.NOT_FOUND)
 
     def _search(self, job: ObservedJob, query: Mapping[str, str]) -> pages.SearchPage:
-        given = {name: query.get(name, "").strip() for name in ("text", "image", "row", "where")}
-        entry = job.entry()
-        if not any(given[name] for name in ("text", "image", "row")):
-            return pages.SearchPage(entry, **given)
-        wanted = SearchQuery(
-            **{name: value or None for name, value in given.items()}, count=FOUND_ROWS
-        )
+        text, image, row, where = (query.get(name, "").strip() for name in _FIELDS)
+        page = pages.SearchPage(job.entry(), text, image, row, where)
+        if not (text or image or row):
+            return page
+        wanted = SearchQuery(text or None, image or None, row or None, FOUND_ROWS, where or None)
         try:
-            rows = self._found(job, wanted)
+            return replace(page, rows=self._found(job, wanted))
         except Unreadable as problem:
-            return pages.SearchPage(entry, **given, problem=str(problem))
-        return pages.SearchPage(entry, **given, rows=rows)
+            return replace(page, problem=str(problem))
 
     def _found(self, job: ObservedJob, wanted: SearchQuery) -> list[pages.FoundRow]:
         with readable():

@@ -1,4 +1,4 @@
-# Everything that is done with this repository. `make help` lists it.
+# Targets for development, tests, benchmarks and clusters. `make help` lists them.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -7,32 +7,32 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# Where the CPU build of PyTorch comes from: its own index if that answers, or a folder with the
-# wheel. Without either, the registry's build is installed, with 5 GB of CUDA packages on Linux.
+# Source of the CPU build of PyTorch: PyTorch's index if it is reachable, or a folder with the wheel.
+# Without either, the package registry's build is installed, with 5 GB of CUDA packages on Linux.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 WHEELS ?=
 
 REGISTRY ?= localhost:5000
 TAG ?= dev
 PYTHON_IMAGE := python:3.11.16-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
-# The base of the pipeline's image; rayproject/ray:2.60.0-py311-gpu is another.
+# The base of the pipeline image. For GPUs, use rayproject/ray:2.60.0-py311-gpu.
 BASE_IMAGE ?= $(PYTHON_IMAGE)
 OPERATOR_BASE_IMAGE ?= $(PYTHON_IMAGE)
-# Builds and pushes an image: NAME:TAG DOCKERFILE CONTEXT
+# Command that builds and pushes an image. Arguments: NAME:TAG DOCKERFILE CONTEXT
 BUILD_IMAGE ?= tests/tools/build-image
 KIND_CLUSTER ?= batchinference
-# Kills the API server and has it started again.
+# Command that kills the API server and starts it again.
 RESTART_API_SERVER ?= tests/tools/restart-api-server $(KIND_CLUSTER)
-# Brings a second node up, or cuts its power: up|kill
+# Command that starts a second node or cuts its power. Argument: up or kill
 SECOND_NODE ?= tests/tools/second-node $(KIND_CLUSTER)
 NAMESPACE ?= batchinference-system
 CHART := charts/batch-inference-operator
 
-# How often the benchmarks run each side in turns; the medians count.
+# Number of rounds in which benchmarks run each side alternately. They report medians.
 BENCH_ROUNDS ?= 3
-# The share of their rows that throughput and ablation run.
+# Fraction of the rows with which throughput and ablation run.
 BENCH_SIZE ?= 1
-# Five jobs with two faults each meet each kind once.
+# Five jobs with two faults each cover each kind of fault once.
 # CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1
@@ -47,7 +47,7 @@ export REGISTRY TAG BASE_IMAGE PIPELINE_IMAGE NAMESPACE RESTART_API_SERVER SECON
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Keep compiled modules: uv compiles none, and every process that Ray starts imports the same ones.
+# Keep compiled modules: uv compiles none, and every process of Ray imports the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
 # --- environment ------------------------------------------------------------------------
@@ -61,7 +61,7 @@ $(VENV)/.uv: tools/uv.txt | $(BIN)/python
 	    --requirement tools/uv.txt
 	@touch $@
 
-# The lock names the public registry, whichever mirror this machine uses.
+# The lock file refers to the public registry, even if this machine uses a mirror.
 UV_LOCK = env -u UV_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS \
     UV_DEFAULT_INDEX=https://pypi.org/simple $(BIN)/uv lock --no-python-downloads --python $(BIN)/python
 
@@ -74,11 +74,11 @@ $(VENV)/.demo: $(LOCKED)
 
 $(VENV)/.test: $(LOCKED)
 	$(INSTALL) --only-group test
-	@touch $@ $(VENV)/.demo  # it has all of the demo
+	@touch $@ $(VENV)/.demo  # the group test contains the group demo
 
 PYTEST = $(BIN)/python -m pytest
 SUITES := tests/docs tests/pipeline tests/apiserver tests/chart tests/unit
-# One worker of pytest-xdist more than cores; WORKERS= runs the tests one after the other.
+# Options of pytest-xdist. WORKERS= runs the tests one after the other.
 WORKERS ?= -n auto --dist loadgroup
 
 # --- what a user runs -------------------------------------------------------------------
@@ -90,7 +90,7 @@ demo: $(VENV)/.demo ## Embed real text with MiniLM on this machine
 	@cat examples/text-embeddings/next.txt
 
 .PHONY: test
-test: $(VENV)/.test ## Run every test suite whose engine is here; name those that are missing
+test: $(VENV)/.test ## Run every test suite whose prerequisites are installed, and list the others
 	$(PYTEST) $(SUITES) $(WORKERS)
 
 .PHONY: lint
@@ -102,7 +102,7 @@ lint: $(VENV)/.test ## Check style, types and layers
 	$(BIN)/lint-imports
 
 .PHONY: generate
-generate: $(VENV)/.test ## Write the CRD, the field reference, the JSON schema and the README of the chart
+generate: $(VENV)/.test ## Generate the CRDs, field reference, JSON schema, admission rules and chart README
 	$(BIN)/python -m batchinference.spec.generate .
 	$(BIN)/python -m batchinference.rendering.policy_cel > $(CHART)/files/admission-rules.yaml
 	$(BIN)/python tools/chart_readme.py $(CHART)
@@ -111,9 +111,9 @@ $(VENV)/.docs: $(LOCKED)
 	$(INSTALL) --only-group docs
 	@touch $@
 
-# REPOSITORY_URL is the address of the code host, for links to files outside docs/.
+# REPOSITORY_URL is the URL of the repository, for links to files outside docs/.
 .PHONY: docs
-docs: $(VENV)/.docs ## Build the documentation site to out/site; a broken link is an error
+docs: $(VENV)/.docs ## Build the documentation site in out/site, and fail for broken links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: lock
@@ -123,11 +123,11 @@ lock: $(VENV)/.uv ## Update uv.lock after a change of dependencies; LOCK_OPTIONS
 # --- supply chain -----------------------------------------------------------------------
 
 .PHONY: audit
-audit: $(VENV)/.uv ## Look up known vulnerabilities of all locked packages, at osv.dev
+audit: $(VENV)/.uv ## Check all locked packages for known vulnerabilities at osv.dev
 	$(BIN)/uv audit --frozen --python-version 3.11
 
 .PHONY: sbom
-sbom: $(VENV)/.uv ## Write a CycloneDX bill of materials of each image's Python packages to out/
+sbom: $(VENV)/.uv ## Write a CycloneDX SBOM of the Python packages of each image to out/
 	@mkdir -p out
 	$(BIN)/uv export --quiet --frozen --format cyclonedx1.5 --package batchinference-operator \
 	    --output-file out/operator.cdx.json >/dev/null
@@ -143,9 +143,9 @@ images: ## Build both images and push them to REGISTRY
 	    images/operator/Dockerfile .
 	$(BUILD_IMAGE) batchinference/pipeline:$(TAG) images/pipeline/Dockerfile .
 
-# The first pull of a new image takes half a minute, for which all tests of a suite would wait.
+# The first pull of a new image takes half a minute, which would delay all tests of a suite.
 .PHONY: pull
-pull: ## Let the node of the cluster of KUBECONFIG pull both images
+pull: ## Pull both images to the node of the cluster of KUBECONFIG
 	kubectl --namespace default delete pod pull-operator pull-pipeline --ignore-not-found
 	for name in operator pipeline; do \
 	    kubectl --namespace default run pull-$$name --image=$(REGISTRY)/batchinference/$$name:$(TAG) \
@@ -165,28 +165,28 @@ deploy: $(CHART)/charts ## Install the operator into the cluster of KUBECONFIG
 	    --set image.repository=$(REGISTRY)/batchinference/operator --set image.tag=$(TAG) \
 	    --set defaults.image=$(PIPELINE_IMAGE) --set image.pullPolicy=Always \
 	    --set defaults.imagePullPolicy=Always $(HELM_FLAGS) --wait
-	kubectl --namespace $(NAMESPACE) rollout restart deployment  # the tag may be an old one
+	kubectl --namespace $(NAMESPACE) rollout restart deployment  # an existing tag does not restart pods
 
 .PHONY: quickstart
 quickstart: $(VENV)/.test ## Run the text embeddings example on the cluster of KUBECONFIG
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/tools/quickstart.py
 
 .PHONY: undeploy
-undeploy: ## Remove the operator; jobs and their definition stay
+undeploy: ## Remove the operator; jobs and CRDs are kept
 	helm uninstall batchinference --namespace $(NAMESPACE) --wait
 
 .PHONY: e2e
-e2e: $(VENV)/.test $(CHART)/charts ## Run the whole product on the cluster of KUBECONFIG
+e2e: $(VENV)/.test $(CHART)/charts ## Run the end-to-end tests on the cluster of KUBECONFIG
 	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
 	    examples/custom-step
 	$(PYTEST) tests/e2e -n 2 --dist loadgroup
 
-# The version that `make upgrade` upgrades from: a commit, whose images are built.
+# The commit from which `make upgrade` upgrades. Its images are built.
 FROM ?= 0284584
 OLDER := out/upgrade-from
 
 .PHONY: upgrade
-upgrade: $(VENV)/.test $(CHART)/charts ## Upgrade from the commit FROM with jobs running, on the cluster of KUBECONFIG
+upgrade: $(VENV)/.test $(CHART)/charts ## Test an upgrade from the commit FROM with running jobs, on the cluster of KUBECONFIG
 	rm -rf $(OLDER) && mkdir -p $(OLDER)
 	git archive $(FROM) | tar --extract --directory $(OLDER)
 	cp -r $(CHART)/charts $(OLDER)/$(CHART)/
@@ -197,7 +197,7 @@ upgrade: $(VENV)/.test $(CHART)/charts ## Upgrade from the commit FROM with jobs
 	OLDER_CHART=$(OLDER)/$(CHART) OLDER_TAG=$(FROM) $(PYTEST) tests/e2e --long upgrade
 
 .PHONY: chaos
-chaos: $(VENV)/.test $(CHART)/charts ## Kill all that jobs run on, at CHAOS_SEED's moments, on the cluster of KUBECONFIG
+chaos: $(VENV)/.test $(CHART)/charts ## Run jobs with faults at times from CHAOS_SEED, on the cluster of KUBECONFIG
 	$(PYTEST) tests/chaos --capture=no --jobs $(CHAOS_JOBS) --seed $(CHAOS_SEED) $(CHAOS_OPTIONS)
 
 # --- tiers ------------------------------------------------------------------------------
@@ -205,19 +205,19 @@ chaos: $(VENV)/.test $(CHART)/charts ## Kill all that jobs run on, at CHAOS_SEED
 LANDING = PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m landing
 
 .PHONY: setup
-setup: $(VENV)/.test ## Install what the tests need into .venv
+setup: $(VENV)/.test ## Install the test dependencies into .venv
 
-# In a fresh environment each worker of pytest-xdist would compile all modules that the tests import.
+# In a new environment, each worker of pytest-xdist would compile all imported modules.
 .PHONY: collect
 collect: $(VENV)/.test
 	@$(PYTEST) $(SUITES) --collect-only -qq >$(VENV)/collect.log || { cat $(VENV)/collect.log; exit 1; }
 
 .PHONY: landing
-landing: ## Run all that must pass before a change lands, on the cluster of KUBECONFIG
+landing: ## Run all checks that must pass before a merge, on the cluster of KUBECONFIG
 	$(LANDING)
 
 .PHONY: long
-long: $(VENV)/.test $(CHART)/charts ## Run the GROUP of the long tier and record that it has passed
+long: $(VENV)/.test $(CHART)/charts ## Run a GROUP of the long tier, and record it if it passes
 	$(LANDING) $(GROUP)
 
 .PHONY: test-long
@@ -227,20 +227,20 @@ test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 .PHONY: test-all
 test-all: lint images demo test e2e chaos test-long upgrade ## Run everything, as before a release
 
-# What tests/long.toml calls: the tests of a GROUP that need no cluster, and those that do.
+# Called by tests/long.toml: the tests of a GROUP without and with a cluster.
 .PHONY: long-tests long-e2e
 long-tests: $(VENV)/.test
 	$(PYTEST) $(SUITES) --long $(GROUP) $(WORKERS)
 long-e2e: $(VENV)/.test $(CHART)/charts
 	$(PYTEST) tests/e2e --long $(GROUP)
 
-# Only mutmut's operators are used, so what its command needs is not installed.
+# Only mutmut's operators are used, so the dependencies of its command are not installed.
 $(VENV)/.mutants: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --no-deps mutmut==3.8.1 libcst==1.9.0
 	@touch $@
 
 .PHONY: mutants
-mutants: $(VENV)/.mutants ## Measure how many of 200 small defects in the product the tests find
+mutants: $(VENV)/.mutants ## Run mutation tests: measure how many of 200 mutants the tests detect
 	PYTHONPATH=tests/tools$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python -m mutants $(MUTANTS_OPTIONS)
 
 # Chromium comes from the system, for example from `apt-get install chromium`.
@@ -258,27 +258,27 @@ screenshots: $(VENV)/.browser ## Run a job and write images of its HTML report t
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/tools/screenshots.py
 
 .PHONY: bench
-bench: throughput many-files fleet turnaround resume checkpoint ## Measure all of the product against its peers
+bench: throughput many-files fleet turnaround resume checkpoint ## Run all benchmarks against alternatives
 
 .PHONY: turnaround
-turnaround: $(VENV)/.test $(CHART)/charts ## Measure kubectl apply to Complete against a RayJob by hand, on the cluster of KUBECONFIG
+turnaround: $(VENV)/.test $(CHART)/charts ## Measure the time from kubectl apply to Complete against a handwritten RayJob, on the cluster of KUBECONFIG
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_complete.py
 
 .PHONY: fleet
-fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs, or with FLEET=attack with hostile ones
+fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs; FLEET=attack uses hostile jobs
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/fleet.py
 
-# A peer of the benchmarks.
+# An alternative that the benchmarks measure.
 $(VENV)/.daft: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --no-deps daft==0.7.26
 	@touch $@
 
 .PHONY: throughput
-throughput: $(VENV)/.daft ## Measure rows a second against what users would write instead, on this machine
+throughput: $(VENV)/.daft ## Measure rows per second against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
 .PHONY: ablation
-ablation: $(VENV)/.test ## Measure what row ids, error handling, commits, progress and bucketing cost, on this machine
+ablation: $(VENV)/.test ## Measure the cost of row ids, error handling, commits, progress and bucketing, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/ablation.py
 
 .PHONY: scaling
@@ -290,11 +290,11 @@ many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files ag
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/many_files.py
 
 .PHONY: checkpoint
-checkpoint: $(VENV)/.test ## Measure the checkpoint against Ray's own, and both under four faults
+checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints, also under four faults
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
 
 .PHONY: resume
-resume: $(VENV)/.test ## Measure what it costs to finish jobs that are done to 90 %, on this machine
+resume: $(VENV)/.test ## Measure the cost of resuming jobs that are 90 % complete, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/resume.py
 
 .PHONY: kind-up
@@ -306,7 +306,7 @@ kind-down: ## Remove the kind cluster and its registry
 	tests/tools/kind-down $(KIND_CLUSTER)
 
 .PHONY: clean
-clean: ## Remove what was installed and built here
+clean: ## Remove installed and built files
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	    examples/*/out examples/*/data examples/*/model examples/*/encoder $(CHART)/charts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What all suites share."""
+"""Plugins and fixtures that all suites share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest_plugins = [
 
 
 @pytest.fixture(scope="session")
-def one_bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def shared_bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """Run an API server for `bare_server`."""
     from support.engines import kubebuilder_assets
     from support.servers.api_server import running
@@ -31,11 +31,11 @@ def one_bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSer
 
 
 @pytest.fixture
-def bare_server(one_bare_server: ApiServer) -> Iterator[ApiServer]:
+def bare_server(shared_bare_server: ApiServer) -> Iterator[ApiServer]:
     """Yield an API server without any definition. Delete those that the test installs."""
     from support.cluster.kubectl import eventually
 
-    yield one_bare_server
+    yield shared_bare_server
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    one_bare_server.call("DELETE", definitions)
-    eventually("no definitions", lambda: not one_bare_server.get(definitions)["items"], 30, 0.05)
+    shared_bare_server.call("DELETE", definitions)
+    eventually("no definitions", lambda: not shared_bare_server.get(definitions)["items"], 30, 0.05)

@@ -1,8 +1,8 @@
 """Writes the README of a chart from Chart.yaml and the comments in values.yaml, as helm-docs does.
 
-    python tools/chart_readme.py charts/batch-inference-operator
+Usage: python tools/chart_readme.py charts/batch-inference-operator
 
-A comment that starts with `# -- ` describes the value below it. Each value needs one.
+A comment that starts with `# -- ` describes the value below it. Every value needs a description.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _rows(node: Any, values: Any, lines: list[str], path: str) -> Iterator[str]:
 
 
 def _description(lines: list[str], key: int) -> str:
-    """Return the comment above a line; empty if it does not describe a value."""
+    """Return the description in the comment above a line, or an empty string."""
     start = key
     while start > 0 and lines[start - 1].lstrip().startswith("#"):
         start -= 1

@@ -1,7 +1,8 @@
-"""A hook of MkDocs: keep links of pages to files outside docs/ usable.
+"""MkDocs hook that rewrites links to files outside docs/.
 
-On the code host they are relative paths. The site does not contain these files, so there they
-become links to the code host (REPOSITORY_URL), or plain text if its address is not set."""
+In the repository, these links are relative paths. The site does not contain the files, so the links
+become links to the repository (REPOSITORY_URL), or plain text if its URL is not set.
+"""
 
 from __future__ import annotations
 

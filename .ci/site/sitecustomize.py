@@ -1,7 +1,7 @@
-"""Lets torchvision's build for CUDA be imported above a PyTorch without CUDA.
+"""Makes the CUDA build of torchvision importable with a CPU build of PyTorch.
 
-The folder of wheels that CI installs from has such a PyTorch, and no torchvision of the same kind.
-What the wheel's binary would define is declared here; no test calls it.
+CI has a wheel with a CPU build of PyTorch, but no CPU build of torchvision. This module declares
+the operators that the binary of torchvision would define. No test calls them.
 """
 
 import importlib.abc
@@ -22,7 +22,7 @@ class _Declare(importlib.abc.MetaPathFinder):
         library = torch.library.Library(NAME, "FRAGMENT")
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float limit) -> Tensor")
-        sys.torchvision_library = library  # it lasts as long as it is referred to
+        sys.torchvision_library = library  # a reference keeps it alive
         return importlib.util.find_spec(NAME)
 
 

@@ -1,4 +1,4 @@
-"""Make the input of this example: pictures of many sizes, and a network as an exported program."""
+"""Create the input of this example: images of many sizes, and a network as an exported program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COUNT, SIDE, WIDTH = 60, 64, 16
 
 
 class Network(torch.nn.Module):
-    """uint8 pictures of batch x height x width x 3 to batch x WIDTH numbers."""
+    """Maps uint8 images (batch x height x width x 3) to vectors (batch x WIDTH)."""
 
     def __init__(self) -> None:
         super().__init__()

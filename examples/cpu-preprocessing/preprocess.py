@@ -1,4 +1,4 @@
-"""What is done with pictures before the model sees them."""
+"""Preprocesses images for the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def centre(batch: dict[str, np.ndarray], side: int) -> dict[str, np.ndarray]:
-    """The square in the middle of each picture, `side` pixels wide: batch x side x side x 3."""
+    """Crop each image to its central square and resize it: batch x side x side x 3."""
     return {**batch, "image": np.stack([_square(image, side) for image in batch["image"]])}
 
 

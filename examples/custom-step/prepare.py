@@ -1,4 +1,4 @@
-"""Make the input of this example: a few topics of Python's own documentation."""
+"""Create the input of this example: a few topics of the Python documentation."""
 
 from __future__ import annotations
 

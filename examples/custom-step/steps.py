@@ -1,4 +1,4 @@
-"""A step of one's own: how hard a line of text is to read."""
+"""A custom step that computes how easy a text is to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOWELS = re.compile(r"[aeiouy]+")
 
 
 class ReadingEase:
-    """Adds the number of words, and Flesch's reading ease (higher is easier) of each text."""
+    """Adds the number of words and the Flesch reading ease (higher is easier) of each text."""
 
     def __init__(self, column: str) -> None:
         self.column = column
@@ -26,7 +26,7 @@ class ReadingEase:
 
     @staticmethod
     def ease(words: list[str]) -> float:
-        """Flesch's formula for one sentence; NaN for a text without words."""
+        """Return the Flesch reading ease of one sentence, or NaN for a text without words."""
         if not words:
             return float("nan")
         syllables = sum(max(1, len(VOWELS.findall(word))) for word in words)

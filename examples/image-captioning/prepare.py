@@ -1,4 +1,4 @@
-"""Make the input of this example: pictures of circles, and a small LLaVA with random weights."""
+"""Create the input of this example: images of circles, and a small LLaVA with random weights."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Make the input of this example: pictures of coloured shapes, and a small model trained on them.
+"""Create the input of this example: images of coloured shapes, and a small model trained on them.
 
-Where scikit-image is installed, some of its photographs are put beside the generated pictures.
-Training takes a few seconds on one CPU; everything is seeded.
+If scikit-image is installed, some of its photographs are added. Training takes a few seconds on one
+CPU. All random numbers are seeded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def draw(kind: str) -> Image.Image:
-    """A shape of random colour, size and place on a random background."""
+    """Return an image of a shape with random colour, size, position and background."""
     image = Image.new("RGB", (SIZE, SIZE), tuple(random.choices(range(0, 100), k=3)))
     pen = ImageDraw.Draw(image)
     radius = random.randint(7, 12)
@@ -58,7 +58,7 @@ def write_photographs(directory: Path) -> None:
     try:
         from skimage import data
     except ImportError:
-        print("no photographs: pip install scikit-image has some")
+        print("no photographs: install scikit-image to add some")
         return
     directory.mkdir(parents=True, exist_ok=True)
     for name in PHOTOGRAPHS:
@@ -66,7 +66,7 @@ def write_photographs(directory: Path) -> None:
 
 
 def train_model(directory: Path) -> None:
-    """A ResNet of 60,000 parameters, trained until it tells the shapes apart."""
+    """Train a ResNet with 60,000 parameters to distinguish the shapes, and save it."""
     processor = ConvNextImageProcessor(
         size={"shortest_edge": SIZE}, crop_pct=1.0, image_mean=[0.5] * 3, image_std=[0.5] * 3
     )

@@ -1,7 +1,7 @@
-"""Make the input of this example: pictures of coloured shapes, and a small model like CLIP.
+"""Create the input of this example: images of coloured shapes, and a small CLIP model.
 
-Where scikit-image is installed, some of its photographs are put beside the generated pictures. The
-model is a CLIP of two small towers with seeded random weights, which takes no download.
+If scikit-image is installed, some of its photographs are added. The model needs no download,
+because it has seeded random weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def write_shapes(directory: Path) -> None:
-    """Each shape in each colour, on backgrounds of another."""
+    """Write an image of each shape in each colour, on a background of another colour."""
     for shape in SHAPES:
         folder = directory / shape
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,13 +60,13 @@ def write_photographs(directory: Path) -> None:
     try:
         from skimage import data
     except ImportError:
-        print("no photographs: pip install scikit-image has some")
+        print("no photographs: install scikit-image to add some")
         return
     directory.mkdir(parents=True, exist_ok=True)
     for name in PHOTOGRAPHS:
         try:
             Image.fromarray(getattr(data, name)()).save(directory / f"{name}.jpg", quality=90)
-        except OSError:  # some are not in the package but fetched
+        except OSError:  # scikit-image downloads some photographs
             print(f"no photograph '{name}' here")
 
 
@@ -85,7 +85,7 @@ def write_model(directory: Path) -> None:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """The words that describe these pictures, one token each."""
+    """Return a tokenizer with one token per word that describes these images."""
     vocabulary = {word: number for number, word in enumerate((*WORDS, *SHAPES, *COLOURS))}
     model = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     model.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,6 +1,6 @@
-"""Make the input of this example: numbers in CSV files, and a Keras model that has learned a curve.
+"""Create the input of this example: numbers in CSV files, and a Keras model fitted to a curve.
 
-Needs Keras: pip install 'batchinference[runtimes]'
+Requires Keras: pip install 'batchinference[runtimes]'
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def train(path: Path, x: np.ndarray) -> None:
-    """A model of y = x squared."""
+    """Train a model of y = x**2, and save it."""
     layers = [keras.Input((1,)), keras.layers.Dense(32, "relu"), keras.layers.Dense(1)]
     model = keras.Sequential(layers)
     model.compile(keras.optimizers.Adam(0.03), "mse")

@@ -1,4 +1,4 @@
-"""Make the input of this example: a few pictures of gradients and stripes."""
+"""Create the input of this example: a few images of gradients and stripes."""
 
 from __future__ import annotations
 

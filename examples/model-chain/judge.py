@@ -1,4 +1,4 @@
-"""The second model of this example, and a third step beside it."""
+"""The second model of this example, and its step that counts words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WIDTH = 32
 
 
 class Judge(torch.nn.Module):
-    """Embeddings of batch x WIDTH to a score of each."""
+    """Maps embeddings (batch x WIDTH) to scores (batch)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Judge(torch.nn.Module):
 
 
 class Length:
-    """Adds the number of words."""
+    """Adds the number of words of each text."""
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {**batch, "words": np.array([len(text.split()) for text in batch["text"]])}

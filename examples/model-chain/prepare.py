@@ -1,6 +1,6 @@
-"""Make the input of this example: sentences, a small encoder and a small judge.
+"""Create the input of this example: sentences, a small encoder and a small judge.
 
-Both models have random weights, always the same: what they say means nothing.
+Both models have seeded random weights, so their results are meaningless.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_sentences(directory: Path) -> None:
 
 
 def save_encoder(directory: Path) -> None:
-    """A BERT of one layer whose tokens are words."""
+    """Save a BERT model with one layer and one token per word."""
     vocabulary = {word: number for number, word in enumerate(["[PAD]", "[UNK]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

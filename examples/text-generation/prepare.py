@@ -1,4 +1,4 @@
-"""Make the input of this example: topics, and a small language model with random weights."""
+"""Create the input of this example: topics, and a small language model with random weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def save_model(directory: Path) -> None:
-    """A Llama whose tokens are characters."""
+    """Save a Llama model with one token per character."""
     vocabulary = {token: number for number, token in enumerate([*SPECIAL, *string.printable])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")

@@ -1,4 +1,4 @@
-"""The network of this example, and what is made of its output."""
+"""The network of this example, and the step that selects the most likely class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 class Classifier(torch.nn.Module):
-    """A small network: batch x features to batch x classes, probabilities."""
+    """Maps features (batch x features) to probabilities (batch x classes)."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -20,6 +20,6 @@ class Classifier(torch.nn.Module):
 
 
 def best(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Adds the most likely class."""
+    """Add the most likely class of each row."""
     probabilities = np.stack(list(batch["probabilities"]))
     return {**batch, "predicted": probabilities.argmax(axis=1)}

@@ -1,4 +1,4 @@
-"""Make the input of this example: points around three centres, and a network trained on them."""
+"""Create the input of this example: points around three centres, and a network trained on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the input of this example: topics for haikus."""
+"""Create the input of this example: topics for haikus."""
 
 from __future__ import annotations
 

@@ -11,17 +11,17 @@ import pytest
 import yaml
 
 from apiserver.operators import Operators
-from support.cluster.chart import Chart, kuberay_definition, own_chart
+from support.cluster.chart import Chart, chart_without_dependencies, kuberay_definition
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
 from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import ApiServer, Namespace, new_namespace, running
 from support.servers.dashboard import Dashboard, served
 
 Object = dict[str, Any]
-NewJob = Callable[..., PlayedJob]
+NewJob = Callable[..., SimulatedJob]
 
 
 @pytest.fixture(scope="session")
@@ -58,7 +58,7 @@ def module_namespace(server: ApiServer) -> Namespace:
 
 @pytest.fixture(scope="session")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Chart:
-    return own_chart(tmp_path_factory.mktemp("chart"))
+    return chart_without_dependencies(tmp_path_factory.mktemp("chart"))
 
 
 @pytest.fixture(scope="session")
@@ -88,8 +88,8 @@ def operator(new_operator: Operators, namespace: Namespace) -> OperatorProcess:
 def job(namespace: Namespace, dashboard: Dashboard) -> NewJob:
     """Return a function that creates a BatchInference whose RayJob the test simulates."""
 
-    def create(name: str = "job", **spec: Any) -> PlayedJob:
+    def create(name: str = "job", **spec: Any) -> SimulatedJob:
         namespace.create(document(name, **spec))
-        return PlayedJob(namespace, name, dashboard)
+        return SimulatedJob(namespace, name, dashboard)
 
     return create

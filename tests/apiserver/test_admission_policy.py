@@ -9,8 +9,8 @@ import pytest
 
 from support.cluster.chart import Chart
 from support.cluster.kubectl import eventually
-from support.documents.attempts import ATTEMPTS, OPERATOR, VALUES, Attempt
 from support.documents.minimal import document, schedule_document
+from support.documents.policy_violations import OPERATOR, VALUES, VIOLATIONS, PolicyViolation
 from support.servers.api_server import ApiServer, Namespace, Refused, new_namespace, refusal
 
 Object = dict[str, Any]
@@ -39,7 +39,7 @@ REFUSED = document("refused", cluster={"image": "x"}, priority=99)
 
 
 class Platforms:
-    """The policies of several platforms on one API server, each in a namespace of its own."""
+    """The policies of several platforms on one API server, each in its own namespace."""
 
     def __init__(self, server: ApiServer, chart: Chart) -> None:
         self.server, self.chart = server, chart
@@ -81,22 +81,22 @@ def operators_namespace(server: ApiServer, platforms: Platforms) -> Namespace:
     return namespace
 
 
-@pytest.mark.parametrize("attempt", ATTEMPTS, ids=str)
-def test_attempt_is_refused_by_the_message_of_the_operator(
-    platforms: Platforms, operators_namespace: Namespace, attempt: Attempt
+@pytest.mark.parametrize("violation", VIOLATIONS, ids=str)
+def test_violation_is_refused_by_the_message_of_the_operator(
+    platforms: Platforms, operators_namespace: Namespace, violation: PolicyViolation
 ) -> None:
-    own = attempt.namespace == OPERATOR
-    namespace = operators_namespace if own else platforms.of(attempt.chart_values)
-    body = document("attempt", **attempt.spec)
+    own = violation.namespace == OPERATOR
+    namespace = operators_namespace if own else platforms.of(violation.chart_values)
+    body = document("violation", **violation.spec)
     message = refusal(namespace, body)
-    if not attempt.at_apply:
+    if not violation.at_apply:
         assert message is None
         return
     assert message is not None
-    assert message.endswith(f"denied request: {attempt.message}")
+    assert message.endswith(f"denied request: {violation.message}")
     schedule = schedule_document(template={"spec": body["spec"]})
     message = refusal(namespace, schedule) or ""
-    assert message.endswith(attempt.message.replace("spec.", "spec.template.spec.", 1))
+    assert message.endswith(violation.message.replace("spec.", "spec.template.spec.", 1))
 
 
 def test_values_of_the_policy_are_accepted(platforms: Platforms) -> None:

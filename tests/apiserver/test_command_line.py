@@ -115,7 +115,7 @@ def test_jobs_are_suspended_resumed_and_cancelled(invoke: Invoke, namespace: Nam
         namespace.server.get(path)
 
 
-def test_a_missing_job_is_named(invoke: Invoke) -> None:
+def test_missing_job_is_reported_by_name(invoke: Invoke) -> None:
     for command in ("status", "watch", "suspend", "resume", "cancel", "errors"):
         done = invoke(command, "nowhere")
         assert (done.exit_code, done.stdout) == (2, "")
@@ -123,7 +123,7 @@ def test_a_missing_job_is_named(invoke: Invoke) -> None:
         assert '"nowhere" not found (404)' in done.stderr
 
 
-def test_a_handle_waits_for_the_end(invoke: Invoke, namespace: Namespace) -> None:
+def test_job_handle_waits_for_the_end(invoke: Invoke, namespace: Namespace) -> None:
     submit(invoke, document("daily"))
     handle = JobHandle("daily", Kubernetes(namespace.name))
     with pytest.raises(TimeoutError, match="job 'daily' is Pending after 0 s"):
@@ -141,7 +141,7 @@ def test_doctor_finds_the_resources_of_the_cluster(invoke: Invoke) -> None:
     assert results["Python"]["result"] == "ok"
 
 
-def test_an_unreachable_cluster_is_named(
+def test_unreachable_cluster_is_reported(
     tmp_path: Path, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = server.kubeconfig(tmp_path / "kubeconfig")

@@ -30,8 +30,8 @@ def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
     kubectl = shutil.which(beside) or program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
 
-    def run(*words: str) -> str:
-        command = [kubectl, "--namespace", namespace.name, *words]
+    def run(*arguments: str) -> str:
+        command = [kubectl, "--namespace", namespace.name, *arguments]
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path)}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
 
 
 def test_kubectl_sorts_jobs_by_the_documented_paths(namespace: Namespace, kubectl: Any) -> None:
-    """The status of the first job is missing, and those of the others grow from job to job."""
+    """The first job has no status. The other jobs have increasingly large values."""
     names = ["c", "b", "a"]
     for number, name in enumerate(names):
         namespace.create(document(name))

@@ -35,7 +35,7 @@ POOLED = "batchSize, replicas and resources are for model and python steps"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
 KEY = {"name": "object", "key": "key"}
 NEEDS_PATHS = "a labelFromPath step needs read.options.include_paths: true"
-NO_DEVICE = "'acceleratorType' says which devices: ask for some with gpu or custom"
+NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with gpu or custom"
 NO_EXECUTE = "'tolerationSeconds' is for effect NoExecute"
 ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
 ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
@@ -123,7 +123,7 @@ INVALID = [
         (
             "spec.steps.2.resources.custom",
             {name: 1},
-            f"'{name}' is no custom resource: there is the field '{field}'",
+            f"'{name}' is not a custom resource: use the field '{field}'",
         )
         for name, field in (
             *(("CPU", "cpu"), ("GPU", "gpu"), ("memory", "memory")),
@@ -232,7 +232,7 @@ OF_STEPS = [
 """Steps that are refused, and the server's messages."""
 TASKS_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
 CROSS_FIELDS = [
-    *(("spec.steps", steps, words) for steps, words in OF_STEPS),
+    *(("spec.steps", steps, expected) for steps, expected in OF_STEPS),
     ("spec.read", options("text", shuffle_seed=1), "'shuffle_seed' needs 'shuffle: files'"),
     ("spec.read", {**SOURCES["sql of a secret"], "url": "sqlite:///a.db"},
      "give exactly one of url and urlEnv"),
@@ -257,16 +257,16 @@ these rules with the models. The tests below try a few rules of each kind."""
 REFUSED = [
     *INVALID,
     *CROSS_FIELDS,
-    *(("spec.read", body, words) for body, words in OPTIONS_OF_OTHER_FORMATS),
+    *(("spec.read", body, expected) for body, expected in OPTIONS_OF_OTHER_FORMATS),
 ]
 
 
 def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace) -> None:
     offenders = []
-    for place, value, words in REFUSED:
+    for place, value, expected in REFUSED:
         body = changed(FULL, place_of(place), value)
         message = refusal(module_namespace, body) or "accepted"
-        if words not in message:
+        if expected not in message:
             offenders.append(f"{place} = {value!r:.60}: the server says {message}")
         with contextlib.suppress(SpecError):
             parse(body)
@@ -277,7 +277,7 @@ def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace)
 def test_every_rule_of_the_definition_has_a_case() -> None:
     crd = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
     messages = set(rule_messages(crd["spec"]["versions"][0]["schema"]))
-    proved = {m for m in messages if any(m in words for _, _, words in REFUSED)}
+    proved = {m for m in messages if any(m in expected for _, _, expected in REFUSED)}
     rest = {message for message in messages - proved if not OF_A_UNION.search(message)}
     assert [message for message in rest if IMMUTABLE not in message] == []  # has its own file
 

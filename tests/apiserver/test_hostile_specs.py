@@ -30,7 +30,7 @@ def cells(namespace: Namespace, name: str) -> list[Any]:
     return found
 
 
-def test_hostile_specs_are_refused_and_jobs_of_others_run(
+def test_hostile_specs_are_refused_while_other_jobs_run(
     new_operator: Any, server: ApiServer, namespace: Namespace, job: Any
 ) -> None:
     """With a limit of concurrent jobs, the operator lists all jobs before it watches them."""

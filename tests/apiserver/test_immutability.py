@@ -1,4 +1,4 @@
-"""What defines the rows of a job cannot be changed. How it runs can."""
+"""Fields that define the rows of a job are immutable. Fields that control its run are mutable."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def refusal_of_update(namespace: Namespace, before: Document, after: Document) -
     return ""
 
 
-@pytest.mark.scaled("bent")
-def test_no_value_can_be_changed_or_removed(module_namespace: Namespace) -> None:
+@pytest.mark.scaled("mutations")
+def test_immutable_values_cannot_be_changed_or_removed(module_namespace: Namespace) -> None:
     full = module_namespace.create(FULL)
     taken = []
     for place in PLACES[::STEP]:
@@ -106,7 +106,7 @@ ADDED = [
 ]
 
 
-def test_no_value_can_be_added(namespace: Namespace) -> None:
+def test_immutable_values_cannot_be_added(namespace: Namespace) -> None:
     before = namespace.create(document("job", steps=[python_step()]))
     for place, value in ADDED:
         after = changed(before, place_of(place), value)

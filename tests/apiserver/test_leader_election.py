@@ -1,4 +1,4 @@
-"""Of several replicas and releases, exactly one works, and another takes over when it ends."""
+"""Of several replicas and releases, exactly one is active. Another takes over when it ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import ApiServer, Namespace
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}"
-Job = Callable[..., PlayedJob]
+Job = Callable[..., SimulatedJob]
 
 
 @pytest.fixture
@@ -39,26 +39,26 @@ def test_ready_standby_takes_over_from_a_leader_that_stops(
     server: ApiServer, replicas: tuple[OperatorProcess, OperatorProcess], job: Job
 ) -> None:
     leader, standby = replicas
-    played = job("job")
-    played.status("Starting")
+    simulated = job("job")
+    simulated.status("Starting")
     assert [standby.answers(path) for path in ("/readyz", "/healthz")] == [200, 200]
     assert "created RayJob" in leader.output()
     assert "created RayJob" not in standby.output()
     assert leader.stop() == 0
     assert "operator/" not in lease(server, leader)["spec"]["holderIdentity"]
-    played.play_success()
-    played.status("Succeeded")
+    simulated.succeed()
+    simulated.status("Succeeded")
 
 
 def test_standby_takes_over_from_a_leader_that_is_killed(
     replicas: tuple[OperatorProcess, OperatorProcess], job: Job
 ) -> None:
     leader, standby = replicas
-    played = job("job")
-    played.status("Starting")
+    simulated = job("job")
+    simulated.status("Starting")
     leader.kill()
-    played.play_success()
-    played.status("Succeeded")
+    simulated.succeed()
+    simulated.status("Succeeded")
     assert "is the leader" in standby.output()
 
 

@@ -242,7 +242,9 @@ def samples(text: str) -> dict[tuple[str, frozenset[str]], float]:
     }
 
 
-async def test_operator_from_start_to_sigterm(serve: Serve, settings: dict[str, str]) -> None:
+async def test_operator_starts_runs_and_stops_on_sigterm(
+    serve: Serve, settings: dict[str, str]
+) -> None:
     api = ScriptedApiServer()
     server = await serve(api)
     point_to(server, settings)
@@ -307,7 +309,7 @@ def check_metrics(text: str) -> None:
     assert found["process_resident_memory_bytes", frozenset()] > 0
 
 
-async def test_health_follows_watches_and_refused_credentials_end_it(
+async def test_health_depends_on_watches_and_refused_credentials_stop_the_operator(
     serve: Serve, settings: dict[str, str]
 ) -> None:
     api = ScriptedApiServer()

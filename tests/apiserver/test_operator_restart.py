@@ -28,19 +28,19 @@ def test_restart_after_config_map_resumes_creation_with_new_defaults(
     half.status("Starting")
     assert half.config_map != before
     assert "before:1" not in half.config_map["data"]["job.yaml"]
-    half.play_success()
+    half.succeed()
     half.status("Succeeded")
 
 
 def test_end_of_job_during_downtime_is_seen(operator: OperatorProcess, job: Any) -> None:
     running = job()
-    running.play_cluster()
-    running.play_driver()
+    running.start_cluster()
+    running.start_driver()
     running.report("running", progress={"rows": 4})
     running.status("Running")
     operator.kill()
     running.report("succeeded", counts=COUNTS)
-    running.play("Complete", "SUCCEEDED", endTime=stamp())
+    running.write_ray_job_status("Complete", "SUCCEEDED", endTime=stamp())
     operator.start()
     assert running.status("Succeeded")["counts"] == COUNTS
 
@@ -54,10 +54,10 @@ def test_repeated_kills_create_one_ray_job_per_job(
         jobs[-1].ray_job  # noqa: B018 - wait until the operator has reached the last job
         operator.kill()
         operator.start()
-    for played in jobs:
-        played.play_success()
-    for played in jobs:
-        assert played.status("Succeeded")["counts"] == COUNTS
+    for simulated in jobs:
+        simulated.succeed()
+    for simulated in jobs:
+        assert simulated.status("Succeeded")["counts"] == COUNTS
     assert len(namespace.list("RayJob")) == len(jobs)
     assert len(namespace.list("ConfigMap")) == len(jobs)
     assert len(namespace.list("Secret")) == len(jobs)

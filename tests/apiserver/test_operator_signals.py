@@ -16,7 +16,7 @@ WATCH_SECONDS = 3
 
 
 @pytest.fixture
-def brisk(new_operator: Any, namespace: Namespace) -> OperatorProcess:
+def quick_operator(new_operator: Any, namespace: Namespace) -> OperatorProcess:
     """Return an operator whose watches restart every few seconds."""
     operator: OperatorProcess = new_operator(
         watchNamespaces=[namespace.name],
@@ -35,17 +35,17 @@ def watches(server: ApiServer, operator: OperatorProcess) -> int:
 
 
 def test_leader_is_restarted_while_the_api_server_hangs(
-    brisk: OperatorProcess, server: ApiServer, job: Any
+    quick_operator: OperatorProcess, server: ApiServer, job: Any
 ) -> None:
-    soon("it is ready", lambda: brisk.answers("/readyz") == 200)
-    eventually("idle watches begin again", lambda: watches(server, brisk) >= 3, 60, 0.5)
-    assert brisk.answers("/healthz") == 200
-    with brisk.restarted():
+    soon("it is ready", lambda: quick_operator.answers("/readyz") == 200)
+    eventually("idle watches begin again", lambda: watches(server, quick_operator) >= 3, 60, 0.5)
+    assert quick_operator.answers("/healthz") == 200
+    with quick_operator.restarted():
         with server.stopped():
             lost = "no longer the leader: the Lease was not renewed"
-            eventually("it has ended", lambda: lost in brisk.output(), 60, 0.2)
-        soon("it is ready again", lambda: brisk.answers("/readyz") == 200)
-        played = job()
-        played.play_success()
-        played.status("Succeeded")
-    assert brisk.stop() == 0
+            eventually("it has ended", lambda: lost in quick_operator.output(), 60, 0.2)
+        soon("it is ready again", lambda: quick_operator.answers("/readyz") == 200)
+        simulated = job()
+        simulated.succeed()
+        simulated.status("Succeeded")
+    assert quick_operator.stop() == 0

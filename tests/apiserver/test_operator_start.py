@@ -15,7 +15,7 @@ from support.cluster.chart import Chart
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import ApiServer, new_namespace
 from support.servers.dashboard import Dashboard
 
@@ -52,7 +52,7 @@ def test_operator_exits_without_kuberay(
     operator.start()
     namespace = new_namespace(bare_server, "jobs")
     namespace.create(document("job"))
-    job = PlayedJob(namespace, "job", dashboard)
+    job = SimulatedJob(namespace, "job", dashboard)
     unknown = 'unknown field "spec.rayClusterSpec.authOptions"'
     job.status("Pending", "Refused", unknown)  # KubeRay is too old
     bare_server.install_crd(ray_jobs)

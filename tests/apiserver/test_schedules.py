@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from apiserver.overdue import SCHEDULE, create_overdue, status_of
+from apiserver.overdue_schedule import SCHEDULE, create_overdue, status_of
 from support.cluster.kubectl import eventually
 from support.documents.minimal import document, schedule_document
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import TABLE, Namespace, refusal
 from support.servers.dashboard import Dashboard
 
@@ -41,11 +41,11 @@ def test_overdue_run_is_created_once_and_its_end_is_recorded(
     assert (parameter["name"], parameter["value"]) == ("year", str(new_year.year))
     (owner,) = body["metadata"]["ownerReferences"]
     assert owner["uid"] == namespace.get(SCHEDULE, "nightly")["metadata"]["uid"]
-    played = PlayedJob(namespace, name, dashboard)
-    assert f"path: s3://out/{new_year.year}" in played.config_map["data"]["job.yaml"]
+    simulated = SimulatedJob(namespace, name, dashboard)
+    assert f"path: s3://out/{new_year.year}" in simulated.config_map["data"]["job.yaml"]
     operator.kill()
     operator.start()
-    played.play_success()
+    simulated.succeed()
     ended = eventually("the end", lambda: status_of(namespace).get("lastSuccessfulTime"), 30, 0.1)
     assert status_of(namespace)["active"] == []
     assert ended == namespace.get("BatchInference", name)["status"]["completionTime"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import ApiServer, Namespace
 
 
@@ -19,15 +19,15 @@ def test_jobs_of_every_phase_survive_an_api_server_restart(
     server: ApiServer,
     operator: OperatorProcess,
     namespace: Namespace,
-    job: Callable[..., PlayedJob],
+    job: Callable[..., SimulatedJob],
 ) -> None:
     starting, running, ended = job("starting"), job("running"), job("ended")
     starting.status("Starting")
-    running.play_cluster()
-    running.play_driver()
+    running.start_cluster()
+    running.start_driver()
     running.report("running", progress={"rows": 4})
     running.status("Running")
-    ended.play_success()
+    ended.succeed()
     ended.status("Succeeded")
     made = {body["metadata"]["uid"] for body in namespace.list("RayJob")}
     with operator.restarted():
@@ -37,10 +37,10 @@ def test_jobs_of_every_phase_survive_an_api_server_restart(
         server.start()
         running.report("succeeded", counts={"read": 9, "written": 9, "failed": 0, "filtered": 0})
         assert running.status("Succeeded")["failedAttempts"] == 0
-        starting.play_success()
+        starting.succeed()
         starting.status("Succeeded")
         assert {body["metadata"]["uid"] for body in namespace.list("RayJob")} == made
         late = job("late")
-        late.play_success()
+        late.succeed()
         late.status("Succeeded")
         eventually("the operator is healthy", lambda: operator.answers("/healthz") == 200, 60)

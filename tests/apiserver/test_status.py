@@ -65,6 +65,6 @@ INVALID = [
 
 
 def test_invalid_status_is_refused(namespace: Namespace, job: Object) -> None:
-    for status, words in INVALID:
-        with pytest.raises(Refused, match=words):
+    for status, message in INVALID:
+        with pytest.raises(Refused, match=message):
             namespace.patch_status("BatchInference", "job", status)

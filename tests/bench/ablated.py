@@ -27,7 +27,7 @@ _run = fused._run
 
 
 def without_row_ids() -> None:
-    """All rows have the same id, which takes no memory, and no commit says which rows it has."""
+    """Give all rows the same id, which takes no memory. Commits do not list their rows."""
 
     def derived(self: RowBatch, table: pa.Table, parents: np.ndarray, failed: Any) -> RowBatch:
         ids = np.broadcast_to(np.int64(0), table.num_rows)
@@ -52,7 +52,7 @@ def without_row_ids() -> None:
 
 
 def without_error_handling() -> None:
-    """The error of a batch is not caught, and the failing row is not isolated."""
+    """Do not catch the error of a batch, and do not isolate the failed row."""
 
     def isolate(apply: Callable[..., Any], batch: pa.Table, start: int = 0) -> Iterator[Part]:
         yield Part(start, batch.num_rows, apply(batch))
@@ -61,7 +61,7 @@ def without_error_handling() -> None:
 
 
 def without_commits() -> None:
-    """Tasks write their data files, and nothing that makes them count."""
+    """Let tasks write their data files without manifests."""
 
     def put(self: committer.Committer, batch: RowBatch, task: int, number: int = 0) -> None:
         if len(batch.ids):
@@ -73,18 +73,18 @@ def without_commits() -> None:
 
 
 def without_progress() -> None:
-    """The driver does not count the committed rows while tasks run."""
+    """Do not count the committed rows in the driver while tasks run."""
     job.JobRun._observe = lambda self, run, executor: None  # type: ignore[method-assign]
 
 
 def without_bucketing() -> None:
-    """Texts are computed in the order of the input."""
+    """Compute texts in the order of the input."""
     fused.text_columns = lambda table, columns: []
     text_windows.text_columns = lambda table, columns: []
 
 
 def _all_rows_count() -> None:
-    """Nothing is checked for missing or repeated rows."""
+    """Do not check for missing or repeated rows."""
     snapshot.resolve_overlaps = list
     snapshot.Snapshot.missing_rows = lambda self, *_: {}  # type: ignore[method-assign]
 

@@ -6,7 +6,7 @@
     progress        the driver counts the committed rows while tasks run
     bucketing       texts are computed longest first, so that batches are padded little
 
-The cases are those of throughput.py: `rows` with 40 million rows, and `texts` with 3,000 texts for
+The cases are from throughput.py: `rows` with 40 million rows, and `texts` with 3,000 texts for
 bucketing. Parts are replaced by ablated.py; they are no options of the product. The seconds are
 those of the report from the first task to the complete output, without the start of Ray. All
 variants alternate, and the medians are compared: a cost of 3 % means that the job takes 3 % longer

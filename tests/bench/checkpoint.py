@@ -63,7 +63,7 @@ PATIENCE = 900
 
 
 @dataclass(frozen=True)
-class Taken:
+class RunCost:
     """The cost of a run.
 
     `seconds` is the whole time; `working` excludes Ray's startup and shutdown. `bytes` and
@@ -86,18 +86,18 @@ class Bench:
     log: Path
     directory: Path
 
-    def run(self, side: str, output: str) -> Taken:
+    def run(self, side: str, output: str) -> RunCost:
         bytes_, requests, began = self.relay.bytes, self.requests(), time.monotonic()
         ended = self.command(side, output).run(timeout=PATIENCE)
         seconds = time.monotonic() - began
         if ended.returncode:
-            words = f"{ended.stdout[-2000:]} {ended.stderr[-2000:]}"
-            raise SystemExit(f"{side} ended with {ended.returncode}: {words}")
+            summary = f"{ended.stdout[-2000:]} {ended.stderr[-2000:]}"
+            raise SystemExit(f"{side} ended with {ended.returncode}: {summary}")
         working = self.working(output) if side == "ours" else float(ended.stdout.split("=")[1])
         read = self.relay.bytes - bytes_, self.requests() - requests
-        return Taken(seconds, working, *read)
+        return RunCost(seconds, working, *read)
 
-    def resume(self, side: str, output: str) -> Taken:
+    def resume(self, side: str, output: str) -> RunCost:
         """Kill a run when enough rows are committed, run it again, and return the second run."""
         command = self.command(side, output)
         with command.start():
@@ -178,9 +178,9 @@ def put_rows(server: S3Server) -> None:
         server.put("source", {f"rows/{number:03d}.parquet": buffer.getvalue()})
 
 
-def in_turns(
-    bench: Bench, sides: Sequence[str], name: str, run: Callable[[str, str], Taken]
-) -> dict[str, Taken]:
+def alternate(
+    bench: Bench, sides: Sequence[str], name: str, run: Callable[[str, str], RunCost]
+) -> dict[str, RunCost]:
     """Run the sides alternately, check their outputs, and return the medians of each side."""
     taken = defaultdict(list)
     for number in range(ROUNDS):
@@ -197,12 +197,12 @@ def check(output: Path) -> None:
     assert np.array_equal(np.sort(ids), np.arange(ROWS)), f"{output} does not hold each row once"
 
 
-def median(runs: list[Taken]) -> Taken:
+def median(runs: list[RunCost]) -> RunCost:
     columns = zip(*(astuple(run) for run in runs), strict=True)
-    return Taken(*(statistics.median(column) for column in columns))
+    return RunCost(*(statistics.median(column) for column in columns))
 
 
-def table_of_runs(whole: dict[str, Taken], rest: dict[str, Taken]) -> str:
+def table_of_runs(whole: dict[str, RunCost], rest: dict[str, RunCost]) -> str:
     lines = ["| | seconds | of it beyond Ray's start | input read |", "| --- | --- | --- | --- |"]
     for side, taken in whole.items():
         lines.append(f"| {TITLES[side]}, undisturbed | {_figures(taken)} |")
@@ -211,7 +211,7 @@ def table_of_runs(whole: dict[str, Taken], rest: dict[str, Taken]) -> str:
     return "\n".join(lines)
 
 
-def _figures(taken: Taken) -> str:
+def _figures(taken: RunCost) -> str:
     read = f"{taken.bytes / 1e6:.1f} MB in {taken.requests:.0f} requests"
     return f"{taken.seconds:.1f} | {taken.working:.1f} | {read}"
 
@@ -238,8 +238,8 @@ def runs(bench: Bench) -> bool:
     """Measure all runs. Return whether ours is within its limit and, when resumed, reads no more
     than Ray's checkpoint."""
     put_rows(bench.server)
-    whole = in_turns(bench, SIDES, "whole", bench.run)
-    rest = in_turns(bench, SIDES[1:], "resumed", bench.resume)
+    whole = alternate(bench, SIDES, "whole", bench.run)
+    rest = alternate(bench, SIDES[1:], "resumed", bench.resume)
     print(table_of_runs(whole, rest))
     ratios = {side: whole[side].seconds / whole["plain"].seconds for side in SIDES[1:]}
     read = {side: rest[side].bytes / whole["plain"].bytes for side in SIDES[1:]}

@@ -74,8 +74,8 @@ class Outcome:
     """Whether the second run succeeded."""
 
     def __str__(self) -> str:
-        words = f"{self.lost} / {self.twice} of {self.rows}"
-        return words if self.ended else f"{words}, the job fails"
+        summary = f"{self.lost} / {self.twice} of {self.rows}"
+        return summary if self.ended else f"{summary}, the job fails"
 
 
 def put_input(server: S3Server) -> None:
@@ -98,15 +98,15 @@ class Faults:
     def outcome(self, scenario: Scenario, side: Side, number: int) -> Outcome:
         """Kill a run in the middle of a scenario, run the same command again to its end, and return
         the rows of the output."""
-        run = Faulty(self, scenario, side, f"fault-{number}-{side}")
+        run = ScenarioRun(self, scenario, side, f"fault-{number}-{side}")
         run.flags.mkdir()
         first = run.command(scenario.fault)
         with first.start() as going:
-            wait_until(lambda: going.poll() is not None or run.are_there(scenario.ready),
+            wait_until(lambda: going.poll() is not None or run.have_flags(scenario.ready),
                        scenario.name, PATIENCE)  # fmt: skip
             late = run.late().start() if scenario.late else None
             if late:
-                wait_until(lambda: run.are_there(["waits"]), "the late worker", PATIENCE)
+                wait_until(lambda: run.have_flags(["waits"]), "the late worker", PATIENCE)
             assert going.poll() is None, f"{run.output} has ended before the fault"
             first.kill()
         ended = run.command("next run" if late else "").run(timeout=PATIENCE)
@@ -119,7 +119,7 @@ class Faults:
 
 
 @dataclass(frozen=True)
-class Faulty:
+class ScenarioRun:
     """The commands that run a scenario on one side."""
 
     faults: Faults
@@ -131,17 +131,20 @@ class Faulty:
     def flags(self) -> Path:
         return self.faults.directory / f"{self.output}-flags"
 
-    def are_there(self, flags: Iterable[str]) -> bool:
+    def have_flags(self, flags: Iterable[str]) -> bool:
         return all((self.flags / name).exists() for name in flags)
 
     def command(self, fault: str) -> Command:
-        arguments = self._by_hand() if self.side == "peer" else self._job()
+        arguments = self._ray_data_script() if self.side == "peer" else self._job()
         return self._python(arguments, fault)
 
     def late(self) -> Command:
-        words: dict[Point, str] = {"puts": "late before its data", "put": "late before its commit"}
+        fault: dict[Point, str] = {
+            "puts": "late before its data",
+            "put": "late before its commit",
+        }
         assert self.scenario.late is not None
-        return self._python(["late_worker.py"], words[self.scenario.late])
+        return self._python(["late_worker.py"], fault[self.scenario.late])
 
     def _python(self, arguments: list[str], fault: str) -> Command:
         env = {
@@ -154,7 +157,7 @@ class Faulty:
         }
         return Command(arguments, HERE, env, Path(sys.executable))
 
-    def _by_hand(self) -> list[str]:
+    def _ray_data_script(self) -> list[str]:
         places = (SOURCE, f"s3://output/{self.output}", f"s3://output/{self.output}-checkpoint")
         return ["faulty_peer.py", *places]
 

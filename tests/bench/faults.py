@@ -31,12 +31,12 @@ COMMITTED_BEFORE = 20
 """Number of tasks that commit before a run is killed in the middle of exploded rows."""
 
 
-def at(point: Point, task: int, go_on: Callable[[], None] | None = None) -> None:
-    """Inject the fault for a write task at this point. `go_on` does the rest of the task."""
+def at(point: Point, task: int, finish_task: Callable[[], None] | None = None) -> None:
+    """Inject the fault for a write task at this point. `finish_task` does the rest of the task."""
     if point == "committed":
         put_flag(f"committed-{task}")
     if fault := FAULTS.get(os.environ.get(FAULT, "")):
-        fault(point, task, go_on)
+        fault(point, task, finish_task)
 
 
 def put_flag(name: str, content: bytes = b"") -> None:
@@ -60,7 +60,7 @@ def _hang() -> None:
     wait_for_flag("the end of the run, which is killed")
 
 
-def _worker_dies(point: Point, task: int, go_on: object) -> None:
+def _worker_dies(point: Point, task: int, finish_task: object) -> None:
     """Kill the worker right after its commit. The retry of the task hangs."""
     if task == CHOSEN and point == "committed":
         put_flag("died")
@@ -69,31 +69,31 @@ def _worker_dies(point: Point, task: int, go_on: object) -> None:
         _hang()
 
 
-def _stops_in_the_middle(point: Point, task: int, go_on: object) -> None:
+def _stops_in_the_middle(point: Point, task: int, finish_task: object) -> None:
     """Let only the first COMMITTED_BEFORE tasks commit; the others hang."""
     if task >= COMMITTED_BEFORE and point == "prepared":
         _hang()
 
 
-def _one_is_slow(point: Point, task: int, go_on: object) -> None:
+def _one_is_slow(point: Point, task: int, finish_task: object) -> None:
     """Make one task hang after it has written its data, before its commit."""
     if task == CHOSEN and point == "put":
         _hang()
 
 
-def _one_is_cut_off(point: Point, task: int, go_on: Callable[[], None] | None) -> None:
+def _one_is_cut_off(point: Point, task: int, finish_task: Callable[[], None] | None) -> None:
     """Make one task hang, and save its remaining work for a process that survives the run
     (late_worker.py)."""
     if task == CHOSEN and point == "prepared":
-        put_flag("cut off", cloudpickle.dumps(go_on))
+        put_flag("cut off", cloudpickle.dumps(finish_task))
         _hang()
 
 
-def _goes_on_late(late: Point) -> Callable[[Point, int, object], None]:
+def _waits_for_next_run(late: Point) -> Callable[[Point, int, object], None]:
     """Return the fault of the process that survives its run: it waits at a point until the next run
     has begun."""
 
-    def wait(point: Point, task: int, go_on: object) -> None:
+    def wait(point: Point, task: int, finish_task: object) -> None:
         if point == late:
             put_flag("waits")
             wait_for_flag("next run")
@@ -101,7 +101,7 @@ def _goes_on_late(late: Point) -> Callable[[Point, int, object], None]:
     return wait
 
 
-def _next_run(point: Point, task: int, go_on: object) -> None:
+def _next_run(point: Point, task: int, finish_task: object) -> None:
     """Make the second run wait for the end of the surviving process before it writes anything."""
     if point == "begun":
         put_flag("next run")
@@ -113,7 +113,7 @@ FAULTS: dict[str, Callable[[Point, int, Callable[[], None] | None], None]] = {
     "stops in the middle": _stops_in_the_middle,
     "one is slow": _one_is_slow,
     "one is cut off": _one_is_cut_off,
-    "late before its data": _goes_on_late("puts"),
-    "late before its commit": _goes_on_late("put"),
+    "late before its data": _waits_for_next_run("puts"),
+    "late before its commit": _waits_for_next_run("put"),
     "next run": _next_run,
 }

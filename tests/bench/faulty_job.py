@@ -31,11 +31,11 @@ class FaultySink(CommitSink):
         at("begun", ctx.task_idx)
         there = list(blocks)
         known = SimpleNamespace(task_idx=ctx.task_idx)
-        at("prepared", ctx.task_idx, partial(go_on, self, there, known))
+        at("prepared", ctx.task_idx, partial(finish_task, self, there, known))
         super().write(there, ctx)
 
 
-def go_on(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
+def finish_task(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
     """Do the rest of a write task that has its rows."""
     inject()
     CommitSink.write(sink, blocks, ctx)

@@ -46,7 +46,7 @@ class FaultySink(ParquetDatasink):
         at("begun", ctx.task_idx)
         there = list(blocks)  # consuming the blocks writes the pending checkpoint
         known = SimpleNamespace(task_idx=ctx.task_idx, kwargs=dict(ctx.kwargs))
-        at("prepared", ctx.task_idx, partial(go_on, self, there, known, self._data_context))
+        at("prepared", ctx.task_idx, partial(finish_task, self, there, known, self._data_context))
         self._write(there, ctx)
 
     def _write(self, blocks: list[Block], ctx: Any) -> None:
@@ -55,7 +55,7 @@ class FaultySink(ParquetDatasink):
         at("put", ctx.task_idx)
 
 
-def go_on(sink: FaultySink, blocks: list[Block], ctx: Any, context: DataContext) -> None:
+def finish_task(sink: FaultySink, blocks: list[Block], ctx: Any, context: DataContext) -> None:
     """Do the rest of a write task that is prepared."""
     sink._write(blocks, ctx)
     assert context.checkpoint_config is not None

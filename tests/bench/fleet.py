@@ -1,6 +1,6 @@
-"""Measures the operator with 1,000 new jobs at once and with 5,000 idle jobs.
+"""Measures the operator with 1,000 simultaneous new jobs and with 5,000 idle jobs.
 
-The operator is a process of its own; the API server is real and has no KubeRay. `make fleet` runs
+The operator is a separate process. The API server is real and has no KubeRay. `make fleet` runs
 this.
 
 The rate at which the operator creates the objects of new jobs is compared with a plain client that
@@ -38,12 +38,12 @@ from stop_signals import exit_on_signals
 
 from batchinference.spec.quantities import memory_bytes
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
-from support.cluster.chart import container, kuberay_definition, own_chart
+from support.cluster.chart import chart_without_dependencies, container, kuberay_definition
 from support.cluster.deployment import CHART
 from support.cluster.kubectl import eventually
 from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import ApiServer, Namespace, new_namespace, running
 from support.servers.dashboard import Dashboard, served
 
@@ -77,7 +77,7 @@ class Bench:
     operators: Callable[..., OperatorProcess]
     beyond: list[str] = field(default_factory=list)
 
-    def say(self, name: str, value: float, unit: str, limit: float, more: str = "") -> None:
+    def record(self, name: str, value: float, unit: str, limit: float, more: str = "") -> None:
         """Print a figure and record it if it is beyond its limit. The limit is a minimum for
         ratios, less NOISE, and a maximum for other units."""
         good = value >= limit - NOISE if unit == "ratio" else value <= limit
@@ -99,7 +99,7 @@ def main() -> None:
 
 @contextmanager
 def bench(directory: Path) -> Iterator[Bench]:
-    chart = own_chart(directory)
+    chart = chart_without_dependencies(directory)
     made: list[OperatorProcess] = []
     with running(kubebuilder_assets(), directory) as server, served() as dashboard:
         for file in ("crd.yaml", "schedule-crd.yaml"):
@@ -138,7 +138,7 @@ def compare(
     plain: Callable[[Bench, Namespace], float],
     ours: Callable[[Bench, Namespace], float],
 ) -> None:
-    """Measure the operator and the plain client in turn, and compare the medians."""
+    """Measure the operator and the plain client alternately, and compare the medians."""
     rates: dict[str, list[float]] = {"plain": [], "ours": []}
     for number in range(ROUNDS):
         for who, work in (("plain", plain), ("ours", ours)):
@@ -147,7 +147,7 @@ def compare(
             print(f"round {number + 1}: {case} {who} {rates[who][-1]:.1f} jobs/s", flush=True)
     plain_rate, ours_rate = (statistics.median(rates[who]) for who in ("plain", "ours"))
     more = f"ours={ours_rate:.1f}/s plain={plain_rate:.1f}/s"
-    found.say(case, ours_rate / plain_rate, "ratio", RATIO[case], more)
+    found.record(case, ours_rate / plain_rate, "ratio", RATIO[case], more)
 
 
 def plain_existing(found: Bench, namespace: Namespace) -> float:
@@ -176,7 +176,7 @@ def ours_existing(found: Bench, namespace: Namespace) -> float:
     began = time.monotonic()
     served_all(namespace, BURST)
     found_rate = BURST / (time.monotonic() - began)
-    say_used(found, operator, "existing")
+    print_usage(found, operator, "existing")
     end(found, operator)
     return found_rate
 
@@ -190,12 +190,12 @@ def ours_arriving(found: Bench, namespace: Namespace) -> float:
     asyncio.run(found.client.create_jobs(namespace.name, range(BURST)))
     served_all(namespace, BURST + 1)
     found_rate = BURST / (time.monotonic() - began)
-    say_used(found, operator, "arriving")
+    print_usage(found, operator, "arriving")
     end(found, operator)
     return found_rate
 
 
-def say_used(found: Bench, operator: OperatorProcess, case: str) -> None:
+def print_usage(found: Bench, operator: OperatorProcess, case: str) -> None:
     """Wait until the operator is idle, and print its CPU time, its memory and its requests."""
     cpu = 1000 * quiet(operator) / BURST
     calls = requests(found, operator).total() / BURST
@@ -227,7 +227,7 @@ def count(namespace: Namespace, kind: str) -> int:
     return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
 
-def at_rest(found: Bench) -> None:
+def idle_jobs(found: Bench) -> None:
     namespace = found.namespace("at-rest")
     operator = found.operators(namespace.name)
     operator.start()
@@ -235,17 +235,17 @@ def at_rest(found: Bench) -> None:
         asyncio.run(found.client.create_jobs(namespace.name, range(before, jobs)))
         served_all(namespace, jobs)
         quiet(operator)
-        found.say(f"memory_{jobs}", mib(operator), "MiB", MIB[jobs])
+        found.record(f"memory_{jobs}", mib(operator), "MiB", MIB[jobs])
     end(found, operator)
     operator.start()
     began = time.monotonic()
     cpu = quiet(operator)
     more = f"start={time.monotonic() - began:.1f}s cpu={cpu:.1f}s"
-    found.say("memory_after_start", mib(operator), "MiB", MIB[FLEET], more)
+    found.record("memory_after_start", mib(operator), "MiB", MIB[FLEET], more)
     before = cpu_seconds(operator)
     time.sleep(IDLE_SECONDS)
     used = cpu_seconds(operator) - before
-    found.say("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
+    found.record("idle", 100 * used / IDLE_SECONDS, "percent", IDLE_PERCENT)
     end(found, operator)
 
 
@@ -270,7 +270,7 @@ def starting_pods(found: Bench) -> None:
         job.status("Running")
     counts = requests(found, operator)
     more = ", ".join(f"{what}: {count_}" for what, count_ in counts.most_common())
-    found.say("pods", counts.total() / STARTING, "requests", REQUESTS, more)
+    found.record("pods", counts.total() / STARTING, "requests", REQUESTS, more)
     end(found, operator)
 
 
@@ -289,7 +289,7 @@ def slow_drivers(found: Bench) -> None:
     before = polls(found, "honest")
     time.sleep(MEASURE_SECONDS)
     rate_ = (polls(found, "honest") - before) / MEASURE_SECONDS
-    found.say("polls_under_attack", rate_ / (HONEST / POLL_SECONDS), "ratio", POLL_RATIO)
+    found.record("polls_under_attack", rate_ / (HONEST / POLL_SECONDS), "ratio", POLL_RATIO)
     end(found, operator)
 
 
@@ -297,9 +297,9 @@ def run_drivers(found: Bench, namespace: Namespace, jobs: int, seconds: float) -
     """Make all jobs of a namespace run, with drivers that answer after this many seconds."""
     served_all(namespace, jobs)
     for number in range(jobs):
-        job = PlayedJob(namespace, f"job-{number:05d}", found.dashboard)
-        job.play_cluster()
-        job.play_driver()
+        job = SimulatedJob(namespace, f"job-{number:05d}", found.dashboard)
+        job.start_cluster()
+        job.start_driver()
         job.report("running", progress={"rows": number})
         found.dashboard.slow[job.host] = seconds
 
@@ -324,11 +324,11 @@ def largest_jobs(found: Bench) -> None:
     begin = time.monotonic()
     asyncio.run(found.client.create_jobs(honest.name, range(1)))
     eventually("a ConfigMap", lambda: count(honest, "ConfigMap"), TIMEOUT, 0.1)
-    found.say("start_beside_largest", time.monotonic() - begin, "seconds", HONEST_SECONDS)
+    found.record("start_beside_largest", time.monotonic() - begin, "seconds", HONEST_SECONDS)
     time.sleep(SETTLE_SECONDS)
     limit = container(operator.manifests)["resources"]["limits"]["memory"]
     more = f"cpu={cpu_seconds(operator):.1f}s"
-    found.say("peak_of_largest", peak_mib(operator), "MiB", memory_bytes(limit) / 2**20, more)
+    found.record("peak_of_largest", peak_mib(operator), "MiB", memory_bytes(limit) / 2**20, more)
     end(found, operator)
 
 
@@ -375,10 +375,10 @@ def end(found: Bench, operator: OperatorProcess) -> None:
 
 
 CASES: dict[str, tuple[Callable[[Bench], None], ...]] = {
-    "": (existing, arriving, at_rest, starting_pods),
+    "": (existing, arriving, idle_jobs, starting_pods),
     "existing": (existing,),
     "arriving": (arriving,),
-    "rest": (at_rest,),
+    "rest": (idle_jobs,),
     "pods": (starting_pods,),
     "attack": (slow_drivers, largest_jobs),
 }

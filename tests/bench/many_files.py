@@ -61,9 +61,9 @@ class Bench:
             seconds = time.monotonic() - began
             requests = sum("/source/many/" in request for request in list(self.relay.requests))
             command.kill()
-            _, said = process.communicate()
+            _, stderr = process.communicate()
         if not self.committed(side, output):
-            raise SystemExit(f"{side} ended without a row: {said[-3000:]}")
+            raise SystemExit(f"{side} ended without a row: {stderr[-3000:]}")
         return seconds, requests
 
     def command(self, side: str, output: str) -> Command:

@@ -47,7 +47,7 @@ class PlainClient:
             async def create(body: bytes) -> str:
                 return await post(path, body)
 
-            return await side_by_side(create, bodies)
+            return await run_concurrently(create, bodies)
 
     async def create_largest(self, namespace: str, numbers: Iterable[int]) -> None:
         """Create BatchInferences of the largest size that etcd stores. As Python objects, their
@@ -68,7 +68,7 @@ class PlainClient:
             async def create(one: tuple[str, list[tuple[str, bytes]]]) -> None:
                 await _create(post, *one)
 
-            await side_by_side(create, made)
+            await run_concurrently(create, made)
 
     async def create_all(self, namespace: str, numbers: Iterable[int]) -> None:
         """Create BatchInferences, each followed directly by its objects."""
@@ -83,7 +83,7 @@ class PlainClient:
                 body, below = one
                 await _create(post, await post(path, body), below)
 
-            await side_by_side(create, made)
+            await run_concurrently(create, made)
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Callable[[str, bytes], Awaitable[str]]]:
@@ -110,7 +110,7 @@ async def _create(
         last = await post(path, owned.replace(_RAY_JOB_UID.encode(), last.encode()))
 
 
-async def side_by_side(
+async def run_concurrently(
     work: Callable[[Given], Awaitable[Made]], given: Iterable[Given]
 ) -> list[Made]:
     """Apply `work` to each value, AT_ONCE at a time, and return the results in order."""

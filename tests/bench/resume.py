@@ -1,4 +1,4 @@
-"""Measures what it costs to resume a job that is 90 % done, and to find its missing rows.
+"""Measures the cost of resuming a job that is 90 % done, and of finding its missing rows.
 
     parquet    200,000 rows in 100 files, from S3 to S3
     images     8,000 JPEGs of 400 x 300 pixels, from S3 to S3
@@ -113,7 +113,7 @@ class Bench:
     directory: Path
 
     def job(self, output: str, source: str = "in") -> Document:
-        wait = {"callable": "waiting:wait", "callArgs": {"seconds": self.case.wait}}
+        wait = {"callable": "wait_step:wait", "callArgs": {"seconds": self.case.wait}}
         storage = {"endpoint": self.relay.endpoint, "region": "us-east-1"}
         return document(
             "resume",
@@ -187,7 +187,7 @@ def compare(bench: Bench, size: int) -> bool:
 def coverage(directory: Path) -> bool:
     """Find the missing rows of a billion rows in a separate process, print the figures, and return
     whether they are within the limits."""
-    command = [sys.executable, str(HERE / "covered.py"), str(directory)]
+    command = [sys.executable, str(HERE / "coverage_case.py"), str(directory)]
     for action in ("write", "read"):
         done = subprocess.run([*command, action], check=True, capture_output=True, text=True)
     seconds, missing, memory = (part.split()[0] for part in done.stdout.split(", "))

@@ -1,5 +1,4 @@
-"""How often a benchmark runs each side, and over how many rows. The sides alternate, and the
-medians are compared."""
+"""The number of rounds and rows of a benchmark. The sides alternate, and medians are compared."""
 
 from __future__ import annotations
 
@@ -10,5 +9,5 @@ SIZE = float(os.environ.get("BENCH_SIZE", "1"))
 
 
 def sized(rows: int) -> int:
-    """Return the number of rows to run, of those of the full benchmark."""
+    """Return the number of rows to run, for a full benchmark of `rows` rows."""
     return max(1, round(rows * SIZE))

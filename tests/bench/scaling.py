@@ -14,7 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import naps
+import sleep_step
 from stop_signals import exit_on_signals
 
 from support.cluster.deployment import PIPELINE_IMAGE, installed
@@ -56,7 +56,7 @@ def measure(kubectl: Kubectl) -> dict[int, float]:
             lines = (f"row {number} {row}\n" for row in range(ROWS_PER_FILE))
             (Path(directory) / f"{number:02d}.txt").write_text("".join(lines))
         store.upload(Path(directory), "in")
-    code = {"naps.py": Path(naps.__file__).read_text()}
+    code = {"sleep_step.py": Path(sleep_step.__file__).read_text()}
     kubectl.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "code"}, "data": code}
     )
@@ -85,7 +85,7 @@ def job(name: str, store: ObjectStore, workers: int) -> dict[str, Any]:
     return document(
         name,
         read={"format": "text", "paths": [store.uri("in")]},
-        steps=[{"name": "nap", "python": {"callable": "naps:nap", "method": "map"}}],
+        steps=[{"name": "nap", "python": {"callable": "sleep_step:nap", "method": "map"}}],
         write={"format": "parquet", "path": store.uri(f"out/{name}")},
         cluster={
             "workers": {"cpu": 1, "min": workers, "max": workers},

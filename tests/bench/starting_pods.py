@@ -1,7 +1,7 @@
-"""Plays KubeRay, the scheduler and the kubelet while the pods of a job are created.
+"""Simulates KubeRay, the scheduler and the kubelet while the pods of a job are created.
 
 The API server has no controllers. So this creates the pods, their status changes and their Events
-in the order in which a cluster creates them that adds a node and then pulls an image for a while.
+in the same order as a cluster that adds a node and then pulls an image.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from support.operator.simulated_ray_job import PlayedJob, stamp
+from support.operator.simulated_ray_job import SimulatedJob, stamp
 
 Object = dict[str, Any]
 
 PULL_SECONDS = 30.0
 """Seconds for which the containers of all pods are being created."""
 SCHEDULED = timedelta(seconds=75)
-"""How long ago the pods were scheduled: so long that the operator reads their Events at once."""
+"""The time since the pods were scheduled. It is long, so the operator reads their Events
+immediately."""
 _NOT_READY = {"ready": False, "restartCount": 0, "image": "", "imageID": ""}
 
 
-class StartingJob(PlayedJob):
+class StartingJob(SimulatedJob):
     """A job whose head and workers are created step by step."""
 
     @property
@@ -44,7 +45,7 @@ class StartingJob(PlayedJob):
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def create_cluster(self) -> None:
-        self.play("Initializing", rayClusterName=self.cluster)
+        self.write_ray_job_status("Initializing", rayClusterName=self.cluster)
 
     def create_pods(self) -> None:
         for name, pod in self.pods.items():
@@ -80,8 +81,8 @@ class StartingJob(PlayedJob):
         for name in self.pods:
             ready = {"type": "Ready", "status": "True", "lastTransitionTime": stamp()}
             self._set_status(name, phase="Running", conditions=[self._scheduled(), ready])
-        self.play_cluster()
-        self.play_driver()
+        self.start_cluster()
+        self.start_driver()
         self.report("running", progress={"rows": 1})
 
     def _scheduled(self) -> Object:

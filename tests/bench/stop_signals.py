@@ -10,7 +10,7 @@ from typing import NoReturn
 def exit_on_signals() -> None:
     """Make SIGTERM and SIGINT raise SystemExit, so that all context managers are left.
 
-    By default SIGTERM ends a process at once, and a shell starts background processes with SIGINT
+    By default, SIGTERM ends a process, and a shell starts background processes with SIGINT
     ignored.
     """
     for number in (signal.SIGTERM, signal.SIGINT):

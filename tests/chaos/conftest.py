@@ -13,7 +13,7 @@ from chaos.inputs import write_inputs
 from chaos.store import ChaosStore
 from support.cluster.deployment import installed, require_cluster
 from support.cluster.kubectl import Kubectl, run
-from support.cluster.patient_kubectl import PatientKubectl
+from support.cluster.retrying_kubectl import RetryingKubectl
 from support.timeouts import scaled
 
 
@@ -43,7 +43,7 @@ def operator() -> Iterator[Kubectl]:
     """Install the operator, and yield kubectl in its namespace."""
     require_cluster()
     with installed() as kubectl:
-        yield PatientKubectl(kubectl.namespace)
+        yield RetryingKubectl(kubectl.namespace)
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +52,7 @@ def namespace(operator: Kubectl) -> Iterator[Kubectl]:
     name = f"chaos-{uuid.uuid4().hex[:6]}"
     run(["kubectl", "create", "namespace", name])
     run(["kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted"])
-    yield PatientKubectl(name)
+    yield RetryingKubectl(name)
     run(["kubectl", "delete", "namespace", name, "--wait=false"])
 
 
@@ -73,4 +73,4 @@ def kuberay() -> Kubectl:
     selector = "--selector=app.kubernetes.io/component=kuberay-operator"
     found = run(["kubectl", "get", "pods", "--all-namespaces", selector, "--output", "json"])
     (namespace,) = {body["metadata"]["namespace"] for body in json.loads(found)["items"]}
-    return PatientKubectl(namespace)
+    return RetryingKubectl(namespace)

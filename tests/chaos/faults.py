@@ -11,8 +11,8 @@ from support.cluster.disruptions import restart_api_server
 from support.cluster.kubectl import Kubectl
 from support.cluster.waits import kill, pods
 
-LONGEST_AWAY = 15.0
-"""Maximum seconds for which the S3 server is away."""
+MAX_DOWNTIME_SECONDS = 15.0
+"""The maximum downtime of the S3 server."""
 STORM_SECONDS, STORM_SHARE = 8.0, 0.5
 
 
@@ -31,44 +31,44 @@ class NoTarget(Exception):
     """The target of a fault does not exist at the moment."""
 
 
-def a_worker(site: Site, job: str, random: Random) -> None:
+def kill_worker(site: Site, job: str, random: Random) -> None:
     kill(site.jobs, [_one_of(pods(site.jobs, job, "worker"), random)])
 
 
-def all_workers(site: Site, job: str, random: Random) -> None:
+def kill_all_workers(site: Site, job: str, random: Random) -> None:
     _kill_all(site.jobs, pods(site.jobs, job, "worker"))
 
 
-def the_head(site: Site, job: str, random: Random) -> None:
+def kill_head(site: Site, job: str, random: Random) -> None:
     _kill_all(site.jobs, pods(site.jobs, job, "head"))
 
 
-def the_driver(site: Site, job: str, random: Random) -> None:
+def kill_driver(site: Site, job: str, random: Random) -> None:
     _kill_process(site, pods(site.jobs, job, "head"), r"python\S* \S*batchinference run", random)
 
 
-def a_process(site: Site, job: str, random: Random) -> None:
+def kill_ray_process(site: Site, job: str, random: Random) -> None:
     """Kill a Ray task or actor: one of the job's or one of Ray's own."""
     _kill_process(site, pods(site.jobs, job, "worker"), "^ray::", random)
 
 
-def kuberay(site: Site, job: str, random: Random) -> None:
+def kill_kuberay(site: Site, job: str, random: Random) -> None:
     _kill_all(site.kuberay, _names(site.kuberay, "app.kubernetes.io/component=kuberay-operator"))
 
 
-def operator(site: Site, job: str, random: Random) -> None:
+def kill_operator(site: Site, job: str, random: Random) -> None:
     _kill_all(site.operator, _names(site.operator))
 
 
-def api_server(site: Site, job: str, random: Random) -> None:
+def kill_api_server(site: Site, job: str, random: Random) -> None:
     restart_api_server()
 
 
-def s3_server(site: Site, job: str, random: Random) -> None:
-    site.store.kill(away=random.uniform(0.5, LONGEST_AWAY))
+def kill_s3_server(site: Site, job: str, random: Random) -> None:
+    site.store.kill(away=random.uniform(0.5, MAX_DOWNTIME_SECONDS))
 
 
-def connections(site: Site, job: str, random: Random) -> None:
+def disturb_connections(site: Site, job: str, random: Random) -> None:
     site.store.storm(STORM_SECONDS, STORM_SHARE)
 
 
@@ -78,26 +78,26 @@ Inject = Callable[[Site, str, Random], None]
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault. One with `alone` is never injected during another such fault, because that needs
-    what it takes away."""
+    """A fault. Two `exclusive` faults are never injected at the same time, because each needs the
+    component that the other one disables."""
 
     name: str
     inject: Inject
     shared: bool = False
-    alone: bool = False
+    exclusive: bool = False
 
 
 FAULTS = (
-    Fault("worker", a_worker),
-    Fault("all workers", all_workers),
-    Fault("head", the_head),
-    Fault("driver process", the_driver),
-    Fault("Ray process", a_process),
-    Fault("KubeRay", kuberay, shared=True),
-    Fault("operator", operator, shared=True),
-    Fault("API server", api_server, shared=True, alone=True),
-    Fault("S3 server", s3_server, shared=True, alone=True),
-    Fault("connections", connections, shared=True),
+    Fault("worker", kill_worker),
+    Fault("all workers", kill_all_workers),
+    Fault("head", kill_head),
+    Fault("driver process", kill_driver),
+    Fault("Ray process", kill_ray_process),
+    Fault("KubeRay", kill_kuberay, shared=True),
+    Fault("operator", kill_operator, shared=True),
+    Fault("API server", kill_api_server, shared=True, exclusive=True),
+    Fault("S3 server", kill_s3_server, shared=True, exclusive=True),
+    Fault("connections", disturb_connections, shared=True),
 )
 
 

@@ -16,7 +16,7 @@ Pair = tuple[int, int]
 PASSING = {
     "name": "passing",
     "python": {
-        "callable": "own_steps:Passing",
+        "callable": "job_steps:Passing",
         "constructorArgs": {"seconds": 0.3, "last": f"row {ROWS - 1}"},
     },
     "batchSize": 200,
@@ -43,7 +43,7 @@ class Shape:
 
 
 def _own(name: str, method: str) -> Document:
-    return {"name": name, "python": {"callable": f"own_steps:{name}", "method": method}}
+    return {"name": name, "python": {"callable": f"job_steps:{name}", "method": method}}
 
 
 SHAPES = (
@@ -71,7 +71,7 @@ class Job:
         return f"out/{self.name}"
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         return f"{self.reads}, {self.shape.name}, {self.writes}"
 
     def rows(self) -> Counter[Pair]:

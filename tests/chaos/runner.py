@@ -12,18 +12,18 @@ from random import Random
 from chaos.faults import NoTarget, Site
 from chaos.inputs import ROWS
 from chaos.jobs import Job
+from chaos.output_check import Proof, prove
 from chaos.plans import Injection
-from chaos.proof import Proof, prove
 from support.cluster.kubectl import ENDED, Object
 from support.cluster.state import state
 from support.cluster.statuses import History
 
-LONGEST_START = 240.0
-"""Seconds after which a fault stops waiting for the first row."""
-LONGEST_JOB = 420.0
-"""Seconds after the last fault within which a job has to end."""
-LONGEST_SEARCH = 90.0
-"""Seconds for which a fault waits for its target to exist."""
+MAX_START_SECONDS = 240.0
+"""The time for which a fault waits for the first row."""
+MAX_JOB_SECONDS = 420.0
+"""The time after the last fault within which a job must end."""
+MAX_SEARCH_SECONDS = 90.0
+"""The time for which a fault waits until its target exists."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Result:
     ended: float
     status: Object
     again: int = 0
-    """Number of rows that the first step has seen more than once."""
+    """Number of rows that the first step has processed more than once."""
     proof: Proof = field(default_factory=Proof)
     faults: list[Injected] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -54,10 +54,10 @@ class Result:
 class Runner:
     site: Site
     history: History
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     injected: list[Injected] = field(default_factory=list)
-    _alone: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a fault takes away something that other such faults need."""
+    _exclusive: threading.Lock = field(default_factory=threading.Lock)
+    """Held while an exclusive fault is injected."""
 
     def run(self, job: Job, plan: list[Injection]) -> Result:
         """Run a job to its end under the faults of its plan."""
@@ -66,34 +66,34 @@ class Runner:
         for injection in plan:
             self._inject(job, injection)
         self.site.store.open_gate(job.name)
-        self._wait(lambda: self._has_ended(job), LONGEST_JOB)
+        self._wait(lambda: self._has_ended(job), MAX_JOB_SECONDS)
         if not self._has_ended(job):
-            self.say(state(self.site.jobs, self.site.operator, job.name))
+            self.log(state(self.site.jobs, self.site.operator, job.name))
         result = Result(job, began, time.monotonic(), self.history.last(job.name))
         result.faults = [one for one in self.injected if _concerns(one, result)]
         return result
 
     def check(self, result: Result) -> None:
-        """Check the rows and counts of a job, while no fault is injected any more."""
+        """Check the rows and counts of a job, after the last fault."""
         self._find_problems(result)
-        self.say(f"{result.job.name} {result.status.get('phase')}, {result.again} rows again; "
+        self.log(f"{result.job.name} {result.status.get('phase')}, {result.again} rows again; "
                  f"{'; '.join(result.problems) or 'each row once'}")  # fmt: skip
 
     def _inject(self, job: Job, injection: Injection) -> None:
         if not injection.early:
-            self._wait(lambda: self._rows(job) or self._has_ended(job), LONGEST_START)
+            self._wait(lambda: self._rows(job) or self._has_ended(job), MAX_START_SECONDS)
         self._wait(lambda: self._has_ended(job), injection.wait)
-        fault, deadline = injection.fault, time.monotonic() + LONGEST_SEARCH
+        fault, deadline = injection.fault, time.monotonic() + MAX_SEARCH_SECONDS
         while not self._has_ended(job) and time.monotonic() < deadline:
             try:
-                with self._alone if fault.alone else nullcontext():
+                with self._exclusive if fault.exclusive else nullcontext():
                     at = time.monotonic()
                     fault.inject(self.site, job.name, Random(injection.seed))
             except NoTarget:
                 time.sleep(1)
                 continue
             self.injected.append(Injected(fault.name, None if fault.shared else job.name, at))
-            self.say(f"{job.name} at {self._rows(job)} rows: {fault.name}")
+            self.log(f"{job.name} at {self._rows(job)} rows: {fault.name}")
             return
 
     def _find_problems(self, result: Result) -> None:
@@ -119,8 +119,8 @@ class Runner:
     def _has_ended(self, job: Job) -> bool:
         return self.history.last(job.name).get("phase") in ENDED
 
-    def _wait(self, condition: Callable[[], object], longest: float) -> None:
-        deadline = time.monotonic() + longest
+    def _wait(self, condition: Callable[[], object], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         while not condition() and time.monotonic() < deadline:
             time.sleep(0.2)
 

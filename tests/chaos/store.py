@@ -1,5 +1,4 @@
-"""An S3 server whose process can be killed, the proxy in front of it, and the tally of the rows
-that steps have seen."""
+"""An S3 server whose process can be killed, the proxy in front of it, and the row counter."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ Object = dict[str, Any]
 PODS = Path(__file__).parent / "pods"
 PROXY = "http://proxy:7071"
 USUAL_SHARE = 0.01
-"""The share of requests that the proxy spoils."""
+"""The share of requests into which the proxy injects faults."""
 CODE_VOLUME: Object = {
     "name": "code",
     "mountPath": "/code",
@@ -42,22 +41,22 @@ class ChaosStore(ObjectStore):
         self.kubectl("exec", "s3", "--container=keeper", "--", "sh", "-c", command)
 
     def storm(self, seconds: float, share: float) -> None:
-        """Make the proxy spoil this share of all requests for a while."""
+        """Make the proxy inject faults into this share of all requests for a while."""
         command = f"echo $(($(date +%s) + {round(seconds)})) {share:.2f} > /tmp/storm"
         self.kubectl("exec", "proxy", "--container=proxy", "--", "sh", "-c", command)
 
-    def spoilt(self) -> Counter[str]:
-        """Count the spoilt requests by kind."""
-        lines = self._file("proxy", "/tmp/spoilt")
+    def injected_faults(self) -> Counter[str]:
+        """Count the injected faults by kind."""
+        lines = self._file("proxy", "/tmp/faults")
         return Counter(line.split("\t")[0] for line in lines)
 
     def open_gate(self, job: str) -> None:
         """Let a job end."""
-        self.kubectl("exec", "proxy", "--container=tally", "--", "touch", f"/tmp/tally-{job}")
+        self.kubectl("exec", "proxy", "--container=row-counter", "--", "touch", f"/tmp/rows-{job}")
 
     def passed(self, job: str) -> int:
         """Return how many rows of a job its first step has seen, repetitions included."""
-        lines = (line.split() for line in self._file("tally", "/tmp/tally"))
+        lines = (line.split() for line in self._file("row-counter", "/tmp/rows"))
         return sum(int(rows) for name, rows in lines if name == job)
 
     def _file(self, container: str, path: str) -> list[str]:
@@ -86,10 +85,10 @@ def _killable(body: Object) -> Object:
 
 
 def _proxy(seed: int) -> Object:
-    proxy = _python("proxy", "spoiling_proxy.py", str(seed), str(USUAL_SHARE))
+    proxy = _python("proxy", "fault_proxy.py", str(seed), str(USUAL_SHARE))
     proxy["readinessProbe"] = {"tcpSocket": {"port": 7071}, "periodSeconds": 2}
-    tally = _python("tally", "tally.py", "/tmp/tally")
-    return _with_code_volume(pod("proxy", [_with_code(proxy), _with_code(tally)], []))
+    row_counter = _python("row-counter", "row_counter.py", "/tmp/rows")
+    return _with_code_volume(pod("proxy", [_with_code(proxy), _with_code(row_counter)], []))
 
 
 def _python(name: str, program: str, *arguments: str) -> Object:

@@ -40,7 +40,7 @@ reader also compared the rows and the error records with the expected ones.
 
 Faults injected: {injected}.
 
-Requests that the proxy disturbed: {spoilt}.
+Requests that the proxy disturbed: {faulty}.
 """
 COLUMNS = (
     "job", "reads, does, writes", "faults, and seconds after its start", "attempts",
@@ -57,7 +57,7 @@ class Options:
     at_once: int
 
 
-def page(results: list[Result], spoilt: Counter[str], options: Options) -> str:
+def page(results: list[Result], faulty: Counter[str], options: Options) -> str:
     """Return the text of docs/chaos.md."""
     faults = Counter(one.fault for one in _faults(results))
     return _HEAD.format(
@@ -68,7 +68,7 @@ def page(results: list[Result], spoilt: Counter[str], options: Options) -> str:
         faults=options.faults,
         table=table(results),
         injected=_listed(faults),
-        spoilt=_listed(spoilt),
+        faulty=_listed(faulty),
     )
 
 
@@ -92,7 +92,7 @@ def _row(result: Result) -> tuple[str, ...]:
     lost = ", ".join(f"{cause} {count}" for cause, count in causes.items())
     return (
         result.job.name,
-        result.job.words,
+        result.job.summary,
         ", ".join(f"{one.fault} {one.at - result.began:.0f}" for one in faults),
         f"{len(attempts)} ({lost})" if lost else str(len(attempts)),
         str(result.proof.runs),

@@ -20,7 +20,7 @@ def test_status_object_of_the_api_server_is_ignored() -> None:
     assert history == {"job": [{"phase": "Running"}]}
 
 
-def test_failed_watch_fails_whoever_reads_the_history() -> None:
+def test_failed_watch_is_raised_when_the_history_is_read() -> None:
     history = History()
     history.failure = ValueError("no JSON")
     with pytest.raises(AssertionError, match="the watch has failed: ValueError"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cluster.chart import Chart, own_chart, whole_chart
+from support.cluster.chart import Chart, chart_with_dependencies, chart_without_dependencies
 from support.cluster.release import Release
 from support.servers.api_server import ApiServer
 
@@ -16,13 +16,13 @@ from support.servers.api_server import ApiServer
 @pytest.fixture(scope="session")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Chart:
     """Return the chart without dependencies."""
-    return own_chart(tmp_path_factory.mktemp("chart"))
+    return chart_without_dependencies(tmp_path_factory.mktemp("chart"))
 
 
 @pytest.fixture(scope="session")
 def with_kuberay() -> Chart:
     """Return the chart with its dependency, the KubeRay chart."""
-    return whole_chart()
+    return chart_with_dependencies()
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_kuberay_does_not_change_the_operator(with_kuberay: Chart, chart: Chart)
             assert named[manifest["kind"], manifest["metadata"]["name"]] == manifest
 
 
-def test_lock_file_is_that_of_the_dependencies() -> None:
+def test_lock_file_matches_the_dependencies() -> None:
     """`helm dependency build` compares this digest and refuses an outdated lock file."""
     files = ("Chart.yaml", "Chart.lock")
     about, lock = (yaml.safe_load((CHART / name).read_text()) for name in files)

@@ -21,7 +21,7 @@ ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
 OLDEST = re.search(r"1\.\d+\.0", ABOUT["kubeVersion"]).group()  # type: ignore[union-attr]
 
 VALIDATED = ("default", "everything", "existing objects", "long name", "empty extras")
-"""The sets that are also validated for other versions than that of the API server."""
+"""The sets that are also validated for other versions than the version of the API server."""
 
 
 def lint(chart: Chart) -> str:

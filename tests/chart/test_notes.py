@@ -21,10 +21,10 @@ def notes(chart: Chart, directory: Path, *flags: str) -> str:
 def test_notes_of_all_namespaces_without_kuberay(chart: Chart, tmp_path: Path) -> None:
     text = notes(chart, tmp_path)
     assert "watches all namespaces" in text
-    assert "in any of them but default, the operator's own" in text
+    assert "in any of these namespaces except default, which is the operator's namespace" in text
     assert "kubectl apply -f job.yaml" in text
     assert "kubectl wait --for=jsonpath='{.status.completionTime}'" in text
-    assert "KubeRay is expected to run already" in text
+    assert "KubeRay must already be installed" in text
 
 
 def test_notes_name_watched_namespaces(chart: Chart, tmp_path: Path) -> None:
@@ -33,4 +33,4 @@ def test_notes_name_watched_namespaces(chart: Chart, tmp_path: Path) -> None:
 
 
 def test_notes_do_not_ask_for_an_installed_kuberay(with_kuberay: Chart, tmp_path: Path) -> None:
-    assert "expected" not in notes(with_kuberay, tmp_path, "--set", "kuberay.enabled=true")
+    assert "KubeRay must" not in notes(with_kuberay, tmp_path, "--set", "kuberay.enabled=true")

@@ -20,7 +20,7 @@ def kinds(manifests: list[Object]) -> set[str]:
 
 
 def of_kind(manifests: list[Object], kind: str) -> list[Object]:
-    """Return the manifests of a kind, without those of the leader election."""
+    """Return the manifests of a kind, without the manifests of the leader election."""
     found = [manifest for manifest in manifests if manifest["kind"] == kind]
     return [each for each in found if not each["metadata"]["name"].endswith("-leader")]
 
@@ -40,10 +40,10 @@ def test_cluster_role_is_created_for_all_namespaces(chart: Chart) -> None:
     ],
     ids=["all namespaces", "another namespace", "watched namespaces"],
 )
-def test_lease_is_the_only_one_that_can_be_changed(
+def test_only_the_lease_of_the_operator_can_be_changed(
     chart: Chart, values: Object, namespace: str, name: str
 ) -> None:
-    """Releases that watch all namespaces use the same Lease. Others use one of their own."""
+    """Releases that watch all namespaces use the same Lease. Other releases use their own Lease."""
     manifests = chart.manifests({**values, "fullnameOverride": "own"})
     (role,) = (
         m for m in manifests if m["kind"] == "Role" and m["metadata"]["name"] == "own-leader"
@@ -124,7 +124,7 @@ def test_role_bindings_refer_to_role_and_service_account(chart: Chart, values: O
         }
 
 
-def test_service_account_can_be_an_existing_one(chart: Chart) -> None:
+def test_existing_service_account_can_be_used(chart: Chart) -> None:
     manifests = chart.manifests({"serviceAccount": {"create": False, "name": "own"}})
     assert "ServiceAccount" not in kinds(manifests)
     pod = one(manifests, "Deployment")["spec"]["template"]["spec"]

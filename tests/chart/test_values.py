@@ -19,7 +19,7 @@ Object = dict[str, Any]
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 KUBERAY = "kuberay-operator"
 OWN = {name: value for name, value in VALUES.items() if name != KUBERAY}
-"""The values without those of KubeRay's chart."""
+"""The values without the values of KubeRay's chart."""
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FREE = {"defaults", "resources", "podSecurityContext", "securityContext", "commonLabels"}
 FREE |= {"livenessProbe", "readinessProbe", "affinity", "nodeSelector", "podAnnotations"}
@@ -151,7 +151,7 @@ def merged(values: Object, path: str, value: Any) -> Object:
     return {**values, key: merged(values.get(key, {}), rest, value) if rest else value}
 
 
-def test_value_changes_the_manifests(chart: Chart) -> None:
+def test_each_value_changes_the_manifests(chart: Chart) -> None:
     before, together = text_of(chart), {}
     for path, (value, _) in SHOWN.items():
         together = merged(together, path, value)
@@ -164,7 +164,7 @@ def test_value_changes_the_manifests(chart: Chart) -> None:
     assert {path: one for path, one in found.items() if one != (False, True)} == {}
 
 
-def test_values_are_all_tested() -> None:
+def test_every_value_is_tested() -> None:
     assert set(leaves(OWN)) == {*SHOWN, *ALONE, *REMOVED, *TESTED_ELSEWHERE}
 
 
@@ -249,7 +249,7 @@ INVALID = [
 
 
 def test_invalid_values_are_refused_by_name(chart: Chart) -> None:
-    """Helm names all invalid values at once, so each rendering has one of each section."""
+    """Helm reports all invalid values together, so each rendering has one of each section."""
     cases = defaultdict[str, list[tuple[Object, str]]](list)
     for values, path in INVALID:
         cases[next(iter(values))].append((values, path))
@@ -272,7 +272,7 @@ def test_image_digest_replaces_the_tag(chart: Chart) -> None:
     assert found == f"registry.example/operator@{digest}"
 
 
-def test_value_that_looks_like_a_number_stays_a_string(chart: Chart) -> None:
+def test_numeric_string_value_stays_a_string(chart: Chart) -> None:
     manifests = chart.manifests({"image": {"tag": "1.10"}, "podLabels": {"version": "1.10"}})
     template = one(manifests, "Deployment")["spec"]["template"]
     assert template["spec"]["containers"][0]["image"].endswith(":1.10")

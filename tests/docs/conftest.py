@@ -1,4 +1,4 @@
-"""Fixtures for what the documentation's jobs refer to: files, models and the module `steps`.
+"""Fixtures for the files, models and modules that the documentation's jobs use.
 
 All tests of this folder run without Ray, and with pytest-xdist on one worker.
 """

@@ -1,4 +1,4 @@
-"""docs/coverage.md names the place of each of 81 features, and everything that it names exists."""
+"""docs/coverage.md lists 81 features with their locations, and every name on the page exists."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FOREIGN = frozenset(
     {"/dev/shm", "kubectl get bi", "nvidia-smi", "ray.priority", "ray.startup_hook",
      "read_parquet(prefetch_blocks=)", "retry_delays_ms", "runtime_env"}
 )  # fmt: skip
-"""Words that the page names although they are not part of the product."""
+"""Names on the page that are not part of the product."""
 
 
 ROWS = [match.groups() for line in PAGE.splitlines() if (match := ROW.fullmatch(line))]
-"""The number of each feature, its description, and the cell that says where it is."""
+"""The number of each feature, its description, and the cell with its location."""
 FIELDS = [
     (found[1].replace("[]", "").split("."), found[2])
     for line in reference().splitlines()
@@ -69,15 +69,15 @@ def test_rows_are_numbered_and_different() -> None:
     assert len(re.findall(r"^\|\s*\d", PAGE, re.MULTILINE)) == 81
 
 
-def test_rows_name_things_that_exist_or_say_why_not() -> None:
+def test_rows_name_existing_features_or_give_a_reason() -> None:
     for number, _, where in ROWS:
-        words = re.findall(r"`([^`]+)`", where)
-        assert [word for word in words if not is_known(word) and word not in FOREIGN] == [], number
-        place = any(map(is_known, words)) or "](" in where
+        names = re.findall(r"`([^`]+)`", where)
+        assert [word for word in names if not is_known(word) and word not in FOREIGN] == [], number
+        place = any(map(is_known, names)) or "](" in where
         assert place or any(reason in where for reason in REASONS), number
 
 
-def test_unknown_words_are_recognized() -> None:
-    words = ["read.colums", "runtime: tensorflow", "shuffle: rows", "batchinference fly",
+def test_unknown_names_are_detected() -> None:
+    names = ["read.colums", "runtime: tensorflow", "shuffle: rows", "batchinference fly",
              "run --fast", "ftp://", "gpu.resources", "secondss"]  # fmt: skip
-    assert [word for word in words if is_known(word)] == []
+    assert [word for word in names if is_known(word)] == []

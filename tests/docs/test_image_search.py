@@ -72,7 +72,7 @@ def test_image_finds_itself_first(example: Path, image: str) -> None:
     assert hits(example / "out", "--row", str(as_row[0]["row"]), "-k", "4") == as_row
 
 
-def test_text_is_embedded_by_the_text_half_of_the_model(example: Path) -> None:
+def test_text_is_embedded_by_the_text_encoder(example: Path) -> None:
     import torch
     from transformers import AutoTokenizer, CLIPModel
 
@@ -94,7 +94,7 @@ def test_text_is_embedded_by_the_text_half_of_the_model(example: Path) -> None:
     assert found == pytest.approx(similarities, abs=1e-5)
 
 
-def test_where_limits_the_rows(example: Path) -> None:
+def test_where_filters_the_rows(example: Path) -> None:
     path = example / "data" / "circle" / "000.png"
     query = ["--trust-output", "--image", str(path), "--where", "folder == 'square'"]
     found = hits(example / "out", *query, "-k", "99")
@@ -102,7 +102,7 @@ def test_where_limits_the_rows(example: Path) -> None:
     assert {hit["columns"]["folder"] for hit in found} == {"square"}
 
 
-def test_step_of_the_page_finds_what_the_command_finds(example: Path) -> None:
+def test_step_of_the_page_finds_the_same_rows_as_the_command(example: Path) -> None:
     (job,) = jobs("docs/search.md")
     assert run_without_ray(job_in(example, job), rows_per_task=200).state == "succeeded"
     rows = rows_of(example / "like-these")

@@ -34,7 +34,7 @@ def described() -> list[tuple[str, str, str, str]]:
     return found
 
 
-def test_table_of_metrics() -> None:
+def test_metrics_table_is_up_to_date() -> None:
     rows = [
         f"| `{name}` | {kind} | {labels} | {about} |" for name, kind, labels, about in described()
     ]
@@ -50,6 +50,6 @@ def test_each_alert_has_a_runbook() -> None:
     assert sections == [alert["alert"] for alert in alerts]
 
 
-def test_timeout_of_a_dead_watch() -> None:
+def test_page_has_the_timeout_of_a_dead_watch() -> None:
     admission = OperatorSettings.model_fields["watch_seconds"].default
     assert f"{PATIENCE * admission} s" in PAGE

@@ -85,7 +85,7 @@ def csv_(place: Path) -> list[str]:
 
 
 def numpy(place: Path) -> list[str]:
-    """Recognize photographs by their embeddings, the only content of these files."""
+    """Identify photos by their embeddings, because these files contain nothing else."""
     arrays = [np.load(file) for file in (place / "out/numpy").glob("*.npy")]
     means = {name: np.mean(photograph(name), axis=(0, 1)) for name in PHOTOGRAPHS}
     return [

@@ -129,14 +129,14 @@ FAILED_ROWS = {"bad-rows": 1, "listed": 1}
 JOBS = [pytest.param(page, job, id=name_of(job)) for page in EXPECTED for job in jobs(page)]
 
 
-def test_expected_jobs_are_those_of_the_pages() -> None:
+def test_every_job_of_a_page_has_expected_rows() -> None:
     found = {page: [name_of(job) for job in jobs(page)] for page in EXPECTED}
     assert found == {page: list(checks) for page, checks in EXPECTED.items()}
 
 
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize(("page", "job"), JOBS)
-def test_job_of_a_page(page: str, job: Document, directory: Path) -> None:
+def test_job_of_a_page_writes_the_expected_rows(page: str, job: Document, directory: Path) -> None:
     absolute = with_absolute_paths(parse(job), directory)
     report = run_without_ray(absolute, rows_per_task=200)
     assert report.message is None

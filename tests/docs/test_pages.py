@@ -17,7 +17,7 @@ from batchinference.spec.job import MUTABLE, MUTABLE_LIMITS, MUTABLE_OF_STEP
 from batchinference.spec.schedule import time_values
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke
 
 PAGES = ["README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md"]
@@ -65,13 +65,13 @@ def test_schedule_of_the_page_is_valid_and_its_parameters_are_listed(tmp_path: P
     assert dict(zip(*shown, strict=True)) == time_values(moment, ZoneInfo("Europe/Berlin"))
 
 
-def test_columns_are_those_of_kubectl() -> None:
+def test_columns_equal_those_of_kubectl() -> None:
     (shown,) = (text for text in blocks("docs/cluster.md", "console") if "PHASE" in text)
     usual = [name.upper() for name, _, _, wide in PRINTER_COLUMNS if not wide]
     assert shown.splitlines()[1].split() == ["NAME", *usual]
 
 
-def test_links_lead_to_files() -> None:
+def test_links_refer_to_existing_files() -> None:
     broken = [
         (page, link)
         for page in PAGES

@@ -1,4 +1,4 @@
-"""docs/policy.md describes each value of the policy, and shows a message as it is."""
+"""docs/policy.md describes each value of the policy, and shows a current message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.documents.pages import ROOT, blocks
 PAGE = "docs/policy.md"
 
 
-def test_each_value_is_described_with_its_default() -> None:
+def test_each_policy_value_is_described_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| .* \| `?([^|`]+)`?.* \|$", (ROOT / PAGE).read_text(), re.M)
     shown = {"true": True, "false": False}
     described = {name: shown.get(default) for name, default in rows}
@@ -21,7 +21,7 @@ def test_each_value_is_described_with_its_default() -> None:
     assert described == {**defaults, "volumes": None}
 
 
-def test_message_of_the_page() -> None:
+def test_page_shows_the_message_of_the_policy() -> None:
     (values,) = blocks(PAGE, "yaml")
     policy = PlatformPolicy.model_validate(yaml.safe_load(values)["policy"])
     (problem,) = policy.check(Cluster(image="docker.io/app:1"))

@@ -33,7 +33,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_commands_of_the_tutorial(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial_commands_print_the_expected_output(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(directory)
     commands = [line for block in blocks(PAGE, "bash") for line in block.splitlines()]
     assert len(commands) == 7
@@ -59,7 +61,7 @@ def test_commands_of_the_tutorial(directory: Path, monkeypatch: pytest.MonkeyPat
     assert "1 read, 1 written" in again
 
 
-def test_python_of_the_tutorial(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial_python_code_runs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(directory)
     assert (directory / "out").exists(), "the commands run first"
     (code,) = blocks(PAGE, "py")

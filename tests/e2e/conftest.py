@@ -103,7 +103,7 @@ def kubectl(installation: ObjectStore) -> Iterator[WatchingKubectl]:
 @pytest.fixture(scope="session")
 def store(installation: ObjectStore, kubectl: Kubectl) -> ObjectStore:
     """Return the object store under the worker's prefix."""
-    return installation.open_to(kubectl)
+    return installation.share_with(kubectl)
 
 
 @pytest.fixture

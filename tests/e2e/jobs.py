@@ -59,7 +59,7 @@ class Example:
         """Download the output to `target` and return the rows that the job has written."""
         return rows_of(self.store.download(f"{self.key}/out", target))
 
-    def rows_made_here(self) -> list[Row]:
+    def local_rows(self) -> list[Row]:
         """Return the rows that the job writes on this machine, without Ray."""
         from support.jobs.without_ray import run_without_ray
 

@@ -36,7 +36,7 @@ def test_image_classification_scales_to_two_gpus_and_decodes_only_on_cpu_workers
     rows = classification.rows(tmp_path)
     decoding_pods = {row.pop("prepared_on") for row in rows}
     assert not [pod for pod in decoding_pods if group["groupName"] in pod]
-    assert_same_rows(rows, classification.rows_made_here())
+    assert_same_rows(rows, classification.local_rows())
     right = [row["prediction"]["label"] == row["folder"] for row in rows]
     assert sum(right) >= 0.95 * status["counts"]["written"]
 
@@ -49,7 +49,7 @@ def gpu_group(ray_job: Any) -> Any:
 
 
 def created_pods(kubectl: Kubectl, cluster: str, group: str) -> set[str]:
-    """Return the scheduled pods of a worker group. Reads Events, because the pods may be gone."""
+    """Return the scheduled pods of a worker group, from Events: the pods may be deleted."""
     return {
         event["involvedObject"]["name"]
         for event in kubectl.list("events")
@@ -72,6 +72,6 @@ def test_custom_image_runs_and_ttl_removes_only_the_rayjob(
     name = create(job)
     status = kubectl.wait_complete(name, JOB_END)
     assert condition(status, "Ready", "True")
-    assert_same_rows(custom.rows(tmp_path), custom.rows_made_here())
+    assert_same_rows(custom.rows(tmp_path), custom.local_rows())
     wait_until_none_is_left(kubectl, name)
     assert kubectl.status(name) == status

@@ -81,7 +81,7 @@ def expiring(slow_job: Callable[..., Job]) -> Job:
     return job
 
 
-def test_leader_killed_in_each_phase_costs_no_attempt_and_no_row(
+def test_leader_kill_in_each_phase_loses_no_attempt_and_no_row(
     *,
     kubectl: WatchingKubectl,
     store: ObjectStore,

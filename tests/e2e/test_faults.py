@@ -16,8 +16,8 @@ from support.cluster.kubectl import Kubectl, run
 from support.cluster.statuses import WatchingKubectl
 from support.cluster.waits import (
     JOB_END,
-    belongings,
     kill,
+    objects_of_job,
     outcomes,
     pods,
     suspend,
@@ -74,7 +74,7 @@ def test_operator_killed_repeatedly_resumes_the_job(
     assert rows == sorted(rows), "progress decreased"
     assert outcomes(status) == ["Succeeded"]
     assert status["counts"] == counts(LONG)
-    assert belongings(kubectl, name, "rayjobs") == [f"RayJob {name}-1"]
+    assert objects_of_job(kubectl, name, "rayjobs") == [f"RayJob {name}-1"]
 
 
 def driver_runs(kubectl: Kubectl, name: str) -> bool:

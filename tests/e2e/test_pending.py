@@ -1,4 +1,4 @@
-"""The status of a job that cannot start says why. Only one of these jobs starts a Ray cluster."""
+"""The status of a job that cannot start names the cause. Only one job starts a Ray cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from support.cluster.kubectl import Kubectl
 from support.cluster.waits import (
-    belongings,
+    objects_of_job,
     wait_for_phase,
     wait_for_reason,
     wait_until_none_is_left,
@@ -56,7 +56,7 @@ def test_pending_job_starts_with_its_secret_or_is_deleted_completely(
     deleted, healed = create(slow_job("deleted") | {"spec": job["spec"]}), create(job)
     for name in (deleted, healed):
         wait_for_reason(kubectl, name, "ContainerConfig")
-    assert any(found.startswith("Pod ") for found in belongings(kubectl, deleted))
+    assert any(found.startswith("Pod ") for found in objects_of_job(kubectl, deleted))
     kubectl("delete", "bi", deleted)
     wait_until_none_is_left(kubectl, deleted, ALL_KINDS)
     kubectl("create", "secret", "generic", "late", "--from-literal=key=x")

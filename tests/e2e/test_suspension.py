@@ -10,7 +10,7 @@ from support.cluster.kubectl import Kubectl, condition
 from support.cluster.object_store import ObjectStore, starts
 from support.cluster.waits import (
     JOB_END,
-    belongings,
+    objects_of_job,
     outcomes,
     suspend,
     wait_for_phase,
@@ -32,7 +32,7 @@ def test_suspended_job_starts_when_released_and_resumes_its_rows(
     job["spec"]["suspend"] = True
     name = create(job)
     assert "attempts" not in wait_for_phase(kubectl, name, "Suspended")
-    assert belongings(kubectl, name) == []
+    assert objects_of_job(kubectl, name) == []
 
     suspend(kubectl, name, False)
     seen = wait_for_rows(kubectl, name)

@@ -123,7 +123,7 @@ def test_text_embeddings_equal_those_made_on_this_machine(
     embeddings: Example, recording: Recording, tmp_path: Path
 ) -> None:
     rows = embeddings.rows(tmp_path)
-    assert_same_rows(rows, embeddings.rows_made_here())
+    assert_same_rows(rows, embeddings.local_rows())
     counts = recording.complete["counts"]
     assert counts["written"] == len(rows)
     assert counts["read"] == counts["written"] + counts["filtered"]

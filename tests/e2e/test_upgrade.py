@@ -10,7 +10,7 @@ from e2e.jobs import GATED, counts
 from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import ObjectStore, starts
-from support.cluster.waits import JOB_END, belongings, outcomes, wait_for_reason, wait_for_rows
+from support.cluster.waits import JOB_END, objects_of_job, outcomes, wait_for_reason, wait_for_rows
 
 Job = dict[str, Any]
 ONE_PER_NAMESPACE = {"concurrency": {"maxRunningPerNamespace": 1}}
@@ -35,7 +35,7 @@ def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
     with upgraded(ONE_PER_NAMESPACE):
         waiting = create(slow_job("waiting"))
         wait_for_reason(kubectl, waiting, "AdmissionPending")
-        assert belongings(kubectl, waiting, "rayjobs") == []
+        assert objects_of_job(kubectl, waiting, "rayjobs") == []
         kubectl("delete", "bi", waiting)
         failed = kubectl.wait_condition(second, "Failed", JOB_END)
         open_gate(job)

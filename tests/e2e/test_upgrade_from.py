@@ -62,7 +62,7 @@ def installation() -> Iterator[ObjectStore]:
     uninstall()
 
 
-def test_upgrade_with_jobs_in_each_phase(
+def test_upgrade_keeps_jobs_in_each_phase(
     *,
     kubectl: WatchingKubectl,
     store: ObjectStore,

@@ -88,7 +88,7 @@ def choose(dues: Sequence[Due], minutes: float) -> list[Due]:
     """Return the groups to run within `minutes`: all changed groups, then the oldest other group.
 
     Groups are ordered by age. Among groups of equal age, the quicker group comes first. The first
-    group always runs, however long it takes, so that every group runs at some time.
+    group always runs, even if it takes longer, so that every group runs eventually.
     """
     by_age = sorted(dues, key=lambda due: (-due.age, due.group.minutes))
     changed = [due for due in by_age if due.changed]

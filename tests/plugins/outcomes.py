@@ -11,7 +11,7 @@ import pytest
 
 DIRECTORY = "PYTEST_OUTCOMES"
 """The environment variable that names the folder to write into."""
-BROKEN_OFF = {
+ABORTED = {
     pytest.ExitCode.INTERRUPTED,
     pytest.ExitCode.INTERNAL_ERROR,
     pytest.ExitCode.USAGE_ERROR,
@@ -53,6 +53,6 @@ class _Recorder:
         outcomes = {
             "passed": len(self._passed - set(self._failed)),
             "failed": list(self._failed),
-            "complete": exitstatus not in BROKEN_OFF,
+            "complete": exitstatus not in ABORTED,
         }
         (self._directory / f"{os.getpid()}.json").write_text(json.dumps(outcomes))

@@ -3,7 +3,8 @@
 A test marked `long("GROUP")` runs only in that group of the long tier. A test marked
 `scaled("GROUP")` runs at each landing with few examples, and in the group with all examples (see
 support/tiers.py). Unmarked Hypothesis tests belong to the group `properties`. If they do not set
-their number of examples, they use DEFAULT_EXAMPLES, and a quarter of them at each landing.
+their number of examples, they use DEFAULT_EXAMPLES, and a quarter of them at each landing. At a
+landing, each run uses the same examples; the long tier uses random ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import hypothesis
 import pytest
 
-from support.tiers import TIER, examples
+from support.tiers import TIER, examples, in_long_tier
 
 PROPERTIES = "properties"
 DEFAULT_EXAMPLES = 100
@@ -31,7 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[TIER] = "long"
     # no deadline: other processes may use the same cores
     hypothesis.settings.register_profile(
-        "tier", max_examples=examples(DEFAULT_EXAMPLES), deadline=None
+        "tier",
+        max_examples=examples(DEFAULT_EXAMPLES),
+        derandomize=not in_long_tier(),
+        deadline=None,
     )
     hypothesis.settings.load_profile("tier")
 

@@ -11,7 +11,7 @@ import pytest
 
 
 def missing(what: str, how_to_get_it: str) -> NoReturn:
-    """Skip the test with a message that says what is missing and how to get it."""
+    """Skip the test with a message that names the missing program and how to install it."""
     pytest.skip(f"{what} is missing: {how_to_get_it}")
 
 

@@ -42,7 +42,7 @@ def test_file_that_hides_a_module_is_named_with_the_fix(
     assert problem == f"'{tmp_path / entry}' hides {hidden}, and Ray cannot start: rename {entry}"
 
 
-def test_run_refuses_a_file_beside_the_job(tmp_path: Path) -> None:
+def test_run_refuses_a_file_next_to_the_job_file(tmp_path: Path) -> None:
     put(tmp_path, "random.py")
     (tmp_path / "job.yaml").write_text("not read\n")
     done = CliRunner().invoke(app, ["run", str(tmp_path / "job.yaml")])

@@ -35,7 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* A registry with a slash, or nothing. */}}
+{{/* The registry with a trailing slash, or nothing. */}}
 {{- define "bi.registry" -}}
 {{- with (.Values.global | default dict).imageRegistry }}{{ . | trimSuffix "/" }}/{{ end -}}
 {{- end -}}
@@ -49,7 +49,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* No Service, budget or Deployment may select the pod of `helm test`. */}}
+{{/* Labels of the pod of `helm test`, which no Service, PodDisruptionBudget or Deployment may select. */}}
 {{- define "bi.testSelector" -}}
 app.kubernetes.io/name: {{ include "bi.name" . | trunc 58 | trimSuffix "-" }}-test
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -59,7 +59,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- mergeOverwrite (include "bi.labels" . | fromYaml) (include "bi.testSelector" . | fromYaml) | toYaml -}}
 {{- end -}}
 
-{{/* What all pods of the chart have in common. */}}
+{{/* Settings of all pods of the chart. */}}
 {{- define "bi.scheduling" -}}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
@@ -88,7 +88,7 @@ affinity:
 {{- default (printf "%s-key" (include "bi.fullname" .)) .Values.tokenKey.existingSecret -}}
 {{- end -}}
 
-{{/* Releases that watch all namespaces share a Lease, so that only one of them works. */}}
+{{/* Releases that watch all namespaces share a Lease, so that only one of them is active. */}}
 {{- define "bi.leaseNamespace" -}}
 {{- if .Values.watchNamespaces }}{{ .Release.Namespace }}{{ else }}{{ .Values.leaderElection.namespace }}{{ end }}
 {{- end -}}
@@ -102,7 +102,7 @@ affinity:
 {{- toYaml (mergeOverwrite $own (deepCopy (.Values.defaults | default dict))) -}}
 {{- end -}}
 
-{{/* The rights of the operator where it runs jobs: exactly the requests that it makes. */}}
+{{/* Permissions of the operator in the namespaces of jobs: exactly the requests that it makes. */}}
 {{- define "bi.rules" -}}
 - apiGroups: [batchinference.dev]
   resources: [batchinferences]
@@ -123,7 +123,7 @@ affinity:
   resources: [configmaps, secrets]
   verbs: [create]
 {{- if or (.Values.policy | default dict).patches (.Values.defaults | default dict).patches }}
-# dry runs only: the API server validates patched pods
+# only for dry runs, with which the API server validates patched pods
 - apiGroups: [""]
   resources: [podtemplates]
   verbs: [create]
@@ -131,11 +131,11 @@ affinity:
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# only Events say why the containers of a pod do not start
+# only Events contain the reason why the containers of a pod do not start
 - apiGroups: [""]
   resources: [events]
   verbs: [list]
-# why a job in a queue of Kueue waits
+# for the reason why a job waits in a queue of Kueue
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
   verbs: [list]

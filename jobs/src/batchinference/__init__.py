@@ -1,6 +1,7 @@
 """BatchInference: offline model inference over large data sets, configured by one YAML file.
 
-`Job`, `run` and `submit` are the Python API. They are imported when they are used first."""
+`Job`, `run` and `submit` are the Python API. They are imported on first use.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Runs the program `batchinference` for `python -m batchinference`."""
+"""Entry point of `python -m batchinference`."""
 
 from __future__ import annotations
 

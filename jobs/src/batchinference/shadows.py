@@ -1,9 +1,9 @@
-"""Finds user files that shadow a Python module, or a package that Ray needs.
+"""Finds user files that shadow a Python module or a package that Ray needs.
 
 Python searches the job's directory and PYTHONPATH first. If one of them contains a `random.py`,
 every Ray process fails at startup with an error that does not name the file.
 
-This module runs before all others, so it imports only modules that Python loads at startup.
+This module is imported first, so it imports only modules that Python loads at startup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES = frozenset(
     "referencing requests rich rpds setproctitle shellingham six tqdm typer typing_extensions "
     "typing_inspection urllib3 yaml yarl zstandard".split()
 )
-"""Packages that Ray or this program imports, without the packages that models need."""
+"""Packages that Ray or this program imports. Packages that only models need are not listed."""
 
 
 def shadowing(directories: Iterable[str]) -> list[str]:
@@ -45,7 +45,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the entries of a directory, or none if libraries are installed there."""
+    """Return the entries of a directory; empty if libraries are installed there."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []
@@ -61,8 +61,8 @@ def _hidden_by(directory: str, entry: str) -> str | None:
     name = _module_of(directory, entry)
     if name in sys.stdlib_module_names and name not in _HARMLESS:
         return f"the module '{name}' of Python"
-    own = os.path.realpath(os.path.join(directory, entry)) == os.path.dirname(_HERE)
-    return f"the package '{name}'" if name in PACKAGES and not own else None
+    is_this_package = os.path.realpath(os.path.join(directory, entry)) == os.path.dirname(_HERE)
+    return f"the package '{name}'" if name in PACKAGES and not is_this_package else None
 
 
 _HERE = os.path.realpath(__file__)

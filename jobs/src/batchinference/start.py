@@ -1,4 +1,4 @@
-"""The entry point of the program `batchinference`."""
+"""Entry point of the program `batchinference`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Makes text from untrusted sources safe to print.
 
-A path, a row or a message of another program may contain escape sequences. A terminal executes
-them: they move the cursor, clear the screen or set the title. Bidirectional controls change the
+A path, a row or a message of another program may contain escape sequences, which a terminal
+executes: they move the cursor, clear the screen or set the title. Bidirectional controls change the
 displayed order of characters.
 """
 
@@ -25,13 +25,14 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def without_controls(text: str) -> str:
     """Return the text without control characters, except newlines and tabs.
 
-    A lone surrogate, which no encoding can print, becomes U+FFFD."""
+    A lone surrogate, which cannot be encoded, becomes U+FFFD.
+    """
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
 def in_one_line(text: str) -> str:
     """Return the text without control characters, with each run of whitespace as one space."""
-    spaced = " ".join(text.split())  # turns all line breaks into spaces, before they are removed
+    spaced = " ".join(text.split())  # replaces all line breaks before controls are removed
     return " ".join(without_controls(spaced).split())
 
 

@@ -1,4 +1,4 @@
-"""The entry point of `batchinference-operator`."""
+"""Entry point of `batchinference-operator`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
 
 SCHEDULE_WORKERS = 2
-"""Number of schedules that are reconciled concurrently. Jobs have more workers, and all requests
+"""Number of schedules that are reconciled concurrently. Jobs have more workers. All requests
 share one rate limit."""
 logger = logging.getLogger("batchinference.operator")
 
@@ -77,11 +77,11 @@ async def operate(settings: OperatorSettings) -> None:
     except (OSError, ValueError) as problem:
         raise NotReady(str(problem)) from None
     if (task := asyncio.current_task()) is not None:
-        # the kernel does not end the first process of a container by default; kopf replaces this
+        # PID 1 ignores SIGTERM without a handler; kopf replaces this one later
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics(settings.metrics_namespaces)
-    watching = 2 * max(1, len(settings.namespace_list))
-    client = ApiClient(await _connection(2 * settings.workers + watching))
+    watches_open = 2 * max(1, len(settings.namespace_list))
+    client = ApiClient(await _api_configuration(2 * settings.workers + watches_open))
     client.user_agent = USER_AGENT
     async with client:
         lease = Lease(partial(send_recorded, client, metrics.record_request), settings.lease)
@@ -102,9 +102,9 @@ async def _lead(
     watches: WatchHealth,
     metrics: Metrics,
 ) -> None:
-    """Reconcile jobs until SIGTERM, or until it is cancelled. Raises NotReady."""
+    """Reconcile jobs until SIGTERM or cancellation. Raises NotReady."""
     watches.start()
-    left_out = await check_api(client, settings.namespace_list)
+    unwatched = await check_api(client, settings.namespace_list)
     async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
         api = KubeClient(client, metrics.record_request, RateLimiter(settings.qps, settings.burst))
         telemetry = Telemetry(metrics, EventRecorder(api, metrics))
@@ -115,7 +115,7 @@ async def _lead(
         controller = Controller(api, poller, reconcile_config, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
-        await _prime(controller, settings, left_out)
+        await _prime(controller, settings, unwatched)
         reflectors = _reflectors(api, controller, watches, settings)
         schedules = ScheduleController(api, reconcile_config, telemetry)
         login = KopfLogin(watches, metrics.record_request)
@@ -123,10 +123,13 @@ async def _lead(
 
 
 async def _prime(
-    controller: Controller, settings: OperatorSettings, left_out: Sequence[str]
+    controller: Controller, settings: OperatorSettings, unwatched: Sequence[str]
 ) -> None:
-    """List all jobs before the watches start, so that no watch reports an older state."""
-    namespaces = [name for name in settings.namespace_list if name not in left_out]
+    """List all jobs before the watches start, so that no watch reports an older state.
+
+    Raises NotReady if the API server refuses the list.
+    """
+    namespaces = [name for name in settings.namespace_list if name not in unwatched]
     try:
         await controller.prime(namespaces)
     except Refused as problem:
@@ -136,7 +139,7 @@ async def _prime(
 def _reflectors(
     api: KubeClient, controller: Controller, watches: WatchHealth, settings: OperatorSettings
 ) -> list[Reflector]:
-    """Return the watches of RayJobs and pods, which fill the cache of the controller."""
+    """Return the reflectors of RayJobs and pods, which fill the cache of the controller."""
     reflectors = [
         Reflector(api, kind, namespace, store, watches, settings.watch_seconds)
         for kind, store in stores(controller).items()
@@ -144,7 +147,7 @@ def _reflectors(
     ]
 
     def is_listed(namespace: str) -> bool:
-        return all(one.is_listed for one in reflectors if one.namespace in ("", namespace))
+        return all(each.is_listed for each in reflectors if each.namespace in ("", namespace))
 
     controller.is_listed = is_listed
     return reflectors
@@ -164,7 +167,7 @@ async def _run(
     clusterwide = not settings.namespace_list
     configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
     async with asyncio.TaskGroup() as group:
-        # started before kopf, which waits on exit for each task that was created after it
+        # must start before kopf, which on exit waits for each task that was created after it
         workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
         workers += [group.create_task(schedules.work()) for _ in range(SCHEDULE_WORKERS)]
         workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
@@ -172,26 +175,26 @@ async def _run(
         workers.append(group.create_task(controller.telemetry.work()))
         workers.append(group.create_task(reload_policy(controller, schedules, settings.policy)))
         workers.append(group.create_task(resync(controller, settings.namespace_list)))
-        # a task of its own, so that a lost Lease ends the workers before kopf has stopped
-        watching = group.create_task(
+        # a separate task, so that a lost Lease ends the workers before kopf has stopped
+        kopf_task = group.create_task(
             kopf.operator(
                 registry=registry,
                 settings=kopf_settings,
                 namespaces=settings.namespace_list,
                 clusterwide=clusterwide,
                 standalone=True,
-                # without it, kopf asks for the user's name; its type is not public
+                # otherwise kopf looks up the user's name; the parameter's type is not public
                 identity=MANAGER,  # type: ignore[arg-type]
             )
         )
-        watching.add_done_callback(lambda _: [worker.cancel() for worker in workers])
+        kopf_task.add_done_callback(lambda _: [worker.cancel() for worker in workers])
 
 
-async def _connection(pool: int) -> Configuration:
-    """Return the configuration of the pod's service account, or of kubeconfig outside a cluster."""
+async def _api_configuration(max_connections: int) -> Configuration:
+    """Return the client configuration of the pod's service account, or of the kubeconfig file."""
     configuration = Configuration()
-    configuration.connection_pool_maxsize = pool
-    # otherwise each request reads a .netrc, in a thread; the configuration names the proxy
+    configuration.connection_pool_maxsize = max_connections
+    # otherwise each request reads .netrc in a thread; the proxy is set in the configuration
     configuration.client_session_kwargs = {"trust_env": False}
     try:
         config.load_incluster_config(client_configuration=configuration)

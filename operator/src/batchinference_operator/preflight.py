@@ -1,7 +1,7 @@
-"""Checks that the API server has the kinds that the operator needs, and allows listing them.
+"""Checks that the API server has all required kinds, and that the operator may list them.
 
-kopf does not report a missing kind. Without the permission to watch CustomResourceDefinitions, it
-would wait forever. So the operator logs the reason and exits, and Kubernetes restarts it.
+kopf does not report a missing kind. Without permission to watch CustomResourceDefinitions, it would
+wait forever. If a check fails, the operator logs the reason and exits, and Kubernetes restarts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class NotReady(Exception):
-    """The operator cannot start. The text says what is missing and how to provide it."""
+    """The operator cannot start. The message says what is missing and how to fix it."""
 
 
 class ApiUnreachable(NotReady):
@@ -30,23 +30,25 @@ class ApiUnreachable(NotReady):
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _RequiredKind:
     group: str
     version: str
     plural: str
-    way_out: str
+    fix: str
 
 
-_OWN = "install the operator's chart with crds.enabled=true"
-_KINDS = (
-    _Kind(GROUP, VERSION, PLURAL, _OWN),
-    _Kind(GROUP, VERSION, SCHEDULE_PLURAL, _OWN),
-    _Kind("ray.io", "v1", "rayjobs", "install KubeRay, or set kuberay.enabled=true in the chart"),
+_INSTALL_CRDS = "install the operator's chart with crds.enabled=true"
+_REQUIRED_KINDS = (
+    _RequiredKind(GROUP, VERSION, PLURAL, _INSTALL_CRDS),
+    _RequiredKind(GROUP, VERSION, SCHEDULE_PLURAL, _INSTALL_CRDS),
+    _RequiredKind(
+        "ray.io", "v1", "rayjobs", "install KubeRay, or set kuberay.enabled=true in the chart"
+    ),
 )
 
 
 async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
-    """Return the namespaces that cannot be watched now, and log a warning for each.
+    """Return the namespaces that cannot be watched, and log a warning for each.
 
     Raises NotReady if no namespace can be watched, or if the API server fails.
     """
@@ -60,10 +62,13 @@ async def check_api(client: ApiClient, namespaces: Sequence[str]) -> list[str]:
 
 
 async def _first_problem(client: ApiClient, namespace: str) -> str | None:
-    """Return why jobs or RayJobs of a namespace, or of all, cannot be listed; None if they can."""
+    """Return why a required kind cannot be listed in a namespace; None if all kinds can.
+
+    An empty namespace means all namespaces. Raises NotReady or ApiUnreachable.
+    """
     scope = f"/namespaces/{namespace}" if namespace else ""
     where = f"in namespace {namespace}" if namespace else "in all namespaces"
-    for kind in _KINDS:
+    for kind in _REQUIRED_KINDS:
         path = f"/apis/{kind.group}/{kind.version}{scope}/{kind.plural}?limit=1"
         try:
             status, answer, _ = await send(client, "GET", path)
@@ -71,16 +76,16 @@ async def _first_problem(client: ApiClient, namespace: str) -> str | None:
             problem = f"the API server cannot be reached: {error or 'no answer'}"
             raise ApiUnreachable(problem) from None
         if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
-            return _problem(kind, where, status, message_of(answer))
+            return _describe_problem(kind, where, status, message_of(answer))
         if status >= HTTPStatus.BAD_REQUEST:
-            raise NotReady(_problem(kind, where, status, message_of(answer)))
+            raise NotReady(_describe_problem(kind, where, status, message_of(answer)))
     return None
 
 
-def _problem(kind: _Kind, where: str, status: int, message: str) -> str:
+def _describe_problem(kind: _RequiredKind, where: str, status: int, message: str) -> str:
     name = f"{kind.plural}.{kind.group}"
     if status == HTTPStatus.NOT_FOUND:
-        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.way_out}"
+        return f"CustomResourceDefinition {name} ({kind.version}) is missing: {kind.fix}"
     if status == HTTPStatus.FORBIDDEN:
         return f"the right to list {name} {where} is missing; the chart's roles have it: {message}"
     return f"cannot list {name} {where}: {status}: {message}"

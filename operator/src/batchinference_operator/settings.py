@@ -1,4 +1,4 @@
-"""The operator's settings, read from environment variables."""
+"""Settings of the operator, read from environment variables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from batchinference_operator.reconcile.cost import Prices
 T = TypeVar("T")
 MIN_KEY_BYTES = 32
 MIN_KEY_BITS = 96.0
-"""Minimum entropy of a key, estimated from how often each of its bytes occurs. The owner of a job
-knows the job's token, and could find a weak key by an offline search."""
+"""Minimum entropy of a key, estimated from the frequencies of its bytes. The owner of a job knows
+the job's token, and could find a weak key by an offline search."""
 DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 NAMESPACED_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
 
 class OperatorSettings(BaseSettings):
-    """BATCHINFERENCE_OPERATOR_* variables; the chart sets them from its values."""
+    """Settings from BATCHINFERENCE_OPERATOR_* variables. The chart sets them from its values."""
 
     model_config = SettingsConfigDict(env_prefix="BATCHINFERENCE_OPERATOR_")
 
@@ -47,12 +47,12 @@ class OperatorSettings(BaseSettings):
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
-    """File with the key before its last rotation: jobs that started before it keep their tokens.
-    The file may be absent."""
+    """File with the key before the last rotation. Jobs that started before the rotation keep their
+    tokens. The file may be absent."""
     namespaces: str = ""
     """Comma-separated namespaces to watch; all namespaces if empty."""
     own_namespace: str = ""
-    """The operator's namespace, in which no jobs are run; no namespace is excluded if empty."""
+    """The operator's namespace, in which no jobs run. If empty, no namespace is excluded."""
     release: str = "batch-inference-operator"
     """The name of the release, unique in the operator's namespace."""
     lease: str = Field(default="kube-system/batch-inference-operator", pattern=NAMESPACED_NAME)
@@ -76,10 +76,10 @@ class OperatorSettings(BaseSettings):
     health_port: int = 8080
     """Port of the health endpoints and the metrics."""
     metrics_namespaces: int = Field(default=MAX_NAMESPACES, ge=1, le=10_000)
-    """Maximum number of namespaces with metrics of their own. The others share a label value."""
+    """Maximum number of namespaces with their own label value in metrics. All others share one."""
     watch_seconds: int = Field(default=60, ge=1, le=600)
-    """Seconds after which the API server ends a watch, which then starts over. A watch without an
-    answer for three times as long is dead."""
+    """Seconds after which the API server ends a watch, which then starts over. A watch is dead
+    if it has no response for three times as long."""
     log_format: Literal["json", "plain"] = "json"
     """json or plain."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -95,44 +95,44 @@ class OperatorSettings(BaseSettings):
 
     def for_reconcile(self) -> Config:
         """Return the settings for reconcile. Raises ValueError for unusable defaults or keys."""
-        previous, before = self.previous_token_key_file, b""
-        if previous is not None and previous.exists():
-            before = _key(previous)
+        previous_file, previous_key = self.previous_token_key_file, b""
+        if previous_file is not None and previous_file.exists():
+            previous_key = _read_key(previous_file)
         limits = self.max_running, self.max_running_per_namespace
         concurrency = Concurrency(*limits, preemption=self.preemption)
         return Config(
             self._defaults(),
-            _key(self.token_key_file),
+            _read_key(self.token_key_file),
             concurrency,
-            previous_token_key=before,
+            previous_token_key=previous_key,
             policy=self.policy(),
             prices=self.prices,
             own_namespace=self.own_namespace,
         )
 
     def policy(self) -> PlatformPolicy:
-        """Return the policy as its file is now. Raises OSError, or ValueError if it is invalid."""
-        return _parsed(self.policy_file, parse_policy)
+        """Read and return the policy. Raises OSError, or ValueError if it is invalid."""
+        return _parse_file(self.policy_file, parse_policy)
 
     def _defaults(self) -> Cluster:
-        return _parsed(self.defaults_file, parse_cluster)
+        return _parse_file(self.defaults_file, parse_cluster)
 
 
-def _parsed(file: Path | None, parse: Callable[[str], T]) -> T:
-    """Return the parsed content of a file, or of an empty one if there is no file."""
+def _parse_file(file: Path | None, parse: Callable[[str], T]) -> T:
+    """Parse a file and return the result. Parses an empty text if there is no file."""
     try:
         return parse(file.read_text(encoding="utf-8") if file else "")
     except SpecError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _key(path: Path) -> bytes:
-    """Read a key from a file. Raises ValueError if the key can be guessed."""
+def _read_key(path: Path) -> bytes:
+    """Read and return a key. Raises ValueError if the key is too short or easy to guess."""
     key = path.read_bytes().strip()
-    way_out = "generate one with: openssl rand -hex 32"
+    fix = "generate one with: openssl rand -hex 32"
     if len(key) < MIN_KEY_BYTES:
-        raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {way_out}")
-    shares = [count / len(key) for count in Counter(key).values()]
-    if -len(key) * sum(share * log2(share) for share in shares) < MIN_KEY_BITS:
-        raise ValueError(f"{path} holds a key that is easy to guess; {way_out}")
+        raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {fix}")
+    frequencies = [count / len(key) for count in Counter(key).values()]
+    if -len(key) * sum(frequency * log2(frequency) for frequency in frequencies) < MIN_KEY_BITS:
+        raise ValueError(f"{path} holds a key that is easy to guess; {fix}")
     return key

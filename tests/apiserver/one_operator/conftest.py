@@ -14,7 +14,7 @@ from support.servers.dashboard import Dashboard
 
 
 @pytest.fixture(scope="package")
-def operator_of_all(
+def shared_operator(
     server: ApiServer,
     kuberay: None,
     chart: Chart,

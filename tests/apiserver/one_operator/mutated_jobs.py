@@ -9,7 +9,7 @@ from support.documents.minimal import Document
 from support.documents.refusals import valid_documents
 from support.documents.variations import REMOVED, at, changed, places
 
-MARK = "BENT_MARK"
+MARK = "MUTATION_MARK"
 """No file of this name may be created, and no command may contain the word."""
 INJECTIONS = (
     f"$(touch {MARK})",
@@ -40,10 +40,10 @@ SHAPES: tuple[Any, ...] = (
 _BASES = list(valid_documents().values())
 
 
-def bent(seed: int) -> Document:
+def mutated_job(seed: int) -> Document:
     """Return a job that may be invalid. The same seed gives the same job."""
     random = Random(seed)
-    body = changed(random.choice(_BASES), ("metadata", "name"), f"bent-{seed}")
+    body = changed(random.choice(_BASES), ("metadata", "name"), f"mutated-{seed}")
     for _ in range(random.choice((1, 1, 1, 2, 2, 3, 5))):
         body = _changed(body, random)
     return body

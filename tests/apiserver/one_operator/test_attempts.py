@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob, soon
+from support.operator.simulated_ray_job import SimulatedJob, soon
 from support.servers.api_server import Namespace
 
 Object = dict[str, Any]
 AT_ONCE = {"backoff": {"initial": "0s"}}
 
 
-def begun(job: Any, **spec: Any) -> PlayedJob:
+def running_job(job: Any, **spec: Any) -> SimulatedJob:
     """Return a job whose driver runs and has reported progress."""
-    played: PlayedJob = job(**spec)
-    played.play_cluster()
-    played.play_driver()
-    played.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
-    played.status("Running")
-    return played
+    simulated: SimulatedJob = job(**spec)
+    simulated.start_cluster()
+    simulated.start_driver()
+    simulated.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
+    simulated.status("Running")
+    return simulated
 
 
 def test_retryable_failure_creates_another_ray_job(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    played = begun(job, retry=AT_ONCE)
-    played.report("failed", reason="Incomplete", message="2 of 4 files are missing")
-    played.attempt = 2
-    played.play_success()
-    status = played.status("Succeeded")
+    simulated = running_job(job, retry=AT_ONCE)
+    simulated.report("failed", reason="Incomplete", message="2 of 4 files are missing")
+    simulated.attempt = 2
+    simulated.succeed()
+    status = simulated.status("Succeeded")
     first, second = status["attempts"]
     assert (first["outcome"], first["cause"]) == ("Failed", "Incomplete")
     assert first["message"] == "2 of 4 files are missing"
@@ -38,47 +38,47 @@ def test_retryable_failure_creates_another_ray_job(
 
 
 def test_changed_deadline_reaches_the_ray_job(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    played = begun(job, deadlines={"active": "1h", "pending": "1h"})
-    assert deadlines_of(played) == (7200, 7200)
+    simulated = running_job(job, deadlines={"active": "1h", "pending": "1h"})
+    assert deadlines_of(simulated) == (7200, 7200)
     namespace.patch("BatchInference", "job", {"spec": {"deadlines": {"active": "2h"}}})
-    soon("a later end", lambda: deadlines_of(played) == (10_800, 7200))
+    soon("a later end", lambda: deadlines_of(simulated) == (10_800, 7200))
     namespace.patch("BatchInference", "job", {"spec": {"deadlines": None}})
-    soon("no end", lambda: deadlines_of(played) == (None, None))
-    assert played.body["status"]["phase"] == "Running"
+    soon("no end", lambda: deadlines_of(simulated) == (None, None))
+    assert simulated.body["status"]["phase"] == "Running"
 
 
-def deadlines_of(played: PlayedJob) -> tuple[int | None, int | None]:
+def deadlines_of(simulated: SimulatedJob) -> tuple[int | None, int | None]:
     """Return the active and the pending deadline of the job's RayJob, in seconds."""
-    spec = played.ray_job["spec"]
+    spec = simulated.ray_job["spec"]
     return spec.get("activeDeadlineSeconds"), spec.get("preRunningDeadlineSeconds")
 
 
 def test_resume_after_suspension_creates_a_new_ray_job(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    played = begun(job)
-    played.suspend(True)
-    played.status("Suspending")
-    played.play("Running", "STOPPED")
-    status = played.status("Suspended")
+    simulated = running_job(job)
+    simulated.suspend(True)
+    simulated.status("Suspending")
+    simulated.write_ray_job_status("Running", "STOPPED")
+    status = simulated.status("Suspended")
     assert namespace.list("RayJob") == []
     assert status["observedGeneration"] == 2
-    played.suspend(False)
-    played.attempt = 2
-    played.play_success()
-    status = played.status("Succeeded")
+    simulated.suspend(False)
+    simulated.attempt = 2
+    simulated.succeed()
+    status = simulated.status("Succeeded")
     assert [attempt["outcome"] for attempt in status["attempts"]] == ["Suspended", "Succeeded"]
     assert status["progress"]["rows"] == 410
 
 
 def test_change_of_finished_job_is_observed(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     """Tools that wait for a job consider it in progress until the change is observed."""
     finished = job()
-    finished.play_success()
+    finished.succeed()
     finished.status("Succeeded")
     namespace.patch("BatchInference", "job", {"spec": {"ttl": {"rayJob": "1s"}}})
     soon("it is observed", lambda: finished.body["status"]["observedGeneration"] == 2)

@@ -12,21 +12,21 @@ from batchinference import __version__
 from batchinference.spec import parse
 from support.documents.minimal import python_step
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import PlayedJob
+from support.operator.simulated_ray_job import SimulatedJob
 from support.servers.api_server import Namespace
 
 Object = dict[str, Any]
 
 
 @pytest.fixture
-def created(operator_of_all: OperatorProcess, job: Any) -> PlayedJob:
+def created(shared_operator: OperatorProcess, job: Any) -> SimulatedJob:
     """Return a job whose objects all exist."""
-    created: PlayedJob = job(steps=[python_step(resources={"gpu": 1})])
+    created: SimulatedJob = job(steps=[python_step(resources={"gpu": 1})])
     created.status("Starting")
     return created
 
 
-def test_a_job_gets_a_ray_job_with_its_file_and_token(created: PlayedJob) -> None:
+def test_a_job_gets_a_ray_job_with_its_file_and_token(created: SimulatedJob) -> None:
     """Kubernetes deletes the objects with the job, whether the operator runs or not. The RayJob
     owns the token, because KubeRay needs the token to stop the RayJob."""
     assert created.ray_job["metadata"]["name"] == "job-1"
@@ -47,20 +47,20 @@ def owner(body: Object) -> tuple[str, str]:
 
 
 def test_the_operator_is_named_in_managed_fields_and_requests(
-    operator_of_all: OperatorProcess, created: PlayedJob
+    shared_operator: OperatorProcess, created: SimulatedJob
 ) -> None:
     for found in (created.body, created.ray_job, created.config_map, created.secret):
         managers = {entry["manager"] for entry in found["metadata"]["managedFields"]}
         assert "batchinference-operator" in managers
         assert "OpenAPI-Generator" not in managers
-    requests = created.namespace.server.requests_of(operator_of_all.user)
+    requests = created.namespace.server.requests_of(shared_operator.user)
     agents = {event["userAgent"] for event in requests}
     assert agents == {f"batchinference-operator/{__version__}"}
 
 
-def test_spec_of_the_job_is_not_changed(created: PlayedJob) -> None:
+def test_operator_does_not_change_the_spec(created: SimulatedJob) -> None:
     """GitOps tools see no finalizer, no annotation and no changed field."""
-    created.play_success()
+    created.succeed()
     created.status("Succeeded")
     body = created.body
     assert {"finalizers", "annotations", "labels"}.isdisjoint(body["metadata"])
@@ -68,7 +68,7 @@ def test_spec_of_the_job_is_not_changed(created: PlayedJob) -> None:
 
 
 def test_spec_refused_by_parser_fails_and_names_the_field(
-    operator_of_all: OperatorProcess, job: Any
+    shared_operator: OperatorProcess, job: Any
 ) -> None:
     failed = job(read={"format": "text", "paths": ["./data"]})
     condition = failed.condition("Failed")
@@ -79,13 +79,13 @@ def test_spec_refused_by_parser_fails_and_names_the_field(
 
 
 def test_foreign_ray_job_is_not_changed(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     ours = job("first").ray_job
     metadata = {"name": "second-1", "labels": {"team": "vision"}}
     theirs = namespace.create({**foreign(ours), "metadata": metadata})
     second = job("second")
-    second.status("Pending", "NameTaken", words="a RayJob named second-1 exists")
+    second.status("Pending", "NameTaken", text="a RayJob named second-1 exists")
     assert namespace.get("RayJob", "second-1") == theirs
     namespace.delete("RayJob", "second-1")
     second.status("Starting")
@@ -97,14 +97,14 @@ def foreign(ray_job: Object) -> Object:
 
 
 def test_recreated_job_waits_for_the_old_ray_job(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
     old = job()
     old.status("Starting")
     before = old.ray_job["metadata"]["uid"]
     namespace.delete("BatchInference", "job")
     new = job()
-    new.status("Pending", "NameTaken", words="RayJob job-1 of a deleted BatchInference")
+    new.status("Pending", "NameTaken", text="RayJob job-1 of a deleted BatchInference")
     namespace.delete("RayJob", "job-1")  # in place of the garbage collector
     new.status("Starting")
     assert new.ray_job["metadata"]["uid"] != before

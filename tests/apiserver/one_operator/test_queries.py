@@ -1,4 +1,4 @@
-"""The queries of the alerts and of the dashboard find their series at /metrics of the operator."""
+"""The alerts and the dashboard query only metrics that the operator exports."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ def nodes(query: Any) -> list[Any]:
 
 
 @pytest.fixture
-def series(operator_of_all: OperatorProcess, namespace: Namespace, job: Any) -> Any:
+def series(shared_operator: OperatorProcess, namespace: Namespace, job: Any) -> Any:
     """Return the series, by name, of an operator whose jobs have succeeded, failed and wait."""
     done = job("done")
-    done.play_success()
+    done.succeed()
     done.status("Succeeded")
     failed = job("failed", retry={"maxAttempts": 1})
-    failed.play_cluster()
-    failed.play_driver()
+    failed.start_cluster()
+    failed.start_driver()
     failed.report("failed", reason="Application", message="a step raised")
     failed.status("Failed")
     job("waiting").status("Starting")
-    url = operator_of_all.health.replace("/healthz", "/metrics")
+    url = shared_operator.health.replace("/healthz", "/metrics")
     text = urllib3.request("GET", url).data.decode()
     found: dict[str, list[dict[str, str]]] = {}
     for family in text_string_to_metric_families(text):
@@ -73,7 +73,7 @@ def series(operator_of_all: OperatorProcess, namespace: Namespace, job: Any) -> 
     return found
 
 
-def test_queries_find_their_series(series: dict[str, list[dict[str, str]]]) -> None:
+def test_each_query_selects_exported_metrics(series: dict[str, list[dict[str, str]]]) -> None:
     known = queries()
     assert len(known) > 25
     for title, query in known.items():

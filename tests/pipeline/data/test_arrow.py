@@ -75,7 +75,7 @@ def test_concat_widens_types() -> None:
     [np.arange(12.0).reshape(2, 3, 2), [np.zeros((2, 2), np.uint8), np.ones((3, 2), np.uint8)]],
     ids=["one shape", "several shapes"],
 )
-def test_concat_keeps_tensors_beside_null_rows(values: np.ndarray | list[np.ndarray]) -> None:
+def test_concat_keeps_tensors_next_to_null_rows(values: np.ndarray | list[np.ndarray]) -> None:
     table = pa.table({"t": to_column(values), "good": [True, True]})
     joined = concat([table, pa.table({"good": [False]}), table])
     assert joined.column("t").null_count == 1

@@ -1,4 +1,4 @@
-"""Columns of pickled Python objects are rejected before a value is read, whatever their source."""
+"""Columns of pickled Python objects from any source are rejected before a value is read."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_input_file_with_pickles_is_a_failed_row(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_columns_beside_pickles_can_be_read(tmp_path: Path) -> None:
+def test_columns_next_to_pickles_can_be_read(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     write_hostile(tmp_path / "in" / "evil.parquet", marker, good=[1, 2, 3])
     report = run_in_process(job(tmp_path, options={"columns": ["good"]})).report

@@ -24,7 +24,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRun
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
-from support.outputs.batches import Run, good, in_one, outcomes
+from support.outputs.batches import Run, as_one_batch, good, outcomes
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,7 +57,7 @@ def runner(transform: Any, batch_size: Any) -> Run:
     step = Step.model_validate(
         {"name": "step", "python": {"callable": "m:Class"}, "batchSize": batch_size}
     )
-    return in_one(StepRunner(step, transform, ErrorHandling(True, Location("/none"))))
+    return as_one_batch(StepRunner(step, transform, ErrorHandling(True, Location("/none"))))
 
 
 def batch(*values: int) -> RowBatch:
@@ -159,7 +159,7 @@ def test_out_of_memory_with_one_row_fails_the_job() -> None:
 
 def test_out_of_memory_errors_are_recognized() -> None:
     class Fail(Exception):
-        """As ONNX Runtime raises, which has no other type for it."""
+        """The error of ONNX Runtime, which has no specific type for it."""
 
     Fail.__module__ = "onnxruntime.capi.onnxruntime_pybind11_state"
     for error in (
@@ -210,7 +210,9 @@ def test_given_size_or_the_whole_block_is_used_without_a_search() -> None:
     assert device.sizes == [10, 10, 10, 5]
     step = Step.model_validate({"name": "step", "python": {"callable": "m:f"}})
     device = Limited(1 << 30)
-    in_one(StepRunner(step, device, ErrorHandling(True, Location("/none"))))(batch(*range(70)))
+    as_one_batch(StepRunner(step, device, ErrorHandling(True, Location("/none"))))(
+        batch(*range(70))
+    )
     assert device.sizes == [70]
 
 

@@ -1,4 +1,4 @@
-"""Renaming what a benchmark uses fails a test, although no test runs a benchmark."""
+"""The names that benchmarks use exist. No test runs a benchmark."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_benchmarks_of_the_makefile_exist_and_stop_their_servers_on_signals() ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_benchmark_leaves_its_context_managers(number: signal.Signals) -> None:
+def test_stopped_benchmark_exits_its_context_managers(number: signal.Signals) -> None:
     command = [sys.executable, "-c", STOPPED]
     with subprocess.Popen(command, cwd=BENCH, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

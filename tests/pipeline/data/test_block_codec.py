@@ -1,4 +1,4 @@
-"""Blocks of Ray Data: no row, no provenance and no tensor is lost, however Ray cuts and joins them.
+"""Blocks of Ray Data: no row, provenance or tensor is lost when Ray cuts and joins blocks.
 
 Ray concatenates blocks into one array, slices it, and finds the tensors of a slice by counting.
 """
@@ -51,11 +51,11 @@ from batchinference.spec.steps import Step
 from support.outputs import batches
 from support.outputs.batches import (
     Run,
+    as_one_batch,
     end,
     failed,
     filtered,
     good,
-    in_one,
     outcomes,
     plain,
     shares_of,
@@ -193,7 +193,7 @@ def test_sidecar_exists_only_if_a_row_or_file_has_ended() -> None:
     assert plain(decode(encode(RowBatch()))) == plain(RowBatch())
 
 
-def test_rows_that_left_count_for_ray() -> None:
+def test_filtered_and_failed_rows_count_in_ray_blocks() -> None:
     """Ray collects a number of rows for each write task."""
     some = [failed(0, row) for row in range(5)]
     many = filtered(0, *range(10, 10 + 3 * ROWS_PER_EMPTY_ROW))
@@ -302,7 +302,7 @@ VALUES: dict[str, Any] = {
 def runner(callable_: str, **fields: Any) -> Run:
     document = {"name": "own", "python": {"callable": f"user_code:{callable_}"}, **fields}
     stage = Stage("own", (Step.model_validate(document),))
-    return in_one(StageRunner(stage, ErrorHandling(False, Location("/none"))))
+    return as_one_batch(StageRunner(stage, ErrorHandling(False, Location("/none"))))
 
 
 def numbered(first: int, count: int) -> RowBatch:

@@ -140,7 +140,7 @@ def test_document_with_very_many_values_is_not_parsed(monkeypatch: pytest.Monkey
         assert not parsed
 
 
-def test_declared_fields_have_their_type_whatever_a_document_holds(
+def test_declared_fields_have_their_type_for_any_document(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good = [{"a": 1, "b": [{"c": "x", "more": 1}], "other": {}}, {"b": None}]

@@ -150,7 +150,7 @@ def test_chunks_and_slices_are_filtered_as_one_table() -> None:
     assert mask("n > 0", table) == [T, F, T, F]
 
 
-def test_text_that_is_no_date_is_rejected() -> None:
+def test_invalid_date_is_rejected() -> None:
     for column, text in [
         (pa.array([DAY]), "soon"),
         (pa.array([DAY]), "2024-13-01"),

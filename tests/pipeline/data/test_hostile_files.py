@@ -250,7 +250,7 @@ def test_a_row_that_would_take_too_much_memory_is_bad(
     assert (place, error in message) == ((0, 0), True), message
 
 
-def test_rows_beside_a_large_one_are_read(tmp_path: Path) -> None:
+def test_rows_next_to_a_large_row_are_read(tmp_path: Path) -> None:
     limit = {"max_row_bytes": 1024}
     long = b'{"a": "' + b"x" * 5000 + b'"}\n'
     (tmp_path / "a.jsonl").write_bytes(GOOD + long + GOOD + long + long + GOOD)
@@ -268,7 +268,7 @@ def test_rows_beside_a_large_one_are_read(tmp_path: Path) -> None:
     assert (len(outcome.good), set(outcome.bad)) == (2, {(0, 1)})
 
 
-def test_files_that_grow_when_they_are_decoded_share_no_table(
+def test_files_that_expand_when_decoded_are_read_in_small_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(8):
@@ -303,7 +303,7 @@ def test_compressed_archives_are_unpacked_in_pieces(mode: str, tmp_path: Path) -
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("size", [1 << 40, 1 << 62])
 @pytest.mark.parametrize("suffixes", [None, ["txt"]], ids=["wanted", "passed over"])
-def test_member_that_claims_much_more_than_there_is_does_not_hang(
+def test_member_that_declares_too_large_a_size_does_not_hang(
     size: int, suffixes: list[str] | None, tmp_path: Path
 ) -> None:
     member = tarfile.TarInfo("b.bin")
@@ -315,7 +315,7 @@ def test_member_that_claims_much_more_than_there_is_does_not_hang(
     assert outcome.bad
 
 
-def test_large_samples_are_not_looked_at_together(tmp_path: Path) -> None:
+def test_large_samples_are_not_inspected_together(tmp_path: Path) -> None:
     members = {f"{number}.bin": bytes(5 * MIB) for number in range(20)}
     (tmp_path / "a.tar").write_bytes(tar_of(members, "w:gz"))
     tracemalloc.start()
@@ -326,7 +326,7 @@ def test_large_samples_are_not_looked_at_together(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_parquet_file_that_claims_many_rows_is_a_bad_row(
+def test_parquet_file_that_declares_many_rows_is_a_bad_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.parquet").write_bytes(parquet(pa.table({"a": pa.nulls(50_000)})))
@@ -392,7 +392,7 @@ def test_long_lines_are_found_over_several_chunks(
     assert (len(outcome.good), set(outcome.bad)) == (71, {(0, 40), (0, 42), (0, 43)})
 
 
-def test_max_pixels_above_the_limit_of_pillow_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_max_pixels_above_the_limit_of_pillow_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     content = png(pictures(1)[0])
     with pytest.raises(ValueError, match=r"6 x 5 pixels are more than|more pixels than max_pixels"):
@@ -408,7 +408,7 @@ def test_max_pixels_above_the_limit_of_pillow_is_obeyed(monkeypatch: pytest.Monk
     ],
     ids=["PostScript", "XPM"],
 )
-def test_only_formats_of_pixels_are_opened(content: bytes, tmp_path: Path) -> None:
+def test_only_pixel_formats_are_opened(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
     outcome = read_files("images", tmp_path)
     assert "cannot identify image file" in outcome.bad[0, 0]
@@ -425,7 +425,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("text", STREAMS.values(), ids=STREAMS)
-def test_films_that_only_name_others_are_not_opened(text: str, tmp_path: Path) -> None:
+def test_videos_that_refer_to_other_files_are_not_opened(text: str, tmp_path: Path) -> None:
     film = tmp_path / "a.mp4"
     film.write_text(text)
     (error,) = read_files("video", film).bad.values()
@@ -449,7 +449,7 @@ def test_frames_with_too_many_pixels_are_a_bad_row(tmp_path: Path) -> None:
     [MemoryError(), OverflowError("x"), RecursionError(), struct.error("x"), zlib.error("x")],
     ids=lambda error: type(error).__name__,
 )
-def test_what_reading_a_file_raises_is_a_bad_row(
+def test_any_exception_of_a_reader_is_a_bad_row(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object) -> None:
@@ -466,7 +466,7 @@ def test_what_reading_a_file_raises_is_a_bad_row(
         assert opened.given.count() is not None
 
 
-def test_no_module_opens_pictures_or_films_of_any_format() -> None:
+def test_no_module_opens_images_or_videos_of_any_format() -> None:
     root = Path(pipeline.__file__).parent
     found = {
         f"{file.relative_to(root)}: {ast.unparse(node)}"
@@ -481,7 +481,7 @@ def lines_with_fields_of_their_own(count: int) -> bytes:
     return b"".join(b'{"k%d": 1}\n' % number for number in range(count))
 
 
-def test_lines_with_fields_of_their_own_do_not_fill_the_memory(
+def test_lines_with_different_fields_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_reader, "MAX_FIELDS", 100)
@@ -495,7 +495,7 @@ def test_lines_with_fields_of_their_own_do_not_fill_the_memory(
     assert all("more than 100 different fields. Split" in error for error in outcome.bad.values())
 
 
-def test_members_with_fields_of_their_own_do_not_fill_the_memory(
+def test_members_with_different_fields_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_reader, "MAX_FIELDS", 50)
@@ -508,7 +508,7 @@ def test_members_with_fields_of_their_own_do_not_fill_the_memory(
     assert "more than 50 different fields" in outcome.bad[0, last]
 
 
-def test_samples_with_suffixes_of_their_own_do_not_fill_the_memory(
+def test_samples_with_different_suffixes_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_reader, "MAX_FIELDS", 50)
@@ -533,12 +533,12 @@ def test_objects_over_several_lines_are_read(tmp_path: Path) -> None:
     assert (outcome.good, outcome.bad) == (rows, {})
 
 
-def test_line_ends_of_old_macs_are_no_long_header(tmp_path: Path) -> None:
+def test_carriage_return_line_ends_are_not_a_long_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"a,b,c\r" + b"1,2,3\r" * 6000)
     assert read_files("csv", tmp_path).table.num_rows == 6000
 
 
-def test_text_that_holds_json_is_no_field(tmp_path: Path) -> None:
+def test_json_within_a_text_adds_no_fields(tmp_path: Path) -> None:
     inner = json.dumps({f"key{number}": "x" * 100 for number in range(5000)})
     rows = [{"id": 1, "text": "short"}, {"id": 2, "text": inner}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

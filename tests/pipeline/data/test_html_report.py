@@ -1,4 +1,4 @@
-"""The report of a job as an HTML page: what it shows, and that its content is safe."""
+"""The report of a job as an HTML page: its content, and that untrusted values are safe."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_page_is_self_contained_and_accessible() -> None:
     assert "prefers-color-scheme: dark" in page.text("style")
 
 
-def test_hostile_values_are_texts() -> None:
+def test_hostile_values_are_shown_as_text() -> None:
     record = dict.fromkeys(("path", "row", "step", "error", "traceback", "values"), HOSTILE)
     report = {
         **dict.fromkeys(("name", "reason", "message", "output", "errors", "version"), HOSTILE),
@@ -183,7 +183,7 @@ def test_secrets_are_masked() -> None:
         ("x" * 1000, "x" * 60 + " ... 880 characters ... " + "x" * 60, False),
     ],
 )
-def test_value_becomes_a_cell(value: Any, text: str, image: bool) -> None:
+def test_value_is_formatted_as_a_cell(value: Any, text: str, image: bool) -> None:
     found = cell("column", value)
     assert (found.text, bool(found.image)) == (text, image)
 
@@ -206,7 +206,7 @@ def test_errors_with_other_values_have_the_same_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("report", "steps", "words"),
+    ("report", "steps", "expected"),
     [
         ({}, None, "The step 'decode' limits the job: 86% of the time of all steps. It computes"),
         (
@@ -225,9 +225,11 @@ def test_errors_with_other_values_have_the_same_cause() -> None:
         ({"memory": {"peakWorkerBytes": 1, "spilledBytes": 1}}, None, "object store was full"),
     ],
 )  # fmt: skip
-def test_advice(report: dict[str, Any], steps: Any, words: str) -> None:
+def test_report_leads_to_the_expected_advice(
+    report: dict[str, Any], steps: Any, expected: str
+) -> None:
     data = page_data(report, steps=steps)
-    assert words in " ".join(advice(data.report, data.spec))
+    assert expected in " ".join(advice(data.report, data.spec))
 
 
 def test_short_job_without_failures_has_no_advice() -> None:

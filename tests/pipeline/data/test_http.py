@@ -12,7 +12,7 @@ from aiohttp import web
 
 from support.documents.http_models import ask, chat
 from support.documents.minimal import Document
-from support.servers.corrupting_proxy import FAULTS, Faults, Upstream, spoiling
+from support.servers.corrupting_proxy import FAULTS, Faults, Upstream, corrupting
 from support.servers.openai import openai_server, save_language_model
 from support.servers.scripted_http import served
 
@@ -90,7 +90,7 @@ async def test_each_row_gets_its_own_answer_through_network_faults() -> None:
     faults = Faults(share=0.5, in_a_row=3)
     async with (
         served(complete) as upstream,
-        served(spoiling(Upstream(upstream.url), faults)) as proxy,
+        served(corrupting(Upstream(upstream.url), faults)) as proxy,
     ):
         fields = {"api": "completions", "sampling": SAMPLING, "concurrency": 8}
         model = chat(url=f"{proxy.url}/v1", timeoutSeconds=1, **fields)

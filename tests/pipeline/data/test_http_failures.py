@@ -39,7 +39,7 @@ def always(status: int, text: str = "", **headers: str) -> Answer:
     return failing(lambda *_: web.Response(status=status, text=text, headers=headers))
 
 
-async def test_passing_errors_are_retried() -> None:
+async def test_transient_errors_are_retried() -> None:
     rows = [str(status) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)]
     first = failing(lambda text, count: web.Response(status=int(text)) if count == 1 else None)
     async with served(first) as server:
@@ -70,7 +70,7 @@ async def test_error_about_every_row_fails_the_job_at_once() -> None:
         assert len(server.requests) == 1
 
 
-async def test_lasting_error_of_one_row_fails_the_row() -> None:
+async def test_persistent_error_of_one_row_fails_the_row() -> None:
     one = failing(lambda text, _: web.Response(status=500, text="oh") if text == "b" else None)
     async with served(one) as server:
         answers = await ask(chat(url=server.url, **QUICK), question=["a", "b", "c"])
@@ -157,8 +157,8 @@ async def test_too_long_retry_after_is_not_waited_for() -> None:
 @pytest.mark.parametrize("status", [200, 400, 401, 500, 503])
 async def test_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_KEY", "sk-secret1")
-    said = json.dumps({"error": "Incorrect key: Bearer sk-secret1", "choices": [{}]})
-    async with served(always(status, said)) as server:
+    body = json.dumps({"error": "Incorrect key: Bearer sk-secret1", "choices": [{}]})
+    async with served(always(status, body)) as server:
         model = chat(url=server.url, apiKeyEnv="LLM_KEY", **QUICK)
         try:
             (message,) = map(str, await ask(model, question=["a"]))

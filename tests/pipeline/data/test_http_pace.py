@@ -27,7 +27,7 @@ from batchinference.pipeline.storage.retry import (
     HTTP,
     LONGEST_PAUSE,
     TryAgain,
-    asked_wait,
+    retry_after,
 )
 from support.documents.http_models import ask, chat
 from support.operator.virtual_time import clock, in_virtual_time
@@ -129,7 +129,7 @@ def paced(request: Request, pace: RateLimiter) -> Request:
 
 
 @in_virtual_time
-async def test_retry_after_costs_no_try_while_others_succeed() -> None:
+async def test_retry_after_uses_no_retry_while_others_succeed() -> None:
     pace = RateLimiter(None)
     retries = Retries(0, pace)
     unlucky, began = scripted(*[RateLimited("slow down", 1)] * 20, "at last")
@@ -216,11 +216,11 @@ def test_retry_after_is_read_in_seconds_or_as_a_date(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
     numbers = {"7": 7, " 7 ": 7, "0.5": 0.5, "-3": 0, "soon": None, "": None}
     expected = {**numbers, http_date(-60): 0, http_date(120): 120}
-    assert {asked: asked_wait({"Retry-After": asked}) for asked in expected} == expected
-    assert asked_wait({}) is None
+    assert {asked: retry_after({"Retry-After": asked}) for asked in expected} == expected
+    assert retry_after({}) is None
 
 
-def test_passing_errors_are_recognized() -> None:
+def test_transient_errors_are_recognized() -> None:
     passing = [status for status in range(100, 600) if is_transient_status(status)]
     assert passing == [408, 409, 425, 429, *range(500, 600)]
 

@@ -25,11 +25,15 @@ from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import model_files
-from batchinference.pipeline.runtimes.model_files import ADAPTER_FILE, files_beside, files_of
+from batchinference.pipeline.runtimes.model_files import (
+    ADAPTER_FILE,
+    files_of,
+    files_without_weights,
+)
 from batchinference.pipeline.runtimes.vllm_processor import (
     GuardedEngine,
     GuardedImages,
-    Inlined,
+    ImageInliner,
     IsolatingStage,
     guarded,
 )
@@ -135,7 +139,7 @@ def picture(kind: str) -> bytes:
 
 
 @contextmanager
-def server_of_pictures() -> Iterator[str]:
+def image_server() -> Iterator[str]:
     """Serve a picture at `/a.png`, and content that is not a picture at other paths."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -170,7 +174,7 @@ class TestImages:
         assert made.model_config.model == folder
         return found
 
-    def test_image_that_is_no_image_fails_its_row_only(self, folder: str) -> None:
+    def test_invalid_image_fails_its_row_only(self, folder: str) -> None:
         broken = shown("data:image/png;base64,AAAA")
         found = self.made_of(folder, chat("a"), broken, shown(data_uri_of(picture("PNG"))))
         assert [error.partition(":")[0] for error in errors(found)] == [
@@ -179,7 +183,7 @@ class TestImages:
         assert found[2]["multimodal_data"] == {"image": [(2, 2)]}
 
     def test_addresses_are_fetched_by_the_rules_of_manifests(self, folder: str) -> None:
-        with server_of_pictures() as url, server_of_pictures() as private:
+        with image_server() as url, image_server() as private:
             rows = [shown(f"{place}/{path}") for place in (url, private) for path in ("a.png", "b")]
             found = self.made_of(folder, *rows, shown("file:///etc/passwd"), allow=[url])
         assert found[0]["multimodal_data"] == {"image": [(2, 2)]}
@@ -202,11 +206,11 @@ class TestImages:
         for error, part in zip(refused, expected, strict=True):
             assert part in error
         assert cleaned == ""
-        ((message,),) = [Inlined(model())(row["messages"]) for row in rows[3:]]
+        ((message,),) = [ImageInliner(model())(row["messages"]) for row in rows[3:]]
         assert message["content"] == [{"type": "image_url", "image_url": {"url": uri}}]
 
 
-class Away(StatefulStageUDF):
+class UnreachableStage(StatefulStageUDF):
     """A stage whose connection fails."""
 
     def __init__(self, data_column: str, expected_input_keys: list[str], model: str) -> None:
@@ -221,7 +225,7 @@ def test_connection_error_ends_the_job() -> None:
     with pytest.raises(
         JobFailure, match="step 'ask' cannot continue: ConnectionError: nobody there"
     ):
-        made_of(stage(Away, model()), {}, {})
+        made_of(stage(UnreachableStage, model()), {}, {})
 
 
 @pytest.mark.usefixtures("fake_vllm")
@@ -337,13 +341,13 @@ def test_revision_of_the_hub_is_used(
     spec = model(revision="v2")
     (found,) = made_of(stage(TokenizeUDF, spec, model=""), {"prompt": "ab"})
     assert len(found["tokenized_prompt"]) == 2
-    assert Path(files_beside(spec)).parent.name == "snapshots"
+    assert Path(files_without_weights(spec)).parent.name == "snapshots"
     assert files_of(spec) == "org/model"
     with pytest.raises(ModelLoad, match="the model 'org/model' cannot be loaded"):
         made_of(stage(TokenizeUDF, model(revision="v3"), model=""), {"prompt": "a"})
 
 
 def test_model_id_and_streamed_weights_are_not_fetched() -> None:
-    assert files_beside(model()) == files_of(model()) == "org/model"
+    assert files_without_weights(model()) == files_of(model()) == "org/model"
     spec = model(source="s3://models/llama", engine={"load_format": "runai_streamer"})
     assert files_of(spec) == "s3://models/llama"

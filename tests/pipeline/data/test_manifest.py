@@ -190,7 +190,7 @@ def test_retry_after_is_obeyed(
     assert waited == pytest.approx([300, 300], abs=30 if asked == "date" else 0)
 
 
-def test_answer_that_breaks_off_is_retried(tmp_path: Path, web: Web) -> None:
+def test_truncated_response_is_retried(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"content", b"content"]}
     web.broken = {"/a"}
     manifest(tmp_path, f"{web.url}/a")

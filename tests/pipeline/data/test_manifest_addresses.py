@@ -34,7 +34,7 @@ ENCODED = {"/whole": "gzip", "/cut": "gzip", "/strange": "br"}
 
 
 @contextmanager
-def server_that_redirects(target: str = "") -> Iterator[str]:
+def redirecting_server(target: str = "") -> Iterator[str]:
     """Serve `/secret`, `/bomb`, `/large`, `/loop` and ENCODED; redirect others to the target."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,7 +62,7 @@ def server_that_redirects(target: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def server_that_drips() -> Iterator[str]:
+def slow_server() -> Iterator[str]:
     """Serve an answer whose headers arrive byte by byte."""
     pause = threading.Event()
 
@@ -103,7 +103,7 @@ def test_private_networks_are_not_public() -> None:
 
 
 def test_private_server_is_refused_under_any_name(tmp_path: Path) -> None:
-    with server_that_redirects() as url:
+    with redirecting_server() as url:
         port = url.rpartition(":")[2]
         names = ["127.0.0.1", "localhost", "127.1", "0x7f.1", "2130706433", "[::ffff:127.0.0.1]"]
         for error in errors(tmp_path, *(f"http://{name}:{port}/secret" for name in names)):
@@ -111,7 +111,7 @@ def test_private_server_is_refused_under_any_name(tmp_path: Path) -> None:
 
 
 def test_allowed_prefix_is_fetched(tmp_path: Path) -> None:
-    with server_that_redirects() as url:
+    with redirecting_server() as url:
         assert errors(tmp_path, f"{url}/secret", allow=[url]) == [""]
         assert errors(tmp_path, f"{url}/secret", allow=[f"{url}/secret"]) == [""]
         for other in (f"{url}/sec", url[:-1], url.replace("http:", "https:"), "http://127.0.0.1"):
@@ -119,8 +119,8 @@ def test_allowed_prefix_is_fetched(tmp_path: Path) -> None:
             assert "private network" in error, other
 
 
-def test_allowed_prefix_is_not_left(tmp_path: Path) -> None:
-    with server_that_redirects() as url:
+def test_address_outside_of_an_allowed_prefix_is_refused(tmp_path: Path) -> None:
+    with redirecting_server() as url:
         allow = [f"{url}/photos/", "http://intranet.example/photos/"]
         outside = [
             *(f"{url}/photos/{dots}/secret" for dots in ("..", "%2e%2e", "..%2f..")),
@@ -139,7 +139,7 @@ def test_private_address_is_refused_before_a_connection(tmp_path: Path) -> None:
 def test_proxy_is_asked_for_public_addresses_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with server_that_redirects() as proxy:
+    with redirecting_server() as proxy:
         monkeypatch.setenv("http_proxy", proxy)
         for uri in ("http://169.254.169.254/secret", "http://10.0.0.1/secret"):
             (error,) = errors(tmp_path, uri)
@@ -149,7 +149,7 @@ def test_proxy_is_asked_for_public_addresses_only(
 def test_netrc_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "netrc").write_text("default login me password s3cret")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with server_that_redirects() as url:
+    with redirecting_server() as url:
         assert errors(tmp_path, f"{url}/secret", allow=[url]) == [""]
         assert SENT[-1].get("Authorization") is None
         own = url.replace("://", "://me:own@")
@@ -161,20 +161,20 @@ def test_netrc_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_redirect_to_a_private_server_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with server_that_redirects() as private, server_that_redirects(f"{private}/secret") as public:
+    with redirecting_server() as private, redirecting_server(f"{private}/secret") as public:
         uri = f"{public}/there"
         (error,) = errors(tmp_path, uri, allow=[public])
         assert "private network" in error
         assert errors(tmp_path, uri, allow=[public, private]) == [""]
         (error,) = errors(tmp_path, f"{public}/loop", allow=[public])
         assert f"more than {http.MAX_REDIRECTS} redirects" in error
-    with server_that_redirects("file:///etc/hostname") as public:
+    with redirecting_server("file:///etc/hostname") as public:
         (error,) = errors(tmp_path, f"{public}/there", allow=[public])
         assert "redirects lead to http:// and https:// only" in error
 
 
 def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
-    with server_that_redirects() as url:
+    with redirecting_server() as url:
         uris = [f"{url}/secret", f"{url}/bomb", f"{url}/large"]
         small, *large = errors(tmp_path, *uris, allow=[url], max_bytes=1 << 20)
         assert small == ""
@@ -186,10 +186,10 @@ def test_content_is_limited_after_decompression(tmp_path: Path) -> None:
     assert "has more bytes than" in error
 
 
-def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_server_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
     monkeypatch.setattr(http, "MAX_SECONDS", -1.0)
-    with server_that_redirects() as url:
+    with redirecting_server() as url:
         (error,) = errors(tmp_path, f"{url}/large", allow=[url], on_unreachable="error")
     assert "has not sent everything within" in error
 
@@ -197,17 +197,15 @@ def test_server_that_drips_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
 def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_SECONDS", 0.2)
     before = len(SENT)
-    with server_that_drips() as url:
+    with slow_server() as url:
         (error,) = errors(tmp_path, f"{url}/x", allow=[url], on_unreachable="error")
     assert "has not sent everything within 0.2 s" in error
     assert len(SENT) == before + 1, "it is not asked again"
 
 
-def test_gzip_stream_that_breaks_off_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_gzip_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
-    with server_that_redirects() as url:
+    with redirecting_server() as url:
         uris = [f"{url}{path}" for path in ENCODED]
         whole, cut, strange = errors(tmp_path, *uris, allow=[url], on_unreachable="error")
     assert whole == ""

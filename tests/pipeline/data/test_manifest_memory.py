@@ -1,4 +1,4 @@
-"""The read task of a manifest holds few pictures in memory, however large they are."""
+"""The read task of a manifest holds few images in memory, even if they are large."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatc
     return [table.num_rows for table in reader.read(file)]
 
 
-def test_pictures_are_decoded_when_their_table_is_made(
+def test_images_are_decoded_when_their_table_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
@@ -72,7 +72,7 @@ def test_pictures_are_decoded_when_their_table_is_made(
     assert max(seen) <= 3, "those of a table, and the one behind it"
 
 
-def test_what_was_fetched_goes_when_it_is_decoded(
+def test_fetched_content_is_freed_when_it_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []

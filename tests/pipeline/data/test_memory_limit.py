@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 
 
 
 def allocate(size: int) -> None:
-    pa.allocate_buffer(size)  # it is freed at once
+    pa.allocate_buffer(size)  # it is freed immediately
 
 
 def test_allocation_above_the_limit_fails_and_the_limit_ends() -> None:
@@ -66,7 +66,7 @@ def ends(work: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-def test_work_beside_a_limit_is_repeated_without_it() -> None:
+def test_concurrent_work_that_fails_under_a_limit_is_repeated_without_it() -> None:
     """Other such work continues meanwhile, but no limit begins."""
     entered, failed, entered_again = Event(), Event(), Event()
     tries: list[int] = []
@@ -129,7 +129,7 @@ def test_only_work_that_ran_out_of_memory_is_repeated(error: Exception, tries: i
     assert len(calls) == tries
 
 
-def test_limit_alone_within_the_work_beside_it_begins_when_that_is_repeated() -> None:
+def test_exclusive_limit_within_concurrent_work_begins_when_it_is_repeated() -> None:
     happened: list[str] = []
 
     def decode() -> None:
@@ -142,7 +142,7 @@ def test_limit_alone_within_the_work_beside_it_begins_when_that_is_repeated() ->
 
 
 @pytest.mark.parametrize("failing", ["_data_bytes", "_apply"])
-def test_failed_beginning_of_a_limit_leaves_nothing(
+def test_failed_start_of_a_limit_leaves_no_limit(
     monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail() -> None:
@@ -157,7 +157,7 @@ def test_failed_beginning_of_a_limit_leaves_nothing(
         allocate(2 * GIB)
 
 
-def test_limit_alone_begins_after_the_work_beside_it() -> None:
+def test_exclusive_limit_begins_after_concurrent_work() -> None:
     happened: list[str] = []
     entered = Event()
 

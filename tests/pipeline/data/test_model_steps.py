@@ -15,7 +15,7 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from batchinference.spec.steps import Step
-from support.outputs.batches import Run, errors_of, good, in_one, outcomes
+from support.outputs.batches import Run, as_one_batch, errors_of, good, outcomes
 
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 
@@ -35,7 +35,7 @@ def runner(*steps: dict[str, Any]) -> Run:
         if "model" in one and one["model"]["task"] is None:
             del one["model"]["task"]
     (stage,) = stages_of([Step.model_validate(one) for one in steps])
-    return in_one(StageRunner(stage, TOLERANT))
+    return as_one_batch(StageRunner(stage, TOLERANT))
 
 
 def batch(**columns: Any) -> RowBatch:

@@ -15,7 +15,7 @@ from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import TransformResult, load_step
 from batchinference.spec.steps import Step
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 
 WIDTH = 6
 INDEX = vectors(40, WIDTH)

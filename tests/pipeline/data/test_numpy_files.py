@@ -91,7 +91,7 @@ def test_column_that_needs_pickle_is_rejected() -> None:
             file_of(pa.table({"c": column}))
 
 
-def test_column_of_no_plain_type_fails_no_row() -> None:
+def test_column_with_an_unsupported_type_fails_no_row() -> None:
     table = pa.table({"n": [1, None, 3], "s": [{"a": 1}] * 3})
     for columns in (["n", "s"], ["s", "n"]):
         with pytest.raises(BadOutput, match=r"'s' cannot be a NumPy array \(struct") as raised:

@@ -101,7 +101,7 @@ def test_network_exported_by_torch_matches_torch(tmp_path: Path) -> None:
         assert np.abs(found - expected).max() < 1e-5
 
 
-def test_model_of_a_fixed_batch_size_takes_any(save: Save) -> None:
+def test_model_with_a_fixed_batch_size_accepts_any_batch(save: Save) -> None:
     source = linear(save, rows=4)
     run = loaded("onnx", ("x",), source=source)
     for rows in (1, 3, 4, 8, 9):

@@ -54,7 +54,7 @@ def test_columns_and_row_counts_are_known_before_reading(files: Path) -> None:
     }
 
 
-def test_selected_columns_are_known_and_those_of_damaged_files_not(files: Path) -> None:
+def test_columns_are_known_if_selected_but_not_of_damaged_files(files: Path) -> None:
     assert open_input("parquet", files, columns=["b"]).file_rows.reader.columns() == ["b"]
     for format_, content in {"json": b"\xff", "csv": b"", "parquet": b"\xff"}.items():
         damaged = files / f"damaged.{format_}"

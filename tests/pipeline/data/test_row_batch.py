@@ -31,7 +31,7 @@ from support.outputs.batches import (
 from support.tiers import examples
 
 
-def test_rows_that_were_read_are_their_own_input_rows() -> None:
+def test_rows_of_a_reader_are_their_own_input_rows() -> None:
     batch = good(3, 10, ["a", "b"])
     assert batch.ids.tolist() == batch.source.tolist() == [pack_id(3, row) for row in (10, 11)]
     assert outcomes(batch) == dict.fromkeys(batch.ids.tolist(), "good")
@@ -79,7 +79,7 @@ def test_chosen_input_rows_keep_everything_about_them() -> None:
     assert shares_of(divided.only(np.array([1, 3]))) == {1: 6, 3: 8}
 
 
-def test_merged_batches_hold_all_of_each() -> None:
+def test_merged_batches_hold_all_rows_of_each_batch() -> None:
     other = good(1, 0, pa.table({"m": [1.5]}))
     whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])
     assert rows_of(whole) == [

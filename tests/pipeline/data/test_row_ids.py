@@ -113,7 +113,7 @@ def test_row_ids_do_not_depend_on_the_first_file(opened: Input) -> None:
             assert files == set(range(first, min(after, 5)))
 
 
-def test_reading_again_gives_the_same(opened: Input) -> None:
+def test_reading_again_yields_the_same_rows(opened: Input) -> None:
     travelled = Input(pickle.loads(pickle.dumps(opened.given)))
     first = opened.read()
     for again in (opened.read(), travelled.read()):

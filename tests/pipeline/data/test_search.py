@@ -14,9 +14,9 @@ from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.query import of_row
 from batchinference.pipeline.search import index as search_index
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
-from batchinference.pipeline.search.search import Choice, search
+from batchinference.pipeline.search.search import RowFilter, search
 from batchinference.pipeline.storage.location import Location
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 
 WIDTH = 8
 ROWS = vectors(60, WIDTH)
@@ -67,7 +67,7 @@ def test_row_is_its_own_nearest(index: Index) -> None:
 
 
 def test_filter_limits_the_results(index: Index) -> None:
-    choice = Choice(["path"], lambda batch: pc.match_substring(batch.column("path"), "/3"))
+    choice = RowFilter(["path"], lambda batch: pc.match_substring(batch.column("path"), "/3"))
     rows = search(index, ROWS[:1], 20, choice).of(0)[1].tolist()
     chosen = [3, *range(30, 40)]
     assert rows == [row for row in nearest(ROWS[0]) if row in chosen]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from batchinference.cli.main import app
 from support.documents.minimal import document
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 
 ROWS = vectors(12, 4)
 

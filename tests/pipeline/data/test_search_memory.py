@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 
 ROWS_A_FILE, WIDTH = 8000, 256
 FEW, MANY = 2, 24

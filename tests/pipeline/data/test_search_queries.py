@@ -23,7 +23,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ImageOptions
 from batchinference.spec.steps import Step
 from support.documents.minimal import Document, python_step
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 
 TEXTS = ["the cat sleeps on the sofa", "stock markets fell sharply", "a recipe for apple pie"]
 

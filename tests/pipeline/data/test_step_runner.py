@@ -34,12 +34,12 @@ from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.outputs.batches import (
     Run,
+    as_one_batch,
     end,
     errors_of,
     failed,
     filtered,
     good,
-    in_one,
     outcomes,
     rows_of,
 )
@@ -53,7 +53,7 @@ TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")
 
 def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> Run:
     stage = Stage("stage", tuple(Step.model_validate(step) for step in steps))
-    return in_one(StageRunner(stage, errors))
+    return as_one_batch(StageRunner(stage, errors))
 
 
 def batch(*texts: str, first: int = 0) -> RowBatch:
@@ -198,7 +198,7 @@ def test_provenance_passes_through() -> None:
 
 
 def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch is noted at once, later ones as soon as they are a tenth of the time."""
+    """The first batch is recorded immediately, later batches once they take a tenth of the time."""
     clock = Mock(perf_counter=Mock(), process_time=Mock())
     monkeypatch.setattr(step_time, "time", clock)
     found = StepTime("embed")
@@ -294,7 +294,10 @@ def test_batch_size_of_a_step_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stage_can_be_pickled() -> None:
     stage = Stage("stage", (Step.model_validate(PICKY),))
     travelled = pickle.loads(pickle.dumps((stage, TOLERANT)))
-    assert outcomes(in_one(StageRunner(*travelled))(batch("a", "bad"))) == {0: "good", 1: "failed"}
+    assert outcomes(as_one_batch(StageRunner(*travelled))(batch("a", "bad"))) == {
+        0: "good",
+        1: "failed",
+    }
 
 
 WORDS = st.sampled_from(["a", "bb", "bad", "really bad", "c"])

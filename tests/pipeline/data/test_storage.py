@@ -22,7 +22,7 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location, base_name
 
 
-class Elsewhere(Location):
+class LocationWithoutRename(Location):
     """An address in an object store whose objects are files on the local disk."""
 
     ROOT = ""
@@ -31,11 +31,11 @@ class Elsewhere(Location):
     def filesystem(self) -> pafs.FileSystem:
         return pafs.SubTreeFileSystem(self.ROOT, pafs.LocalFileSystem())
 
-    def __truediv__(self, name: str) -> Elsewhere:
-        return Elsewhere(f"{self.uri.rstrip('/')}/{name}")
+    def __truediv__(self, name: str) -> LocationWithoutRename:
+        return LocationWithoutRename(f"{self.uri.rstrip('/')}/{name}")
 
-    def at(self, path: str) -> Elsewhere:
-        return Elsewhere(f"s3://{path}")
+    def at(self, path: str) -> LocationWithoutRename:
+        return LocationWithoutRename(f"s3://{path}")
 
 
 @pytest.fixture(params=["local", "elsewhere"])
@@ -45,8 +45,8 @@ def place(
     if request.param == "local":
         return Location(str(tmp_path))
     (tmp_path / "bucket").mkdir()
-    monkeypatch.setattr(Elsewhere, "ROOT", str(tmp_path))
-    return Elsewhere("s3://bucket/")
+    monkeypatch.setattr(LocationWithoutRename, "ROOT", str(tmp_path))
+    return LocationWithoutRename("s3://bucket/")
 
 
 def listed(place: Location, *, recursive: bool = False) -> list[str]:
@@ -144,8 +144,8 @@ def test_full_disk_is_named_with_its_free_space(tmp_path: Path) -> None:
         place.write(b"x")
     failure = root_cause(caught.value)
     assert failure.reason == "BadOutput"
-    words = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
-    assert re.fullmatch(f"the disk of '{tmp_path}'{words}", failure.message)
+    message = r" is full: \d+ MB are free. Free some space, then run the same job again to resume"
+    assert re.fullmatch(f"the disk of '{tmp_path}'{message}", failure.message)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,7 +261,7 @@ def test_linked_file_is_neither_read_nor_moved_but_replaced_and_deleted(tmp_path
 
 
 @pytest.mark.timeout(20)
-def test_file_that_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+def test_special_file_is_not_read(tmp_path: Path) -> None:
     """Reading a named pipe would wait for a writer forever."""
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", "/dev/zero"):

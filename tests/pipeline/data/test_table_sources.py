@@ -225,7 +225,7 @@ class TestSql:
         assert not [query for query in queries if re.search(r"\)\s*AS\b", query, re.IGNORECASE)]
 
     def test_sql_server_order_by_error_has_a_hint(self, url: str) -> None:
-        said = (
+        message = (
             "(1033, b'The ORDER BY clause is invalid in views, inline functions, derived tables, "
             "subqueries, and common table expressions, unless TOP, OFFSET or FOR XML is also "
             "specified.')"
@@ -233,7 +233,7 @@ class TestSql:
 
         class SqlServer(tables_sql().Database):  # type: ignore[misc]
             def columns(self, query: str) -> list[str]:
-                raise RuntimeError(said)
+                raise RuntimeError(message)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tables_sql(), "Database", SqlServer)

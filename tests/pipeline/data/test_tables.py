@@ -154,7 +154,7 @@ def ready_to_commit(target: Target, mode: str, *, filled: bool) -> list[Location
 
 
 def pass_check() -> None:
-    """A check before the commit that always passes."""
+    """Pass the check before the commit."""
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])

@@ -72,7 +72,7 @@ def test_results_are_those_of_the_input_order(window: RowBatch, batch_size: int,
 
 
 def content(results: list[RowBatch]) -> list[Any]:
-    """Return what became of each input row. The order of input rows is that of the results, if
+    """Return the outcome of each input row. Input rows have the order of the results, if
     these are not in parts."""
     rows: dict[int, list[Any]] = {}
     for result in results:

@@ -1,4 +1,4 @@
-"""TFRecord files: the features of each tf.train.Example, as written by hand."""
+"""TFRecord files: the features of each tf.train.Example are read without TensorFlow."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from batchinference.pipeline.search.search import (
-    NOBODY,
+    NO_ROW,
     TopK,
     is_usable,
     lengths_of,
@@ -63,7 +63,7 @@ def test_search_over_blocks_finds_the_k_most_similar_rows(
     best = search(*case)
     for number, query in enumerate(queries):
         expected = brute_force(rows, query)
-        found = best.rows[number][best.rows[number] != NOBODY].tolist()
+        found = best.rows[number][best.rows[number] != NO_ROW].tolist()
         similarities = best.similarities[number][: len(found)]
         assert len(found) == len(set(found)) == min(k, len(expected))
         assert similarities.tolist() == sorted(similarities, reverse=True)
@@ -89,7 +89,7 @@ def test_earlier_of_equal_rows_win() -> None:
     assert best.rows.tolist() == [[0, 1, 2]]
 
 
-def test_similarity_lies_between_minus_1_and_1() -> None:
+def test_similarity_is_between_minus_1_and_1() -> None:
     rows = np.array([[1e-20, 2e-20], [-5.0, -10.0], [3e20, 6e20], [2.0, -1.0]], np.float32)
     best = search(rows, rows[2:3], 4, [0, 4])
     assert best.similarities[0] == pytest.approx([1, 1, 0, -1], abs=1e-6)
@@ -107,7 +107,7 @@ def test_zero_rows_are_skipped_and_a_zero_query_is_rejected() -> None:
     for bad in (0.0, math.nan, math.inf):
         rows = np.array([[bad, bad], [1, 1], [bad, 0], [0, 0]], np.float64)
         best = search(rows, np.ones((1, 2)), 4, [0, 2, 4])
-        assert best.rows.tolist() == [[1, NOBODY, NOBODY, NOBODY]], bad
+        assert best.rows.tolist() == [[1, NO_ROW, NO_ROW, NO_ROW]], bad
         assert best.passed_over == 3, bad
     with pytest.raises(ValueError, match="no direction"):
         TopK(np.array([[1.0, 0.0], [0.0, 0.0]]), 1)

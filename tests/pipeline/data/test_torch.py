@@ -152,7 +152,7 @@ def test_program_takes_inputs_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fixed", [1, 4])
-def test_program_of_a_fixed_batch_size_takes_any(fixed: int, tmp_path: Path) -> None:
+def test_program_with_a_fixed_batch_size_accepts_any_batch(fixed: int, tmp_path: Path) -> None:
     module = affine()
     program = torch.export.export(module, (torch.zeros(fixed, 3),))
     torch.export.save(program, tmp_path / "model.pt2")

@@ -23,7 +23,7 @@ from batchinference.spec.steps import Step
 from support.inputs.read_files import read_files
 from support.models.replicas import loaded, model_of
 from support.models.run_transformers import objects
-from support.outputs.batches import in_one, outcomes
+from support.outputs.batches import as_one_batch, outcomes
 
 SMALL = "mobilenet_v3_small"
 LABELS = ["cat", "dog", "owl"]
@@ -219,7 +219,7 @@ def test_corrupt_image_fails_its_row_only(
     step = {"name": "look", "model": {**model, "inputs": {"image": "image"}, "output": "seen"}}
     (stage,) = stages_of([Step.model_validate(step)])
     run = StageRunner(stage, ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")))
-    result = in_one(run)(merged(read_files("images", tmp_path).batches))
+    result = as_one_batch(run)(merged(read_files("images", tmp_path).batches))
     assert list(outcomes(result).values()) == ["good", "good", "failed", "good"]
     assert result.table.num_rows == 3
     assert result.errors.column("step").to_pylist() == ["read"]

@@ -210,7 +210,7 @@ def test_use_fast_does_not_change_the_tokenizer(task: str, source: str) -> None:
     assert alike(run(runtime, {"text": TEXTS}), run(made(task, source), {"text": TEXTS}))
 
 
-def test_model_with_code_of_its_own_is_refused_without_a_prompt(
+def test_model_with_custom_code_is_refused_without_a_prompt(
     task: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda _: "y")
@@ -263,7 +263,7 @@ MISSPELT: list[tuple[str, str, str, str, Document]] = [
 @pytest.mark.parametrize(
     ("task", "model", "wrong", "right", "fields"), MISSPELT, ids=[case[0] for case in MISSPELT]
 )
-def test_misspelt_option_error_names_the_nearest(
+def test_error_of_a_misspelt_option_suggests_the_nearest(
     task: str, model: str, wrong: str, right: str, fields: Document, tiny: Tiny
 ) -> None:
     column = task.partition("-")[0]

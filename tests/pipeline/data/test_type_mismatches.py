@@ -19,7 +19,7 @@ from batchinference.plan import Stage
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.steps import Step
 from support.models.run_transformers import objects
-from support.outputs.batches import good, in_one, outcomes
+from support.outputs.batches import as_one_batch, good, outcomes
 
 Returns = Callable[[Any], Transform]
 KINDS = ["map", "flatMap", "mapBatches", "mapBatches of arrays", "predictBatch"]
@@ -97,7 +97,7 @@ def test_majority_type_of_a_batch_wins(returns: Returns) -> None:
         assert outcome(returns(values)(numbers(0, len(values)))) == (kept, errors)
 
 
-def test_types_of_the_first_batch_hold_for_later_ones(returns: Returns) -> None:
+def test_types_of_the_first_batch_apply_to_later_batches(returns: Returns) -> None:
     step = returns([None, None, 1, 2, "x", "y", "z", 3, 4.5, "w"])
     reason = "column 'v' is int64, and this row has string"
     assert outcome(step(numbers(0, 2))) == ([None, None], {})
@@ -148,7 +148,7 @@ def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch)
     values[11] = "text"
     step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
     run = StageRunner(Stage("own", (step,)), ErrorHandling(True, Location("/none")))
-    result = in_one(run)(good(0, 0, numbers(0, 20)))
+    result = as_one_batch(run)(good(0, 0, numbers(0, 20)))
     expected = ["failed" if n % 5 == 3 or n == 11 else "good" for n in range(20)]
     assert outcomes(result) == dict(enumerate(expected))
     assert result.table.column("n").to_pylist() == result.ids.tolist()

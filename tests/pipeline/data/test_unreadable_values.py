@@ -25,7 +25,7 @@ from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
-from support.outputs.batches import errors_of, good, in_one, outcomes
+from support.outputs.batches import as_one_batch, errors_of, good, outcomes
 from support.tiers import examples
 
 TEXTS = pa.array([b"ok", b"\xff\xfe", None]).view(pa.string())
@@ -93,7 +93,7 @@ def test_readable_values_are_read() -> None:
 def stage(*steps: dict[str, Any], values: bool = True) -> Callable[[RowBatch], RowBatch]:
     made = tuple(Step.model_validate({"name": f"s{n}", **step}) for n, step in enumerate(steps))
     handling = ErrorHandling(tolerant=True, input=Location("/none"), values=values)
-    return in_one(StageRunner(Stage("stage", made), handling))
+    return as_one_batch(StageRunner(Stage("stage", made), handling))
 
 
 def test_unreadable_result_fails_its_row() -> None:

@@ -57,7 +57,7 @@ def test_suffixes_select_members(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", {"1.png": b"no picture", "1.seg.png": b"", "1.txt": b"a"})
     outcome = read_files("webdataset", tmp_path, suffixes=["txt"])
     assert outcome.good == [{"__key__": "1", "txt": "a"}]
-    refusal = "suffixes: 'jpg': no sample that was looked at has it, only png, seg.png, txt"
+    refusal = "suffixes: 'jpg': no inspected sample has it, only png, seg.png, txt"
     with pytest.raises(BadInput, match=refusal):
         open_input("webdataset", tmp_path, suffixes=["txt", "jpg"])
 

@@ -28,7 +28,7 @@ def batch_rows(batch: Batch) -> Batch:
     return batch
 
 
-def shout(batch: Batch, mark: str = "!") -> Batch:
+def to_upper(batch: Batch, mark: str = "!") -> Batch:
     batch["text"] = np.array([str(text).upper() + mark for text in batch["text"]])
     return batch
 
@@ -41,7 +41,7 @@ def refuse_bad(batch: Batch) -> Batch:
     return batch
 
 
-def slowly(batch: Batch, seconds: float = 0.05) -> Batch:
+def sleep_for_rows(batch: Batch, seconds: float = 0.05) -> Batch:
     time.sleep(seconds * len(batch["text"]))
     return batch
 
@@ -54,7 +54,7 @@ def wait_for(batch: Batch, file: str) -> Batch:
     return batch
 
 
-def storage_is_away(batch: Batch) -> Batch:
+def raise_storage_error(batch: Batch) -> Batch:
     raise OSError(errno.EIO, "the disk is gone")
 
 
@@ -66,7 +66,7 @@ def die_once(batch: Batch, file: str) -> Batch:
     return batch
 
 
-def in_company(batch: Batch, directory: str, tasks: int) -> Batch:
+def require_concurrent_tasks(batch: Batch, directory: str, tasks: int) -> Batch:
     """Raise TimeoutError unless this many processes run here at the same time."""
     place = Path(directory) / str(os.getpid())
     place.touch()
@@ -78,7 +78,7 @@ def in_company(batch: Batch, directory: str, tasks: int) -> Batch:
     return batch
 
 
-class Granted:
+class ReportResources:
     """Reports the resources that Ray assigns to this replica, and the threads of its libraries."""
 
     def __init__(self) -> None:
@@ -97,11 +97,11 @@ class Granted:
         return {**batch, "found": np.array([json.dumps(self._found)] * len(batch["text"]))}
 
 
-def leave(batch: Batch) -> Batch:
+def exit_process(batch: Batch) -> Batch:
     sys.exit("enough")
 
 
-class Holding:
+class WaitFor:
     def __call__(self, batch: Batch, file: str) -> Batch:
         return wait_for(batch, file)
 
@@ -117,7 +117,7 @@ class Die:
         return batch
 
 
-class DieWhenMade:
+class DieInConstructor:
     def __init__(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -147,7 +147,7 @@ class Recorded:
         return batch
 
 
-class Meeting:
+class WaitForReplicas:
     """Blocks until this many replicas have each created a file."""
 
     def __init__(self, directory: str, replicas: int) -> None:
@@ -164,7 +164,7 @@ class Meeting:
         return batch
 
 
-class Broken:
+class FailInConstructor:
     def __init__(self) -> None:
         raise RuntimeError("no weights here")
 
@@ -194,7 +194,7 @@ class Brightness:
         return {**batch, "brightness": np.array(means)}
 
 
-def of_many_types(batch: Batch) -> Batch:
+def add_columns_of_many_types(batch: Batch) -> Batch:
     """Add columns whose types would change in a conversion to Python objects and back."""
     rows = len(batch["text"])
     batch["small"] = np.array([len(text) for text in batch["text"]], np.int32)
@@ -226,13 +226,13 @@ def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
     return row
 
 
-def breaks_off(batch: Batch, directory: str, column: str, at: str) -> Batch:
+def fail_at_row(batch: Batch, directory: str, column: str, at: str) -> Batch:
     """Log each row that it receives. At one of the rows, fail like a broken device as soon as other
-    rows are committed, unless the file `mended` exists."""
+    rows are committed, unless the file `repaired` exists."""
     place, texts = Path(directory), [str(value) for value in batch[column]]
     with (place / "seen").open("a") as log:
         log.write("".join(f"{text}\n" for text in texts))
-    if not (place / "mended").exists() and any(text.endswith(at) for text in texts):
+    if not (place / "repaired").exists() and any(text.endswith(at) for text in texts):
         deadline = time.monotonic() + 60
         while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < 2:
             if time.monotonic() > deadline:

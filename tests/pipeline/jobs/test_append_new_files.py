@@ -35,7 +35,7 @@ def rows_read(run: Run) -> int:
 
 
 @pytest.mark.parametrize("first", ["error", "append"])
-def test_each_night_reads_new_files_only(tmp_path: Path, first: str) -> None:
+def test_each_append_reads_new_files_only(tmp_path: Path, first: str) -> None:
     add(tmp_path, "b", "d")
     assert rows_read(run_in_process(night(tmp_path, mode=first))) == 4
     for new in (["a", "c"], ["e"]):
@@ -48,7 +48,7 @@ def test_each_night_reads_new_files_only(tmp_path: Path, first: str) -> None:
     assert texts(tmp_path) == lines(*"abcde")
 
 
-def test_interrupted_night_is_resumed(tmp_path: Path) -> None:
+def test_interrupted_append_is_resumed(tmp_path: Path) -> None:
     add(tmp_path, "a")
     run_in_process(night(tmp_path))
     add(tmp_path, "b")

@@ -28,7 +28,7 @@ from support.jobs.on_ray import (
     write_lines,
 )
 from support.outputs.batches import good
-from support.outputs.made import committing, last_attempt
+from support.outputs.builders import committing, last_attempt
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("own_code")
@@ -45,7 +45,7 @@ def texts(output: Path) -> list[str]:
     return sorted(row["text"] for row in rows_of(output))
 
 
-def test_complete_output_is_not_touched(source: Path, tmp_path: Path) -> None:
+def test_complete_output_is_not_changed(source: Path, tmp_path: Path) -> None:
     job = job_document("first", source, tmp_path / "out")
     first = run_in_process(job)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
@@ -57,7 +57,7 @@ def test_complete_output_is_not_touched(source: Path, tmp_path: Path) -> None:
     assert again.report.message == "the output was complete already"
     assert (again.report.name, again.counts) == ("second", first.counts)
     assert again.published[-1] == again.report
-    # its times are those of this run, because a run must not end before it began
+    # its times come from this run, because a run must not end before it began
     assert again.report.updated_at >= again.report.started_at >= first.report.updated_at
 
 
@@ -96,7 +96,7 @@ class TestTooManyBadRows:
         assert run.counts == (41, 40, 1, 0)
         assert texts(tmp_path / "out") == sorted(TEXTS)
 
-    def test_repaired_file_is_another_input(
+    def test_repaired_file_changes_the_input(
         self, job: Document, source: Path, tmp_path: Path
     ) -> None:
         (source / "c.txt").write_text("good now\n")
@@ -167,7 +167,7 @@ def test_job_stopped_before_it_begins_changes_nothing(source: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("ray")
-class TestInterruptedWhileItRuns:
+class TestInterruptedRun:
     """A job whose first attempt is stopped while one of its tasks is still processing rows."""
 
     @pytest.fixture

@@ -38,7 +38,9 @@ def job(directory: Path, errors: dict[str, Any] | None, *steps: Document) -> Doc
 @pytest.mark.parametrize(
     "errors", [{"maxRows": 3}, {"maxPercent": 5.0}, {"maxRows": 3, "maxPercent": 5.0}], ids=str
 )
-def test_failed_rows_within_the_limit_are_set_aside(tmp_path: Path, errors: dict[str, Any]) -> None:
+def test_failed_rows_within_the_limit_are_written_as_errors(
+    tmp_path: Path, errors: dict[str, Any]
+) -> None:
     run = run_in_process(job(tmp_path, errors))
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (60, 57, 3, 0))
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(GOOD)
@@ -126,7 +128,7 @@ class TestUndecodable:
             file.write(b"first\nb\xffd\nlast\n")
         return job_document("bad", source, directory / "out", errors=errors)
 
-    def test_undecodable_rows_are_set_aside(self, tmp_path: Path) -> None:
+    def test_undecodable_rows_are_written_as_errors(self, tmp_path: Path) -> None:
         run = run_in_process(self.job(tmp_path, maxRows=1))
         assert run.counts == (60, 59, 1, 0)
         (error,) = errors_of(tmp_path / "out")
@@ -139,7 +141,7 @@ class TestUndecodable:
     [{"format": "json"}, {"format": "csv"}, {"format": "parquet", "partitionBy": ["text"]}],
     ids=["json", "csv", "partitions"],
 )
-def test_value_that_python_cannot_hold_fails_its_row_only(
+def test_value_that_python_cannot_represent_fails_its_row_only(
     tmp_path: Path, write: dict[str, Any]
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -176,11 +178,11 @@ def test_failures_of_reader_and_steps_are_added(tmp_path: Path) -> None:
     assert sorted(error["step"] for error in errors_of(tmp_path / "out")) == ["own"] * 3 + ["read"]
 
 
-def test_storage_error_is_not_blamed_on_a_row(
+def test_storage_error_is_not_attributed_to_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_runner, "WAITS", ())
-    step = {"name": "own", "python": {"callable": "own_code:storage_is_away"}}
+    step = {"name": "own", "python": {"callable": "own_code:raise_storage_error"}}
     run = run_in_process(job(tmp_path, {"maxPercent": 100.0}, step))
     assert run.report.state == JobState.FAILED
     assert "step 'own' cannot continue: OSError: [Errno 5] the disk is gone" in (
@@ -197,7 +199,7 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
         if notes:
             raise WorkerCrashed("a process died")
 
-    # a process that replaces a dead one notes what it computes
+    # a process that replaces a dead one records its rows
     monkeypatch.setattr(step_runner, "replaces_dead_process", lambda: True)
     monkeypatch.setattr(step_runner, "put_note", notes.__setitem__)
     monkeypatch.setattr(job_module, "read_note", notes.get)
@@ -208,7 +210,7 @@ def test_a_process_that_dies_is_reported_with_its_step_and_rows(
     assert re.fullmatch(f"a process died. The process died in {place}", run.report.message or "")
 
 
-def test_a_note_that_cannot_be_stored_or_read_changes_nothing(
+def test_unreadable_or_unwritable_note_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The head of Ray may have died, too."""

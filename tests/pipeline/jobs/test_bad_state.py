@@ -1,7 +1,7 @@
 """Files of an output that are damaged, missing, of another job or of a later version.
 
 They never lead to wrong rows. The next run either processes the affected rows again, or is refused
-and changes nothing. The message then names the file and what the user can do.
+and changes nothing. The message then names the file and the fix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.crash_points import Place, local_place
 from support.jobs.without_ray import COUNTS, run_without_ray, small_job, write_input
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 
 pytestmark = pytest.mark.xdist_group("crashes")
 STATE = "_batchinference"
@@ -44,7 +44,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a later version's": later,
 }
 OTHERS, GONE = "another job's", "gone"
-FEW = ["truncated", "rubbish", "a later version's", OTHERS, GONE]
+COMMON_DAMAGES = ["truncated", "rubbish", "a later version's", OTHERS, GONE]
 """The damages of a whole job. The tests of each reader cover more (test_snapshots.py)."""
 
 REFUSED = {
@@ -53,14 +53,13 @@ REFUSED = {
     "attempts/*/unified.json": ("unified.json' is missing, damaged or of another", "resume: false"),
     "attempts/*/start.json": ("start.json' is missing, damaged or of another", "resume: false"),
 }
-"""Files without which the committed rows are unknown. For each: how the message names it, and what
-it advises."""
-DONE_AGAIN = [
+"""Files without which the committed rows are unknown, with two parts of the message."""
+PROCESSED_AGAIN = [
     *("spec.json", "attempts/*/0*.json", "attempts/*/closed"),
     *("errors/part-*", "../part-*"),
 ]
 """Files that are written again, or whose rows are processed again."""
-OF_NO_MATTER = [*DONE_AGAIN[:3], "attempts/*/start.json", "report.json", "output.json",
+OPTIONAL_FILES = [*PROCESSED_AGAIN[:3], "attempts/*/start.json", "report.json", "output.json",
                 "input.parquet"]  # fmt: skip
 """Files that a complete output does not need in order to count as complete."""
 
@@ -97,7 +96,7 @@ class Outputs:
             place.write_bytes(DAMAGES[damage](place.read_bytes()))
 
     def files(self) -> dict[str, bytes]:
-        seen = Seen(self.output)
+        seen = OutputFaults(self.output)
         return {name: (self.output / name).read_bytes() for name in seen.names()}
 
     def with_(self, path: str, value: Any) -> Document:
@@ -110,19 +109,19 @@ class Outputs:
         fields[last] = value
         return job
 
-    def refusal(self, *words: str) -> None:
-        """Check that the job is refused with these words and changes nothing."""
+    def refusal(self, *texts: str) -> None:
+        """Check that the job changes nothing and that its message contains these texts."""
         before = self.files()
         report = run_without_ray(self.job)
         assert (report.state, report.reason) == (JobState.FAILED, "BadOutput"), report.message
-        for word in (*words, str(self.output)):
-            assert word in (report.message or "")
+        for text in (*texts, str(self.output)):
+            assert text in (report.message or "")
         assert self.files() == before
 
     def finished(self, job: Document) -> Report:
         report = run_without_ray(job)
         assert report.state == JobState.SUCCEEDED, f"{report.reason}: {report.message}"
-        assert list(Seen(self.output).of_the_end()) == []
+        assert list(OutputFaults(self.output).at_the_end()) == []
         return report
 
 
@@ -151,19 +150,19 @@ def refused_until_started_over(outputs: Outputs, made: Path, file: str, damage: 
 
 
 class TestUnfinished:
-    @cases(["input.parquet", "attempts/*/start.json"], FEW)
+    @cases(["input.parquet", "attempts/*/start.json"], COMMON_DAMAGES)
     def test_unreadable_snapshot_is_refused_and_the_advice_works(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         refused_until_started_over(outputs, outputs.unfinished, file, damage)
 
-    @cases(["attempts/*/unified.json"], FEW[:-1])
+    @cases(["attempts/*/unified.json"], COMMON_DAMAGES[:-1])
     def test_unreadable_snapshot_of_rewritten_files_is_refused(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         refused_until_started_over(outputs, outputs.rewritten, file, damage)
 
-    def test_rows_of_rewritten_files_without_snapshot_are_done_again(
+    def test_rows_of_rewritten_files_without_snapshot_are_processed_again(
         self, outputs: Outputs
     ) -> None:
         outputs.put(outputs.rewritten, "attempts/*/unified.json", GONE)
@@ -179,7 +178,9 @@ class TestUnfinished:
         assert run_without_ray(outputs.job).state == JobState.SUCCEEDED
 
     @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
-    def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
+    def test_unreadable_ownership_is_refused(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
         outputs.put(outputs.unfinished, file, damage)
         outputs.refusal(*REFUSED[file])
 
@@ -191,8 +192,8 @@ class TestUnfinished:
         outputs.put(outputs.unfinished, "job.json", GONE)
         outputs.refusal("no output of a BatchInference", "choose another path, empty it")
 
-    @cases(DONE_AGAIN, ["nested without end", *FEW])
-    def test_rows_of_unreadable_manifests_are_done_again(
+    @cases(PROCESSED_AGAIN, ["nested without end", *COMMON_DAMAGES])
+    def test_rows_of_unreadable_manifests_are_processed_again(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
         outputs.put(outputs.unfinished, file, damage)
@@ -207,7 +208,7 @@ class TestUnfinished:
 
 
 class TestComplete:
-    @cases(OF_NO_MATTER, ["truncated", "a later version's", OTHERS, GONE])
+    @cases(OPTIONAL_FILES, ["truncated", "a later version's", OTHERS, GONE])
     def test_complete_output_is_kept_and_counted(
         self, outputs: Outputs, file: str, damage: str
     ) -> None:
@@ -222,7 +223,9 @@ class TestComplete:
         assert outputs.files() == before
 
     @cases(["job.json"], ["truncated", "emptied", "rubbish", "of another kind"])
-    def test_whose_it_is_cannot_be_told(self, outputs: Outputs, file: str, damage: str) -> None:
+    def test_unreadable_ownership_is_refused(
+        self, outputs: Outputs, file: str, damage: str
+    ) -> None:
         outputs.put(outputs.complete, file, damage)
         outputs.refusal(*REFUSED[file])
 
@@ -239,4 +242,4 @@ class TestComplete:
     def test_success_mark_is_restored_without_reading_rows(self, outputs: Outputs) -> None:
         outputs.put(outputs.complete, "../_SUCCESS", GONE)
         assert outputs.finished(outputs.job).attempt == 2
-        assert Seen(outputs.output).done_again() == 0
+        assert OutputFaults(outputs.output).rows_processed_again() == 0

@@ -19,7 +19,7 @@ CHANGED = "steps[0].python: module changing.py changed since the output was begu
 
 
 class Job:
-    """A job with a module of its own in the same directory."""
+    """A job with its own module in the same directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

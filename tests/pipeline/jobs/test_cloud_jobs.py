@@ -14,7 +14,7 @@ from support.servers.clouds import served
 TEXTS = {"a.txt": b"one\ntwo\n", "deep/b.txt": b"three\n"}
 
 
-def test_from_one_cloud_to_another(ray: None, tmp_path: Path) -> None:
+def test_job_copies_rows_from_one_cloud_to_another(ray: None, tmp_path: Path) -> None:
     with served("google") as google, served("azure") as azure:
         for name, content in TEXTS.items():
             google.put(f"lake/in/{name}", content)

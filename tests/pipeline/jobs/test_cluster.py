@@ -91,7 +91,7 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
     assert not Path(files.path).exists()
 
 
-def test_logs_of_ray_stay_when_a_message_names_them() -> None:
+def test_ray_logs_are_kept_if_a_message_names_them() -> None:
     with pytest.raises(JobFailure), cluster.ray_files() as files:
         raise JobFailure(f"Ray could not start. Its logs: {files.path}")
     assert Path(files.path).exists()
@@ -107,8 +107,8 @@ def test_embedded_ray_on_this_machine(tmp_path: Path) -> None:
     script = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    assert said == {
+    values = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert values == {
         "private": "True",
         "session": "True",
         "left": "False",

@@ -54,9 +54,9 @@ def test_job_with_a_ray_of_its_own_succeeds(
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(TEXTS)
     assert (tmp_path / "out" / "_SUCCESS").exists()
     report = report_in(tmp_path / "reports" / "here")
-    beside = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
+    stored = (tmp_path / "out" / "_batchinference" / "report.json").read_bytes()
     assert (report.state, report.retries) == (JobState.SUCCEEDED, 1)
-    assert report == Report.parse(beside)
+    assert report == Report.parse(stored)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not any(SECRET.encode() in file.read_bytes() for file in files)
     check_printed(done.stderr, tmp_path)
@@ -91,8 +91,8 @@ def check_printed(printed: str, directory: Path) -> None:
     for number in range(3):
         assert f"row {number}:\n  text: text " in printed
     assert (directory / "died").exists()  # Ray prints a long message about it
-    for words in ("row 3:", SECRET, "Dataset", "worker.py", "A worker died"):
-        assert words not in printed
+    for text in ("row 3:", SECRET, "Dataset", "worker.py", "A worker died"):
+        assert text not in printed
 
 
 def test_preview_shows_the_first_rows_and_leaves_no_output(
@@ -132,9 +132,9 @@ def test_failed_job_ends_with_1_and_its_reason(
     monkeypatch.chdir(tmp_path)
     done = invoke_without_ray("run", "job.yaml", "--sample", "3", "--report-directory", ".")
     assert done.exit_code == 1
-    words = " ".join(done.stderr.split())
-    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in words
-    assert f"{tmp_path / 'out' / '_batchinference' / 'errors'}" in words
+    message = " ".join(done.stderr.split())
+    assert "TooManyErrors: 2 row(s) failed, limit: errors.maxRows (1)" in message
+    assert f"{tmp_path / 'out' / '_batchinference' / 'errors'}" in message
     assert "row 0:" not in done.stderr
     assert report_in(tmp_path).reason == "TooManyErrors"
 
@@ -168,15 +168,15 @@ NO_JOBS = {
 }
 
 
-@pytest.mark.parametrize(("content", "words"), NO_JOBS.values(), ids=NO_JOBS)
+@pytest.mark.parametrize(("content", "message"), NO_JOBS.values(), ids=NO_JOBS)
 def test_invalid_file_ends_with_2_before_ray_starts(
-    tmp_path: Path, content: str | None, words: str
+    tmp_path: Path, content: str | None, message: str
 ) -> None:
     if content is not None:
         (tmp_path / "job.yaml").write_text(content)
     done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert words in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert "Ray" not in done.stderr
 

@@ -28,19 +28,27 @@ BUILDERS: dict[str, Callable[[int], RowBatch]] = {
 }
 
 
-def batch_of(fates: dict[int, list[str]], shares: dict[int, int] | None = None) -> RowBatch:
-    """Return the rows that each input row became, and the share of each input row."""
-    made = merged(BUILDERS[fate](row) for row, became in fates.items() for fate in became)
-    source = np.array([*fates], dtype=np.int64)
-    held = None if shares is None else np.array([shares[row] for row in fates], dtype=np.int64)
+def batch_of(
+    outcomes_by_row: dict[int, list[str]], shares: dict[int, int] | None = None
+) -> RowBatch:
+    """Return rows with these outcomes for each input row, and the share of each input row."""
+    made = merged(
+        BUILDERS[outcome](row) for row, names in outcomes_by_row.items() for outcome in names
+    )
+    source = np.array([*outcomes_by_row], dtype=np.int64)
+    held = (
+        None
+        if shares is None
+        else np.array([shares[row] for row in outcomes_by_row], dtype=np.int64)
+    )
     return replace(made, source=source, shares=held)
 
 
-def fates_of(group: RowBatch) -> Counter[tuple[int, str]]:
-    """Return the input row and the fate of each row."""
+def outcome_counts(group: RowBatch) -> Counter[tuple[int, str]]:
+    """Return the input row and the outcome of each row."""
     found = {"good": group.ids, "filtered": group.filtered}
     found["failed"] = group.errors.column("id").to_numpy()
-    return Counter((row, fate) for fate, ids in found.items() for row in ids.tolist())
+    return Counter((row, outcome) for outcome, ids in found.items() for row in ids.tolist())
 
 
 def whole_rows(group: RowBatch) -> set[int]:
@@ -54,11 +62,11 @@ SHARES = st.integers(1, 3).map(lambda quarters: quarters * FULL_SHARE // 4) | st
 
 @st.composite
 def batches(draw: st.DrawFn) -> RowBatch:
-    """Generate a batch. Each input row became one to four rows, of which it holds some or all."""
-    fates = draw(BATCHES)
+    """Generate a batch. Each input row becomes one to four rows; the batch holds some or all."""
+    outcomes_by_row = draw(BATCHES)
     if draw(st.booleans()):
-        return batch_of(fates)
-    return batch_of(fates, {row: draw(SHARES) for row in fates})
+        return batch_of(outcomes_by_row)
+    return batch_of(outcomes_by_row, {row: draw(SHARES) for row in outcomes_by_row})
 
 
 @given(batches())
@@ -67,7 +75,7 @@ def test_each_row_is_in_one_group_with_all_its_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
     rows = [row for group in groups for row in group.source.tolist()]
     assert sorted(rows) == sorted(batch.source.tolist())
-    assert sum(map(fates_of, groups), Counter()) == fates_of(batch)
+    assert sum(map(outcome_counts, groups), Counter()) == outcome_counts(batch)
 
 
 @given(batches())
@@ -87,9 +95,11 @@ def test_rows_are_whole_or_have_their_share(batch: RowBatch) -> None:
 @settings(max_examples=examples(200))
 def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
     groups = list(commit_groups(batch))
-    of_fates = Counter(fate for _, fate in fates_of(batch).elements())
+    counts_of_outcome = Counter(outcome for _, outcome in outcome_counts(batch).elements())
     whole = sum(len(whole_rows(group)) for group in groups)
-    expected = RowCounts(whole, *(of_fates[fate] for fate in ("good", "failed", "filtered")))
+    expected = RowCounts(
+        whole, *(counts_of_outcome[outcome] for outcome in ("good", "failed", "filtered"))
+    )
     assert total(map(counts_of_group, groups)) == expected
 
 
@@ -98,17 +108,17 @@ def test_counts_cover_whole_rows_and_all_results(batch: RowBatch) -> None:
 def test_partly_failed_rows_have_other_groups(batch: RowBatch) -> None:
     """So they can be retried without the other rows."""
     for group in commit_groups(batch):
-        mixed = {"failed" in fate and "," in fate for fate in outcomes(group).values()}
+        mixed = {"failed" in outcome and "," in outcome for outcome in outcomes(group).values()}
         assert shares_of(group) or len(mixed) == 1
 
 
 @given(BATCHES)
 @settings(max_examples=examples(100))
-def test_whole_rows_have_at_most_two_groups(fates: dict[int, list[str]]) -> None:
-    assert len(list(commit_groups(batch_of(fates)))) <= 2
+def test_whole_rows_have_at_most_two_groups(outcomes_by_row: dict[int, list[str]]) -> None:
+    assert len(list(commit_groups(batch_of(outcomes_by_row)))) <= 2
 
 
-def test_rows_that_never_were_divided_are_one_group() -> None:
+def test_undivided_rows_are_one_group() -> None:
     batch = batch_of({row: [[*BUILDERS][row % 3]] for row in range(9)})
     assert [*commit_groups(batch)] == [batch]
     assert row_ranges_of(batch) == [(0, 0, 9)]

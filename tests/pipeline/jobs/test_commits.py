@@ -42,7 +42,7 @@ from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.made import (
+from support.outputs.builders import (
     begin_attempt,
     close_and_clean,
     close_attempt,
@@ -225,7 +225,7 @@ class NoMemoryAtFirst:
         return {}
 
 
-def test_failed_encoding_without_a_failed_row_gets_one_more_try(
+def test_encoding_error_without_a_failed_row_is_retried_once(
     attempt: Attempt, layout: Layout
 ) -> None:
     output = Path(layout.output.path)
@@ -247,14 +247,14 @@ def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) 
     assert entry.columns[0] == ("half", "float")
 
 
-def test_failed_write_of_data_leaves_nothing(attempt: Attempt, layout: Layout) -> None:
+def test_failed_write_of_data_leaves_no_files(attempt: Attempt, layout: Layout) -> None:
     with pytest.raises(OSError, match="no space left"):
         committing(attempt, FullDisk()).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(attempt) == []
 
 
-def test_failed_write_of_errors_leaves_nothing(commit: Committer, layout: Layout) -> None:
+def test_failed_write_of_errors_leaves_no_files(commit: Committer, layout: Layout) -> None:
     Path(layout.errors.path).write_text("where a directory should be")
     with pytest.raises(OSError, match="errors"):
         commit.put(MIXED, task=0)
@@ -382,7 +382,9 @@ def test_late_task_adds_nothing_to_a_finished_output(
     assert [manifest_files(commit.attempt), data_files(Path(layout.errors.path))] == before
 
 
-def test_late_task_also_removes_the_files_of_a_failed_try(attempt: Attempt, layout: Layout) -> None:
+def test_late_task_also_removes_the_files_of_a_failed_write(
+    attempt: Attempt, layout: Layout
+) -> None:
     commit = committing(attempt, writer_for(write_of("images", column="v")))
     batch = merged([good(0, 0, pa.table({"v": [PNG, b"no", PNG]})), end(0, 3)])
     commit.put(batch, task=0)
@@ -394,7 +396,7 @@ def test_late_task_also_removes_the_files_of_a_failed_try(attempt: Attempt, layo
     assert data_files(Path(layout.output.path)) == before
 
 
-def test_missing_rows_of_a_closed_attempt_are_done_by_the_next(
+def test_missing_rows_of_a_closed_attempt_are_processed_by_the_next(
     commit: Committer, layout: Layout
 ) -> None:
     commit.put(good(0, 0, [10]), task=0)
@@ -420,7 +422,7 @@ def test_new_attempt_removes_uncommitted_files(commit: Committer, layout: Layout
     assert len(errors_of(layout)) == 1
 
 
-def test_files_of_others_are_kept(commit: Committer, layout: Layout) -> None:
+def test_foreign_files_are_kept(commit: Committer, layout: Layout) -> None:
     commit.put(merged([good(0, 0, [10]), end(0, 1)]), task=0)
     others = [
         layout.output / "notes.txt",
@@ -446,7 +448,7 @@ def in_blocks(batches: list[RowBatch]) -> RowBatch:
     return decode(concat([encode(batch) for batch in batches]))
 
 
-class TestRowsThatAreDividedUp:
+class TestDividedRows:
     """The parts of a row may be in several tasks, and some of the parts may have failed."""
 
     HALF = FULL_SHARE // 2
@@ -459,7 +461,7 @@ class TestRowsThatAreDividedUp:
         (manifest,) = attempt.manifests()
         return [(entry.row_ranges, entry.shares, len(entry.files)) for entry in manifest.entries]
 
-    def test_partial_rows_have_files_of_their_own(self, commit: Committer) -> None:
+    def test_partial_rows_have_separate_files(self, commit: Committer) -> None:
         commit.put(
             in_blocks(
                 [good(0, 0, [10, 11]), self.half(good(0, 2, [12])), self.half(good(0, 3, [13]))]
@@ -472,21 +474,21 @@ class TestRowsThatAreDividedUp:
         ]
         assert self.split(commit.attempt) == expected
 
-    def test_partly_failed_row_has_files_of_its_own(self, commit: Committer) -> None:
+    def test_partly_failed_row_has_separate_files(self, commit: Committer) -> None:
         commit.put(
             in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), self.half(failed(0, 1))]),
             task=0,
         )
         assert self.split(commit.attempt) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
 
-    def test_half_a_row_does_not_count_and_is_done_again(
+    def test_incomplete_row_does_not_count_and_is_processed_again(
         self, commit: Committer, layout: Layout
     ) -> None:
         commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
         assert missing(close_and_clean(commit.attempt)) == {0: [(1, 2)]}
         assert rows_of(Path(layout.output.path)) == [{"n": 10}]
 
-    def test_halves_of_two_tasks_are_a_row(self, commit: Committer, layout: Layout) -> None:
+    def test_parts_from_two_tasks_complete_a_row(self, commit: Committer, layout: Layout) -> None:
         commit.put(in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), end(0, 2)]), task=0)
         commit.put(self.half(good(0, 1, [111])), task=1)
         done = close_and_clean(commit.attempt)
@@ -533,9 +535,7 @@ class TestSink:
         assert [row["n"] for row in rows_of(Path(layout.output.path))] == [1.0, 0.5]
 
 
-def test_planted_link_of_a_partition_is_neither_written_nor_cleared(
-    attempt: Attempt, tmp_path: Path
-) -> None:
+def test_planted_link_of_a_partition_is_not_followed(attempt: Attempt, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     planted = tmp_path / "out" / "n=1"

@@ -69,14 +69,14 @@ def place(tmp_path: Path) -> Place:
 
 
 def before(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, comes: Callable[[], object]
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, action: Callable[[], object]
 ) -> None:
-    """Call `comes` once, right before the next call of this function."""
+    """Call `action` once, right before the next call of this function."""
     real = getattr(owner, name)
 
     def instead(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(owner, name, real)
-        comes()
+        action()
         return real(*arguments, **named)
 
     monkeypatch.setattr(owner, name, instead)
@@ -158,7 +158,7 @@ def test_output_that_is_being_written_is_not_replaced(
 
 
 @pytest.mark.parametrize("begun", ["before the replacement", "during the replacement"])
-def test_rows_of_a_live_append_are_not_deleted(
+def test_rows_of_a_running_append_are_not_deleted(
     place: Place, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
     run_without_ray(place.job("old"))
@@ -220,7 +220,7 @@ class TestInterruptedReplacement:
             assert run_without_ray(job).state == JobState.FAILED
 
     @pytest.mark.parametrize("resume", [True, False])
-    def test_is_finished_by_the_same_job(
+    def test_same_job_finishes_an_interrupted_replacement(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, resume: bool
     ) -> None:
         """Without resume, the job then repeats its work."""
@@ -238,7 +238,7 @@ class TestInterruptedReplacement:
         ["staged/part-*", "output.json", "spec.json", "code.json", "report.json", "input.parquet"],
         ids=["rows", "snapshot", "spec", "code", "report", "input"],
     )
-    def test_is_resumed_if_files_are_missing(
+    def test_replacement_with_damaged_files_keeps_the_old_output(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, lost: str
     ) -> None:
         """Without its input or the hashes of its code, it cannot be resumed, but starts over."""
@@ -257,7 +257,7 @@ class TestInterruptedReplacement:
         place.completes(job, "a1", "a2", "b1")
 
     @pytest.mark.parametrize("planted", ["", "staged", "job.json", "code.json", "output.json"])
-    def test_is_not_published_if_a_part_is_a_symbolic_link(
+    def test_replacement_with_a_symbolic_link_is_not_published(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, planted: str
     ) -> None:
         """Otherwise anyone who can write to the output could move files of the job's user there."""
@@ -273,7 +273,7 @@ class TestInterruptedReplacement:
         assert place.rows() == ["x1", "x2", "x3"]
 
     @pytest.mark.parametrize("mode", ["append", "overwrite"])
-    def test_refuses_other_jobs(
+    def test_interrupted_replacement_refuses_other_jobs(
         self, place: Place, monkeypatch: pytest.MonkeyPatch, mode: str
     ) -> None:
         run_without_ray(place.job("old"))
@@ -318,7 +318,7 @@ def of_a_cluster(job: Document, uid: str) -> Document:
 
 
 @pytest.mark.parametrize(("uid", "again"), [("one", False), ("two", True)])
-def test_resource_that_overwrites_does_so_once(place: Place, uid: str, again: bool) -> None:
+def test_resource_overwrites_an_output_once(place: Place, uid: str, again: bool) -> None:
     """If its driver dies right after the end, the next attempt finds the job's own output."""
 
     def job(uid: str) -> Document:
@@ -330,7 +330,7 @@ def test_resource_that_overwrites_does_so_once(place: Place, uid: str, again: bo
     assert ({path.name for path in place.output.glob("part-*")} != files) == again
 
 
-class TestAdditions:
+class TestAppends:
     @staticmethod
     def night(place: Place, **spec: Any) -> Document:
         write = {"mode": "append", **spec.pop("write", {})}
@@ -351,13 +351,13 @@ class TestAdditions:
                    if mark.parent.name.endswith("-0001") == (ending == "addition"))  # fmt: skip
         mark.unlink()
 
-    def test_remain_when_the_base_is_restarted(self, two_nights: Place) -> None:
+    def test_appended_rows_remain_when_the_base_starts_over(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "first")
         two_nights.add(a="a1 changed")
         assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
         two_nights.completes(self.night(two_nights, resume=False), "a1", "b1", "c1", "changed")
 
-    def test_unfinished_ones_restart_without_resume(self, two_nights: Place) -> None:
+    def test_unfinished_append_starts_over_without_resume(self, two_nights: Place) -> None:
         self.unfinished(two_nights, "addition")
         two_nights.add(c="c1 changed")
         assert "resume: false" in str(run_without_ray(self.night(two_nights)).message)
@@ -365,23 +365,25 @@ class TestAdditions:
             self.night(two_nights, resume=False), "a1", "a2", "b1", "c1", "changed"
         )
 
-    def test_can_be_overwritten_without_a_base(self, two_nights: Place) -> None:
+    def test_appends_without_a_base_can_be_overwritten(self, two_nights: Place) -> None:
         job = two_nights.job(source="other", write={"mode": "overwrite"})
         two_nights.completes(job, "x1", "x2", "x3")
 
-    def test_with_foreign_files_are_not_overwritten(self, two_nights: Place) -> None:
+    def test_appends_with_foreign_files_are_not_overwritten(self, two_nights: Place) -> None:
         (two_nights.output / "mine.txt").write_text("mine")
         report = run_without_ray(two_nights.job(source="other", write={"mode": "overwrite"}))
         assert "no output of a BatchInference" in str(report.message)
         assert two_nights.rows() == ["a1", "a2", "b1", "c1"]
 
-    def test_are_refused_for_a_limited_input(self, place: Place) -> None:
+    def test_append_to_a_limited_input_is_refused(self, place: Place) -> None:
         job = self.night(place, read={"options": {"limit": 2}})
         for _ in range(3):
             assert run_without_ray(job).state == JobState.SUCCEEDED
         assert place.rows() == ["a1", "a2"]
 
-    def test_by_a_changed_job_over_the_same_files_are_refused(self, two_nights: Place) -> None:
+    def test_append_by_a_changed_job_over_the_same_files_is_refused(
+        self, two_nights: Place
+    ) -> None:
         changed = {"steps": [{"name": "some", "filter": "text != 'b1'"}]}
         report = run_without_ray(self.night(two_nights, **changed))
         assert report.reason == "BadOutput"
@@ -392,8 +394,8 @@ class TestAdditions:
         other_job = two_nights.job("another", write={"mode": "append"}, **changed)
         assert run_without_ray(other_job).state == JobState.SUCCEEDED
 
-    def test_lose_their_errors_when_overwritten(self, place: Place) -> None:
-        """The job that overwrites them writes its error records to the same location."""
+    def test_overwrite_deletes_the_errors_of_appends(self, place: Place) -> None:
+        """The overwriting job writes its error records to the same location."""
         errors = {"maxRows": 10, "path": str(place.directory / "bad")}
         step = {"name": "own", "python": {"callable": f"{__name__}:few"}}
         fields: dict[str, Any] = {"steps": [step], "errors": errors}

@@ -56,7 +56,7 @@ from support.jobs.crash_points import (
 )
 from support.jobs.on_ray import without_order
 from support.jobs.without_ray import ROWS
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 from support.outputs.rows import Row
 from support.tiers import examples, in_long_tier
 
@@ -110,16 +110,18 @@ def other_job(place: Place, name: str) -> Document:
     return job
 
 
-def killed_and_run_again(place: Place, job: Document, seen: Seen, kills: list[int]) -> list[str]:
+def killed_and_run_again(
+    place: Place, job: Document, seen: OutputFaults, kills: list[int]
+) -> list[str]:
     """Return the faults after each kill, and after a final run without a kill."""
     wrong: list[str] = []
     for kill in kills:
         killed = place.run(job, kill)
-        wrong += [f"killed before {killed.steps[-1]}: {fault}" for fault in seen.of_any_moment()]
+        wrong += [f"killed before {killed.steps[-1]}: {fault}" for fault in seen.at_any_moment()]
     last = place.run(job).report
     if last.state != JobState.SUCCEEDED:
         return [*wrong, f"in the end: {last.reason}: {last.message}"]
-    wrong += [f"in the end: {fault}" for fault in seen.of_the_end()]
+    wrong += [f"in the end: {fault}" for fault in seen.at_the_end()]
     return [*wrong, *unproven(seen.output)] if place.local else wrong
 
 
@@ -127,13 +129,13 @@ def unproven(output: Path) -> list[str]:
     """Return the findings of `batchinference verify`; an empty list if the output is proven."""
     proof = verify(Location(str(output)))
     found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
-    words = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
-    return words if proof.result == Result.PROVEN else [f"verify: {proof.result}", *words]
+    problems = [f"verify: {one.kind}: {', '.join(map(str, one.spots))}" for one in found]
+    return problems if proof.result == Result.PROVEN else [f"verify: {proof.result}", *problems]
 
 
-def test_steps_of_a_job(place: Place) -> None:
+def test_steps_of_a_job_are_those_expected(place: Place) -> None:
     process = place.run(place.job("out"))
-    assert list(Seen(place.directory / "out").of_the_end()) == []
+    assert list(OutputFaults(place.directory / "out").at_the_end()) == []
     steps = [step for step, _ in groupby(name for name in process.steps if ": " not in name)]
     before, after = (part.split("\n") for part in STEPS.strip().split("TASKS"))
     closing = steps.index(f"write {ATTEMPT}/closed")
@@ -149,9 +151,9 @@ def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], 
     committed = steps.index(f"write {ATTEMPT}/closed")
 
     def check(kill: int) -> list[str]:
-        seen = Seen(place.directory / f"out-{kill}")
+        seen = OutputFaults(place.directory / f"out-{kill}")
         wrong = killed_and_run_again(place, place.job(f"out-{kill}"), seen, [kill])
-        if kill >= committed and (again := seen.done_again()):
+        if kill >= committed and (again := seen.rows_processed_again()):
             wrong.append(f"{again} committed rows were done again")
         return wrong
 
@@ -174,15 +176,15 @@ def test_next_run_finishes_a_killed_job_on_other_clouds(place: Place) -> None:
 
 
 @on_disk_and_long_on_s3
-def test_uncommitted_files_are_removed_before_their_rows_are_done_again(place: Place) -> None:
+def test_uncommitted_files_are_removed_before_their_rows_are_processed_again(place: Place) -> None:
     data, _, manifest = OF_TASKS
     steps = place.run(place.job("undisturbed")).steps
     for name in ("known", "out"):
         place.run(place.job(name), steps.index(manifest))
     again = place.run(place.job("known")).steps
-    assert Seen(place.directory / "out").rows() != []
+    assert OutputFaults(place.directory / "out").rows() != []
     place.run(place.job("out"), again.index(data))
-    assert Seen(place.directory / "out").rows() == []
+    assert OutputFaults(place.directory / "out").rows() == []
 
 
 @on_disk_and_long_on_s3
@@ -206,7 +208,9 @@ def test_job_killed_several_times_is_finished(place: Place) -> None:
     def check(seed: int) -> list[str]:
         chance, job = random.Random(seed), place.job(f"out-{seed}")
         kills = [chance.randrange(steps) for _ in range(chance.randint(2, 4))]
-        return killed_and_run_again(place, job, Seen(place.directory / f"out-{seed}"), kills)
+        return killed_and_run_again(
+            place, job, OutputFaults(place.directory / f"out-{seed}"), kills
+        )
 
     assert faults(check, range(examples(8))) == {}
 
@@ -218,14 +222,14 @@ def test_unfinished_file_is_hidden_and_removed_by_the_next_run(place: Place) -> 
     output = place.directory / "out"
     (left,) = (path.name for path in output.iterdir() if path.is_file())
     assert left.startswith(".part-")
-    assert Seen(output).rows() == []
+    assert OutputFaults(output).rows() == []
     assert place.run(place.job("out")).report.state == JobState.SUCCEEDED
     assert not (output / left).exists()
 
 
 @pytest.fixture
 def old(place: Place) -> Path:
-    """The complete output of another job."""
+    """Write the complete output of another job."""
     place.run(other_job(place, "old"))
     return place.directory / "old"
 
@@ -243,9 +247,9 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
 
     def check(kill: int) -> list[str]:
         new = shutil.copytree(old, place.directory / f"out-{kill}")
-        job, seen = place.job(new.name, mode="overwrite"), Seen(new, replaced=(OTHER,))
+        job, seen = place.job(new.name, mode="overwrite"), OutputFaults(new, replaced=(OTHER,))
         place.run(job, kill)
-        wrong = [fault for fault in seen.of_any_moment() if REPLACEMENT not in fault]
+        wrong = [fault for fault in seen.at_any_moment() if REPLACEMENT not in fault]
         if kill <= switch and files_of(new) != unchanged:
             wrong.append("the old output has changed")
         if kill > switch and not any((new / mark).exists() for mark in SUCCESS_MARKS):
@@ -253,7 +257,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Pla
         return [*wrong, *killed_and_run_again(place, job, seen, [])]
 
     kills = set(every_step(steps))
-    if not in_long_tier():  # the steps before the switch are those of a job without `overwrite`
+    if not in_long_tier():  # before the switch, the steps are the same without `overwrite`
         kills -= {*range(switch)} - {*one_write_of_each_kind(steps)}
     assert faults(check, sorted(kills)) == {}
 
@@ -264,23 +268,25 @@ def test_job_that_fails_leaves_the_output_that_it_would_overwrite(place: Place) 
     place.run(other_job(place, "old"))
     before = files_of(place.directory / "old")
     job = place.job("old", mode="overwrite")
-    job["spec"]["steps"].append({"name": "bad", "python": {"callable": f"{__name__}:Broken"}})
+    job["spec"]["steps"].append(
+        {"name": "bad", "python": {"callable": f"{__name__}:FailInConstructor"}}
+    )
     failed = place.run(job)
     assert failed.report.reason == "ModelLoad"
     assert "no such weights" in (failed.report.message or "")
     assert files_of(place.directory / "old") == before
     del job["spec"]["steps"][-1]
     assert place.run(job).report.state == JobState.SUCCEEDED
-    assert list(Seen(place.directory / "old").of_the_end()) == []
+    assert list(OutputFaults(place.directory / "old").at_the_end()) == []
 
 
-class Broken:
+class FailInConstructor:
     def __init__(self) -> None:
         raise OSError("no such weights")
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    """Return the files of an output, without those of a replacement."""
+    """Return the files of an output, without the files of a replacement."""
     files = {str(path.relative_to(directory)): path for path in directory.rglob("*")}
     return {
         name: path.read_bytes()
@@ -291,7 +297,7 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 @on_disk
 def test_append_keeps_the_rows_of_earlier_jobs(place: Place, old: Path) -> None:
-    before = frozenset(Seen(old).names())
+    before = frozenset(OutputFaults(old).names())
 
     def job(name: str) -> Document:
         return place.job(name, mode="append", partitionBy=["n"])
@@ -299,7 +305,7 @@ def test_append_keeps_the_rows_of_earlier_jobs(place: Place, old: Path) -> None:
     def check(kill: int) -> list[str]:
         new = shutil.copytree(old, place.directory / f"out-{kill}")
         state = Layout.of(parse(job(new.name)).spec).state.path
-        seen = Seen(new, str(Path(state).relative_to(new)), (OTHER,), before)
+        seen = OutputFaults(new, str(Path(state).relative_to(new)), (OTHER,), before)
         return killed_and_run_again(place, job(new.name), seen, [kill])
 
     shutil.copytree(old, place.directory / "undisturbed")

@@ -21,7 +21,7 @@ from support.jobs.crash_points import END, Place, one_of_each_kind
 from support.jobs.on_ray import without_order
 from support.jobs.user_code import LATER
 from support.jobs.without_ray import INPUT, ROWS
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 
 pytestmark = [
     pytest.mark.xdist_group("crashes"),
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 GOOD = {"n": 20, "values": 8, "half": 4.0}
-MENDED = {"n": 21, "values": 11, "half": None}
+REPAIRED = {"n": 21, "values": 11, "half": None}
 BAD = {"n": 22, "values": -3}
 """Rows that earlier nights have read."""
 NOWHERE = "nowhere"
@@ -39,7 +39,7 @@ BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json"
 
 
 def faults(
-    place: Place, job: Document, seen: Callable[[], Seen], of: tuple[str, ...] = ("",)
+    place: Place, job: Document, seen: Callable[[], OutputFaults], of: tuple[str, ...] = ("",)
 ) -> dict[str, list[str]]:
     """Return the faults after a kill before each step of this run, and after the next run.
 
@@ -51,7 +51,7 @@ def faults(
         shutil.rmtree(output)
         shutil.copytree(kept, output)
         place.run(job, kill)
-        wrong = [f"at once: {fault}" for fault in seen().of_any_moment()]
+        wrong = [f"at once: {fault}" for fault in seen().at_any_moment()]
         last = place.run(job).report
         if last.state != JobState.SUCCEEDED:
             return [*wrong, f"in the end: {last.reason}: {last.message}"]
@@ -60,7 +60,7 @@ def faults(
     def in_the_end() -> list[str]:
         proof = verify(Location(str(output)))
         found = [*proof.findings, *(finding for work in proof.works for finding in work.findings)]
-        of_rows = seen().of_the_end() if seen().state != NOWHERE else rows_of_all(seen())
+        of_rows = seen().at_the_end() if seen().state != NOWHERE else rows_of_all(seen())
         return [f"in the end: {fault}" for fault in (*found, *of_rows)]
 
     steps = place.run(job).steps
@@ -70,29 +70,29 @@ def faults(
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
-def rows_of_all(seen: Seen) -> list[str]:
-    wanted = without_order([*ROWS, GOOD, MENDED])
+def rows_of_all(seen: OutputFaults) -> list[str]:
+    wanted = without_order([*ROWS, GOOD, REPAIRED])
     return [] if without_order(seen.rows()) == wanted else [f"rows: {seen.rows()}"]
 
 
-def mendable(place: Place, name: str, **write: str) -> Document:
+def repairable(place: Place, name: str, **write: str) -> Document:
     """Return the small job, in which more rows fail until a file exists."""
     job = place.job(name, **write)
     own = {"callable": "support.jobs.user_code:half_until"}
-    own["callArgs"] = {"file": str(place.directory / "mended")}
+    own["callArgs"] = {"file": str(place.directory / "repaired")}
     job["spec"]["steps"][2]["python"] = own
     return job
 
 
 @pytest.mark.long("crash-points")
-def test_retry_of_failed_rows(place: Place) -> None:
+def test_killed_retry_of_failed_rows_is_finished(place: Place) -> None:
     """The output already has other values for some of these rows."""
-    job = mendable(place, "out")
+    job = repairable(place, "out")
     assert place.run(job).report.state == JobState.SUCCEEDED
     first = tuple(row for row in ROWS if row["values"] not in LATER)
-    (place.directory / "mended").touch()
+    (place.directory / "repaired").touch()
     job["spec"]["errors"]["retry"] = True
-    seen = Seen(place.directory / "out", replaced=first)
+    seen = OutputFaults(place.directory / "out", replaced=first)
     assert len(seen.rows()) == len(first) == len(ROWS) - len(LATER)
     assert faults(place, job, lambda: seen) == {}
 
@@ -113,26 +113,26 @@ def add_input(place: Place) -> None:
 
 
 @pytest.mark.long("crash-points")
-def test_append_of_new_files(place: Place) -> None:
+def test_killed_append_of_new_files_is_finished(place: Place) -> None:
     job, output = place.job("out", mode="append"), place.directory / "out"
     night(place, job, GOOD)
-    before = frozenset(Seen(output).names())
+    before = frozenset(OutputFaults(output).names())
     add_input(place)
 
-    def seen() -> Seen:
+    def seen() -> OutputFaults:
         names = [path.name for path in (output / "_batchinference").glob("append-*-0001")]
-        return Seen(output, f"_batchinference/{(names or ['append'])[0]}", (GOOD,), before)
+        return OutputFaults(output, f"_batchinference/{(names or ['append'])[0]}", (GOOD,), before)
 
     assert faults(place, job, seen) == {}
 
 
-def test_retry_of_several_nights_with_new_files(place: Place) -> None:
-    job = mendable(place, "out", mode="append")
+def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
+    job = repairable(place, "out", mode="append")
     night(place, job, GOOD, BAD)
-    night(place, job, MENDED)
+    night(place, job, REPAIRED)
     add_input(place)
-    (place.directory / "mended").touch()
+    (place.directory / "repaired").touch()
     job["spec"]["errors"]["retry"] = True
-    seen = Seen(place.directory / "out", NOWHERE, (GOOD,), replaced=(MENDED,))
+    seen = OutputFaults(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
     assert faults(place, job, lambda: seen, BOUNDARIES) == {}

@@ -42,16 +42,16 @@ def test_dead_process_is_replaced_and_each_row_counts_once(
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "words"),
+    ("name", "fields", "cause"),
     [
-        ("leave", {}, "died again and again (WorkerCrashedError)"),
+        ("exit_process", {}, "died again and again (WorkerCrashedError)"),
         ("Die", POOL, "died again and again (Actor"),
-        ("DieWhenMade", POOL, "died"),
+        ("DieInConstructor", POOL, "died"),
     ],
     ids=["a task that exits", "an actor", "an actor as it is made"],
 )
 def test_code_that_always_kills_its_process_fails_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: Document, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: Document, cause: str
 ) -> None:
     monkeypatch.setattr(resources, "TASK_RETRIES", 1)
     monkeypatch.setattr(staged, "TASK_RETRIES", 1)
@@ -62,7 +62,7 @@ def test_code_that_always_kills_its_process_fails_the_job(
     run = run_job(job)
     assert run.report.state == JobState.FAILED
     message = run.report.message or ""
-    assert words in message
+    assert cause in message
     place = f"The process died in step 'own' on rows 0 to 0 of {source}/a.txt"
-    assert (place in message) == (name != "DieWhenMade")
+    assert (place in message) == (name != "DieInConstructor")
     assert not (tmp_path / "out" / "_SUCCESS").exists()

@@ -38,7 +38,7 @@ def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             release.touch()
 
     files = {"first": source / "0.txt", "second": source / "0.txt", held: release}
-    code = {name: {"callable": "own_code:Holding", "callArgs": {"file": str(file)}}
+    code = {name: {"callable": "own_code:WaitFor", "callArgs": {"file": str(file)}}
             for name, file in files.items()}  # fmt: skip
     steps = [{"name": name, "python": python, "replicas": {}} for name, python in code.items()]
     run = run_job(job_document("held", source, tmp_path / "out", steps=steps), on_publish=publish)
@@ -65,7 +65,7 @@ def test_operators_of_an_llm_belong_to_its_step() -> None:
     assert control.stage == "chat"
 
 
-def test_idle_job_is_at_its_last_busy_stage() -> None:
+def test_idle_job_reports_its_last_busy_stage() -> None:
     control = ExecutionControl()
     assert control.stage is None
     control.on_step([state("ReadRowSource", 1)])

@@ -77,7 +77,7 @@ def test_errors_of_steps_are_classified(error: OSError, blamed: bool) -> None:
     assert is_about_the_row(error) is blamed
 
 
-def test_storage_errors_are_not_damage() -> None:
+def test_storage_errors_do_not_count_as_damage() -> None:
     assert is_storage_error(OSError(5, "Input/output error"))
     assert is_storage_error(OSError("When reading: AWS Error NETWORK_CONNECTION during GetObject"))
     assert not is_storage_error(OSError("Corrupt snappy compressed data."))

@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.errors import BadOutput
 from support.documents.parsed_write import write_of
-from support.outputs.made import THEIRS, layout_of
+from support.outputs.builders import THEIRS, layout_of
 
 MODES = ("error", "ignore", "append", "overwrite")
 LAYOUT = layout_of("out")
@@ -118,18 +118,18 @@ def table_of(cases: dict[str, tuple[OutputState, list[object]]]) -> pytest.MarkD
 
 
 @table_of(CASES)
-def test_files(found: OutputState, mode: str, expected: object) -> None:
+def test_decision_for_files(found: OutputState, mode: str, expected: object) -> None:
     check(expected, found, mode)
 
 
 @table_of(CASES)
-def test_files_without_resume(found: OutputState, mode: str, expected: object) -> None:
+def test_decision_for_files_without_resume(found: OutputState, mode: str, expected: object) -> None:
     """Only the commits of an unfinished run are affected."""
     check(CONTINUE if expected == Resume() else expected, found, mode, resume=False)
 
 
 @table_of(CASES)
-def test_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
+def test_decision_for_files_with_retry(found: OutputState, mode: str, expected: object) -> None:
     """A complete output is retried even if the mode is overwrite."""
     if found.lease is not None and found.lease.key == LAYOUT.key and found.lease.begun:
         expected = RetryFailed() if found.failed_rows or not found.complete else DONE
@@ -137,14 +137,16 @@ def test_files_with_retry(found: OutputState, mode: str, expected: object) -> No
 
 
 @table_of(CASES)
-def test_files_with_retry_without_resume(found: OutputState, mode: str, expected: object) -> None:
+def test_decision_for_files_with_retry_without_resume(
+    found: OutputState, mode: str, expected: object
+) -> None:
     """A job that starts over retries nothing."""
     check(CONTINUE if expected == Resume() else expected, found, mode, retry=True, resume=False)
 
 
 @pytest.mark.parametrize(("resume", "retry"), list(product([True, False], repeat=2)))
 @table_of(TABLES)
-def test_tables_neither_resume_nor_retry(
+def test_decision_for_tables_neither_resumes_nor_retries(
     found: OutputState, mode: str, expected: object, resume: bool, retry: bool
 ) -> None:
     check(expected, found, mode, resume=resume, retry=retry)

@@ -23,7 +23,11 @@ MEMORY = 700 << 20
 def granted(directory: Path, npus: int = 0, **resources: Any) -> dict[str, Any]:
     """Run a class with these resources, and return what Ray assigns to its replica."""
     source = write_lines(directory / "in", {"a.txt": LINES})
-    step = {"name": "own", "python": {"callable": "own_code:Granted"}, "resources": resources}
+    step = {
+        "name": "own",
+        "python": {"callable": "own_code:ReportResources"},
+        "resources": resources,
+    }
     job = parse(job_document("devices", source, directory / "out", steps=[step]))
     plan = plan_for_machine(job.spec, custom={"NPU": npus}, memory=2 * MEMORY)
     run = run_job(job, plan)

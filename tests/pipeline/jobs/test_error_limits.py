@@ -18,7 +18,7 @@ from batchinference.pipeline.output.error_records import bad_row
 from batchinference.spec.job import ErrorPolicy
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import failed
-from support.outputs.made import begin_attempt, close_attempt, commit_rows, layout_of
+from support.outputs.builders import begin_attempt, close_attempt, commit_rows, layout_of
 
 Example = Callable[[], str]
 
@@ -115,8 +115,8 @@ def test_estimate_ends_a_job_far_beyond_its_limit(
     example: Example, failed: int, read: int, rows: int
 ) -> None:
     policy = ErrorPolicy.model_validate({"maxPercent": 5.0})
-    words = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
-    with pytest.raises(TooManyErrors, match=re.escape(words)):
+    message = f"{failed} row(s) failed, limit: errors.maxPercent (5 % of about {rows} rows)."
+    with pytest.raises(TooManyErrors, match=re.escape(message)):
         check_errors(policy, RowCounts(read, read - failed, failed, 0), ABOUT_2000, example)
 
 
@@ -127,7 +127,7 @@ def test_one_failed_row_is_the_example(example: Example, tmp_path: Path) -> None
     assert raised.value.message.endswith(f"One of them: {expected}")
 
 
-def test_missing_example_is_no_failure(tmp_path: Path) -> None:
+def test_missing_example_is_ignored(tmp_path: Path) -> None:
     nothing = partial(bad_row, layout_of(tmp_path / "out"), [])
     with pytest.raises(TooManyErrors, match=r"One of them: \(unknown\)"):
         judge(nothing, {}, 1, 100)

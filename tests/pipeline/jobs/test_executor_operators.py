@@ -33,7 +33,7 @@ FUNCTION = {"name": "function", "python": {"callable": "own_code:length"}}
 CLASS = {"name": "class", "python": {"callable": "own_code:Suffix"}}
 POOL = {**CLASS, "name": "pool", "replicas": {"max": 1}}
 FILTER = {"name": "filter", "filter": "len(text) > 1"}
-AFTER = {"name": "after", "python": {"callable": "own_code:shout"}}
+AFTER = {"name": "after", "python": {"callable": "own_code:to_upper"}}
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_tasks_are_fused_but_pools_and_writing_are_not(
     assert options.preserve_order == ("order" in write)
 
 
-def test_files_that_are_not_merged_are_few(tmp_path: Path) -> None:
+def test_number_of_unmerged_files_is_limited(tmp_path: Path) -> None:
     """With as many tasks as for merged files, the output of 401 rows would have 24 files."""
     source = write_lines(tmp_path / "in", {"a.txt": [f"text {n}" for n in range(401)]})
     write = {"format": "webdataset"}
@@ -228,6 +228,9 @@ def test_tasks_use_all_cpus(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", lines)
     (tmp_path / "here").mkdir()
     arguments = {"directory": str(tmp_path / "here"), "tasks": 2}
-    step = {"name": "meet", "python": {"callable": "own_code:in_company", "callArgs": arguments}}
+    step = {
+        "name": "meet",
+        "python": {"callable": "own_code:require_concurrent_tasks", "callArgs": arguments},
+    }
     run = run_job(job_document("job", source, tmp_path / "out", steps=[step]))
     assert run.counts == (60, 60, 0, 0), run.report.message

@@ -22,7 +22,7 @@ def stored(directory: Path, **columns: list[str | None]) -> Location:
     return Location(str(directory / "part.parquet"))
 
 
-def test_each_is_named_once(tmp_path: Path) -> None:
+def test_each_failed_row_is_listed_once(tmp_path: Path) -> None:
     """The file has several error records for a row of which several parts have failed."""
     ids: list[str | None] = ["3:8", "0:1", "3:8", "2:0"]
     failed = Failed.read(stored(tmp_path, id=ids, step=["own", "read", "own", "own"]))
@@ -31,12 +31,12 @@ def test_each_is_named_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("id_", ["1", "one:1", ":", "", None])
-def test_row_without_a_number_is_damage(tmp_path: Path, id_: str | None) -> None:
+def test_invalid_row_id_is_damage(tmp_path: Path, id_: str | None) -> None:
     with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
         Failed.read(stored(tmp_path, id=["1:1", id_], step=["read", "read"]))
 
 
-def test_so_is_a_file_of_something_else(tmp_path: Path) -> None:
+def test_missing_column_is_damage(tmp_path: Path) -> None:
     with pytest.raises(BadOutput, match=r"part\.parquet' is missing, damaged"):
         Failed.read(stored(tmp_path, id=["1:1"]))
 

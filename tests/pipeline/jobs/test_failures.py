@@ -76,7 +76,7 @@ def test_denied_storage_is_bad_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (KeyError("x"), "KeyError: 'x'"),
         (ValueError("two\n  lines"), "ValueError: two lines"),
@@ -90,13 +90,13 @@ def test_denied_storage_is_bad_input() -> None:
     ],
     ids=["key", "lines", "silent", "cause", "task", "constructor"],
 )
-def test_anything_else_becomes_a_failure_of_the_application(
-    error: BaseException, words: str
+def test_other_errors_become_failures_of_the_application(
+    error: BaseException, message: str
 ) -> None:
     found = root_cause(error)
     assert type(found) is JobFailure
     assert found.reason == "Application"
-    assert found.message.startswith(words)
+    assert found.message.startswith(message)
     assert "\n" not in found.message
 
 
@@ -104,7 +104,7 @@ NO_STEP = "a process that reads, runs steps or writes died again and again"
 
 
 @pytest.mark.parametrize(
-    ("error", "reason", "words"),
+    ("error", "reason", "message"),
     [
         (caused(WorkerCrashedError(), SystemException()), "WorkerCrashed", NO_STEP),
         (in_a_task(WorkerCrashedError()), "WorkerCrashed", NO_STEP),
@@ -117,11 +117,11 @@ NO_STEP = "a process that reads, runs steps or writes died again and again"
     ],
     ids=["task", "within a task", "actor", "unavailable", "memory"],
 )  # fmt: skip
-def test_dead_process_is_no_error_of_a_step(error: BaseException, reason: str, words: str) -> None:
+def test_dead_process_is_not_a_step_error(error: BaseException, reason: str, message: str) -> None:
     """Its message is short, and names the step if Ray names it."""
     found = root_cause(error)
     assert found.reason == reason
-    assert found.message.startswith(words)
+    assert found.message.startswith(message)
     assert "batchSize" in found.message
     assert len(found.message) < 400
     assert reason in set(Cause)

@@ -121,7 +121,9 @@ class TestWindows:
     @pytest.mark.parametrize(
         ("unit", "following", "window"), [(8, 16, 64), (8, 2000, 4096), (5000, 5000, 5000)]
     )
-    def test_rows_of_a_window(self, unit: int, following: int, window: int) -> None:
+    def test_window_has_the_rows_of_several_batches(
+        self, unit: int, following: int, window: int
+    ) -> None:
         rows = BatchRows(unit)
         assert rows.window == rows.next
         rows.next, rows.have_texts = following, True
@@ -226,7 +228,7 @@ def test_stages_before_the_first_model_are_counted() -> None:
 
 
 class TestRowsPerBatch:
-    """Steps get more rows at once until a batch takes BATCH_SECONDS."""
+    """Steps get larger batches until a batch takes BATCH_SECONDS."""
 
     def test_batches_grow_while_they_are_fast(self) -> None:
         rows = BatchRows(0)

@@ -34,7 +34,7 @@ from batchinference.plan import plan_for_cluster, plan_for_machine
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.made import begin_attempt, committing, layout_of
+from support.outputs.builders import begin_attempt, committing, layout_of
 from support.outputs.rows import rows_of
 from support.tiers import examples
 
@@ -67,7 +67,7 @@ class Stop:
         return nullcontext(self.event)
 
 
-def fours() -> list[RowBatch]:
+def batches_of_four_rows() -> list[RowBatch]:
     """Return the input of a task in batches of four rows."""
     return [good(0, first, range(first, first + 4)) for first in range(0, ROWS, 4)]
 
@@ -76,7 +76,7 @@ def unread() -> list[RowBatch]:
     raise AssertionError("the task reads")
 
 
-FOUR = fours()[0].nbytes
+FOUR = batches_of_four_rows()[0].nbytes
 
 
 def slowly(
@@ -99,7 +99,7 @@ def slowly(
 
 def task_of(
     committer: Committer,
-    read: Callable[[], Iterable[RowBatch]] = fours,
+    read: Callable[[], Iterable[RowBatch]] = batches_of_four_rows,
     rows_per_commit: int = 1,
     stop: Stop | None = None,
 ) -> FusedTask:
@@ -123,7 +123,7 @@ def committer(attempt: Attempt) -> Committer:
 
 
 @pytest.fixture
-def eights(monkeypatch: pytest.MonkeyPatch) -> None:
+def chunks_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make tasks commit as soon as they have eight rows."""
     monkeypatch.setattr(fused, "FILE_BYTES", 2 * FOUR)
 
@@ -145,7 +145,7 @@ def counted_rows(attempt: Attempt) -> list[tuple[int, int]]:
     return list(zip(held.starts.tolist(), held.stops.tolist(), strict=True))
 
 
-@pytest.mark.usefixtures("eights")
+@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestChunks:
     def test_chunk_is_committed_when_it_is_as_large_as_a_file(self, committer: Committer) -> None:
         task_of(committer, rows_per_commit=10**6)(retried=False)
@@ -173,7 +173,7 @@ class TestChunks:
         rows_per_commit: int,
         expected: list[tuple[int, int]],
     ) -> None:
-        read = slowly(monkeypatch, fours(), seconds)
+        read = slowly(monkeypatch, batches_of_four_rows(), seconds)
         task_of(committer, read, rows_per_commit)(retried=False)
         assert [(first, after) for _, first, after in commits(committer.attempt)] == expected
 
@@ -210,7 +210,7 @@ class TestChunks:
                 yield from super().files(table)
 
         def read() -> Iterator[RowBatch]:
-            first, second, third, fourth, fifth = fours()
+            first, second, third, fourth, fifth = batches_of_four_rows()
             yield from (first, second, third)
             assert commits(attempt) == []
             computed.set()
@@ -235,7 +235,7 @@ class TestChunks:
         taken: list[int] = []
 
         def read() -> Iterator[RowBatch]:
-            for batch in fours():
+            for batch in batches_of_four_rows():
                 taken.extend(batch.ids.tolist())
                 yield batch
 
@@ -244,7 +244,7 @@ class TestChunks:
         assert len(taken) == read_rows
         assert [first for _, first, _ in commits(attempt)] == [*range(0, bad, 8)]
 
-    def test_commit_without_memory_is_repeated_after_the_limit_has_ended(
+    def test_commit_that_runs_out_of_memory_is_repeated_after_the_limit(
         self, attempt: Attempt
     ) -> None:
         entered, leave, failed_once = (threading.Event() for _ in range(3))
@@ -268,7 +268,7 @@ class TestChunks:
         def read() -> Iterator[RowBatch]:
             decoding.start()
             assert entered.wait(PATIENCE)
-            yield from fours()[:2]
+            yield from batches_of_four_rows()[:2]
             assert failed_once.wait(PATIENCE)
             assert commits(attempt) == []
             leave.set()
@@ -278,7 +278,7 @@ class TestChunks:
         assert commits(attempt) == [(0, 0, 8)]
         assert sorted(row["n"] for row in rows_of(Path(attempt.layout.output.path))) == [*range(8)]
 
-    def test_commit_that_fails_twice_without_memory_ends_the_task(self, attempt: Attempt) -> None:
+    def test_commit_that_runs_out_of_memory_twice_ends_the_task(self, attempt: Attempt) -> None:
         class Large(ParquetWriter):
             def files(self, table: pa.Table) -> Files:
                 raise MemoryError
@@ -290,7 +290,7 @@ class TestChunks:
         self, attempt: Attempt
     ) -> None:
         def read() -> Iterator[RowBatch]:
-            yield fours()[0]
+            yield batches_of_four_rows()[0]
             raise AssertionError("the task goes on")
 
         committer = committing(attempt, layout=FileLayout(row_number="n"))
@@ -305,20 +305,20 @@ class TestChunks:
 
         with ThreadPoolExecutor(1) as pool, patch.object(Committer, "put", put):
             chunk_commits = ChunkCommits(task_of(committer), pool, 0)
-            for batch in fours()[:2]:
+            for batch in batches_of_four_rows()[:2]:
                 chunk_commits.add(batch)
             chunk_commits.wait()
             pool.submit(int).result()  # the thread has dropped its last call
             assert [chunk() for chunk in chunks] == [None]
 
 
-@pytest.mark.usefixtures("eights")
+@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestEndOfATask:
     def test_stopped_task_commits_the_rows_that_are_complete(self, committer: Committer) -> None:
         stop = Stop()
 
         def read() -> Iterator[RowBatch]:
-            for number, batch in enumerate(fours(), start=1):
+            for number, batch in enumerate(batches_of_four_rows(), start=1):
                 if number == 3:
                     stop.event.set()
                 yield batch
@@ -328,7 +328,7 @@ class TestEndOfATask:
 
     def test_failed_task_keeps_the_commits_that_it_has_begun(self, committer: Committer) -> None:
         def read() -> Iterator[RowBatch]:
-            yield from fours()[:3]
+            yield from batches_of_four_rows()[:3]
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
@@ -347,12 +347,12 @@ class TestEndOfATask:
             task_of(committer, unread)(retried=False)
 
 
-@pytest.mark.usefixtures("eights")
+@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestRetriedTask:
-    def test_committed_rows_are_skipped_whatever_became_of_them(self, committer: Committer) -> None:
+    def test_committed_rows_are_skipped_whatever_their_outcome(self, committer: Committer) -> None:
         done = [good(0, 0, [0, 1]), failed(0, 2), filtered(0, 3, 4), end(0, ROWS)]
         committer.put(merged(done), TASK)
-        task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=True)
+        task_of(committer, lambda: [*batches_of_four_rows(), end(0, ROWS)])(retried=True)
         assert commits(committer.attempt) == [(0, 0, 5), (1, 5, 16), (2, 16, 20)]
         output = Path(committer.attempt.layout.output.path)
         assert sorted(row["n"] for row in rows_of(output)) == [0, 1, *range(5, ROWS)]
@@ -361,12 +361,14 @@ class TestRetriedTask:
         self, committer: Committer
     ) -> None:
         for retried in (False, True):
-            task_of(committer, lambda: [*fours(), end(0, ROWS)])(retried=retried)
+            task_of(committer, lambda: [*batches_of_four_rows(), end(0, ROWS)])(retried=retried)
         *_, last = committer.attempt.manifests(TASK)
         assert (last.number, last.entries, last.ends) == (3, [], [(0, ROWS)])
 
-    def test_overlapping_commits_of_earlier_executions(self, committer: Committer) -> None:
-        """Two executions ran at once, because Ray had lost contact with the first one."""
+    def test_overlapping_commits_of_earlier_executions_count_once(
+        self, committer: Committer
+    ) -> None:
+        """Two executions ran concurrently, because Ray had lost contact with the first one."""
         committer.put(good(0, 0, range(6)), TASK, 0)
         committer.put(good(0, 4, range(6)), TASK, 1)
         task_of(committer)(retried=True)
@@ -374,7 +376,7 @@ class TestRetriedTask:
         assert [commit[:2] for commit in commits(committer.attempt)[:3]] == [(0, 0), (1, 4), (2, 6)]
 
     def test_numbers_continue_after_a_damaged_commit(self, committer: Committer) -> None:
-        for number, batch in enumerate(fours()[:3]):
+        for number, batch in enumerate(batches_of_four_rows()[:3]):
             committer.put(batch, TASK, number)
         min(Path(committer.attempt.place.path).glob("0*.json")).write_bytes(b"")
         task_of(committer)(retried=True)
@@ -411,10 +413,10 @@ def inputs(draw: st.DrawFn) -> list[RowBatch]:
 
 @given(given_=inputs(), data=st.data())
 @settings(max_examples=examples(60))
-def test_each_row_is_committed_once_however_it_is_cut(
+def test_each_row_is_committed_once_for_any_chunks(
     given_: list[RowBatch], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Executions of a task that were stopped or died, and at last one that ends."""
+    """Executions of a task that were stopped or died, followed by one that ends."""
     committer = committing(attempt_in(tmp_path_factory.mktemp("job")))
     ends = data.draw(st.lists(st.tuples(st.integers(0, len(given_)), st.booleans()), max_size=3))
     for number, (last, stopped) in enumerate([*ends, (len(given_), True)]):
@@ -460,7 +462,7 @@ def test_each_row_is_committed_once_however_it_is_cut(
 
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The flags in Ray's control store."""
+    """Return the flags in Ray's control store."""
     flags = set[str]()
     monkeypatch.setattr(fused, "has_flag", flags.__contains__)
     monkeypatch.setattr(fused, "set_flag", flags.add)
@@ -476,7 +478,9 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         assert not of_another.is_set()
 
 
-def test_watcher_without_memory_continues(flags: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_that_runs_out_of_memory_continues(
+    flags: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def has_flag(name: str) -> bool:
         monkeypatch.setattr(fused, "has_flag", flags.__contains__)
         raise MemoryError
@@ -516,10 +520,8 @@ def test_tasks_on_a_machine_never_wait_for_the_driver(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("on_cluster", "cpus"), [(False, 0), (True, 1)])
-def test_replica_with_a_device_leaves_its_cpu_of_a_machine_to_decoding(
-    *, on_cluster: bool, cpus: int
-) -> None:
-    """On a cluster, it has a pod of its own, where nothing is decoded."""
+def test_replica_with_a_device_leaves_its_cpu_to_decoding(*, on_cluster: bool, cpus: int) -> None:
+    """On a cluster, it has its own pod, where nothing is decoded."""
     step = {"name": "a", "python": {"callable": "own:A"}, "resources": {"custom": {"NPU": 1}}}
     spec = spec_of(steps=[step])
     plan = plan_for_cluster(spec) if on_cluster else plan_for_machine(spec, 0, {"NPU": 1})

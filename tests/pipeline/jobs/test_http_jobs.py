@@ -19,14 +19,14 @@ from support.documents.http_models import chat
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
 from support.outputs.rows import rows_of
-from support.servers.corrupting_proxy import Faults, Upstream, spoiling
+from support.servers.corrupting_proxy import Faults, Upstream, corrupting
 from support.servers.scripted_http import Answer, Server, served
 
 TEXTS = [f"row {number}" for number in range(100)]
 
 
-async def shout(request: web.Request) -> web.Response:
-    """Respond with the text in capitals, and refuse one row."""
+async def respond_in_capitals(request: web.Request) -> web.Response:
+    """Return a response with the text in capitals, or an error for one row."""
     text = json.loads(await request.text())["messages"][0]["content"]
     if text == "row 77":
         return web.json_response({"error": "no"}, status=422)
@@ -60,7 +60,10 @@ def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Docume
 @pytest.mark.usefixtures("ray")
 def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None:
     faults = Faults(share=0.3, in_a_row=1)
-    with serving(shout) as server, serving(spoiling(Upstream(server.url), faults)) as proxy:
+    with (
+        serving(respond_in_capitals) as server,
+        serving(corrupting(Upstream(server.url), faults)) as proxy,
+    ):
         run = run_job(asking(tmp_path, proxy.url, timeoutSeconds=1))
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (100, 99, 1, 0)
@@ -77,7 +80,7 @@ def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None
 
 
 def test_unreachable_endpoint_fails_the_job_and_no_row(tmp_path: Path) -> None:
-    with serving(shout) as server:
+    with serving(respond_in_capitals) as server:
         url = server.url
     run = run_in_process(asking(tmp_path, url, retries=1))
     assert run.report.state == JobState.FAILED

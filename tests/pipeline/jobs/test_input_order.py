@@ -26,7 +26,7 @@ from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, job_document, run_in_process, write_lines
 from support.jobs.without_ray import INPUT, run_without_ray, small_job
 from support.outputs.batches import failed, filtered
-from support.outputs.made import begin_attempt, close_attempt, committing, layout_of
+from support.outputs.builders import begin_attempt, close_attempt, committing, layout_of
 from support.outputs.verify_command import verified
 
 FILE = 10**12
@@ -69,10 +69,10 @@ def test_output_has_the_numbers_and_the_order_of_the_input(
 
 
 @pytest.mark.usefixtures("own_code")
-def test_retried_and_appended_rows_get_their_place(tmp_path: Path) -> None:
+def test_retried_and_appended_rows_are_in_input_order(tmp_path: Path) -> None:
     lines = {f"{n}.txt": [f"{n} {m}" + " bad" * (m % 10 == 3) for m in range(30)] for n in "ab"}
     step = {"callable": "own_code:fails_until", "method": "map"}
-    step["callArgs"] = {"file": str(tmp_path / "mended")}
+    step["callArgs"] = {"file": str(tmp_path / "repaired")}
     source = write_lines(tmp_path / "in", lines)
     document = job_document("order", source, tmp_path / "out", errors={"maxRows": 10},
                             steps=[{"name": "own", "python": step}])  # fmt: skip
@@ -81,7 +81,7 @@ def test_retried_and_appended_rows_get_their_place(tmp_path: Path) -> None:
     numbers = [FILE * file + row for file in (0, 1) for row in range(30)]
     found = in_name_order(tmp_path / "out")
     assert [row["row"] for row in found] == [number for number in numbers if number % 10 != 3]
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     document["spec"]["errors"]["retry"] = True
     assert run_in_process(document).report.state == JobState.SUCCEEDED
     found = in_name_order(tmp_path / "out")
@@ -182,13 +182,13 @@ def test_parts_of_a_row_are_joined(attempt: Attempt) -> None:
     assert ordered(attempt, *batches, rows_at(1)) == [[1, 2, 2, 2, 3, 4]]
 
 
-def test_rows_of_which_a_part_has_failed_have_files_of_their_own(attempt: Attempt) -> None:
+def test_partly_failed_rows_have_separate_files(attempt: Attempt) -> None:
     """A retry of failed rows removes their entry with all of its files."""
     mixed = merged([rows_at(2), replace(failed(0, 2), source=NO_IDS)])
     assert ordered(attempt, rows_at(1, 3), mixed) == [[1, 3], [2]]
 
 
-def test_rows_without_a_common_type_have_files_of_their_own(attempt: Attempt) -> None:
+def test_rows_without_a_common_type_have_separate_files(attempt: Attempt) -> None:
     text = pa.table({"n": ["a", "b"]})
     assert ordered(attempt, rows_at(0, 4), rows_at(1, 3, table=text), rows_at(2)) == [
         [0, 2, 4], [1, 3],

@@ -46,7 +46,7 @@ def test_empty_tables_make_a_complete_and_empty_output(tmp_path: Path) -> None:
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (0, 0, 0, 0))
 
 
-def test_empty_files_among_others_take_nothing_away(tmp_path: Path) -> None:
+def test_empty_files_do_not_affect_other_files(tmp_path: Path) -> None:
     files = {f"{n}.txt": ["text"] * (n % 3) for n in range(20)}
     source = write_lines(tmp_path / "in", files)
     run = run_in_process(job_document("gaps", source, tmp_path / "out"))
@@ -54,7 +54,7 @@ def test_empty_files_among_others_take_nothing_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray")
-def test_many_small_files(tmp_path: Path) -> None:
+def test_many_small_files_become_fewer_output_files(tmp_path: Path) -> None:
     files = {f"{n % 7}/{n:03}.txt": [f"{n} first", f"{n} second"] for n in range(100)}
     source = write_lines(tmp_path / "in", files)
     run = run_job(job_document("many", source, tmp_path / "out", steps=[LENGTH]))

@@ -29,7 +29,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.batches import end, good
-from support.outputs.made import OURS, begin_job, commit_rows, entry
+from support.outputs.builders import OURS, begin_job, commit_rows, entry
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
 FIRST_FILE = merged([good(0, 0, pa.table({"text": LINES["a.txt"]})), end(0, 4)])
@@ -70,8 +70,8 @@ def test_new_files_are_ignored(source: Path) -> None:
 
 @pytest.mark.parametrize("finished", [(), (1,), (0, 1, 2)], ids=["not begun", "finished", "all"])
 def test_file_of_another_size_is_named_with_both(source: Path, finished: tuple[int, ...]) -> None:
-    words = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
-    with pytest.raises(BadInput, match=words):
+    message = r"/in/b\.txt' has changed since the job began \(16 bytes then, 5 now\).*resume: false"
+    with pytest.raises(BadInput, match=message):
         check(source, done(*finished), "write b.txt short")
 
 
@@ -90,8 +90,8 @@ def test_rewritten_file_of_the_same_size_has_changed(source: Path) -> None:
     ids=["not begun", "in part", "whose end is not known"],
 )
 def test_missing_unread_file_is_named(source: Path, before: Snapshot) -> None:
-    words = r"/in/b\.txt' is gone, and the output lacks rows of it: start over with resume: false"
-    with pytest.raises(BadInput, match=words):
+    message = r"/in/b\.txt' is gone, and the output lacks rows of it: start over with resume: false"
+    with pytest.raises(BadInput, match=message):
         check(source, before, "remove b.txt")
 
 
@@ -117,7 +117,7 @@ def test_known_file_that_has_changed_is_named(source: Path) -> None:
         known.without(snapshot_input([str(source)], []))
 
 
-class TestStored:
+class TestStoredSnapshot:
     """The input snapshot that is stored with the output."""
 
     @pytest.fixture
@@ -143,7 +143,7 @@ class TestStored:
          lambda content: content.replace(b"a.txt", b"x.txt"), lambda content: _other_list()],
         ids=["emptied", "cut", "rubbish", "a byte", "another list"],
     )  # fmt: skip
-    def test_any_other_content_is_refused(self, place: Location, damage: object) -> None:
+    def test_invalid_content_is_refused(self, place: Location, damage: object) -> None:
         content = place.read()
         place.write(damage(content))  # type: ignore[operator]
         with pytest.raises(
@@ -166,7 +166,7 @@ def _other_list() -> bytes:
     return buffer.getvalue()
 
 
-class TestGoingOn:
+class TestResume:
     """A job with some committed rows is prepared again."""
 
     @pytest.fixture
@@ -177,7 +177,7 @@ class TestGoingOn:
         commit_rows(begin_job(document).attempt, merged([FIRST_FILE, half]))
         return document
 
-    def test_what_is_missing_is_known(self, document: Document) -> None:
+    def test_missing_rows_are_known(self, document: Document) -> None:
         prepared = begin_job(document)
         assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
         assert (prepared.attempt.number, prepared.counts().read) == (2, 6)
@@ -219,7 +219,7 @@ class TestGoingOn:
         (source / "a.txt").unlink()
         assert begin_job(document).missing == {1: [(0, None)], 2: [(0, None)]}
 
-    def test_limit_holds_for_all_attempts_together(
+    def test_limit_applies_to_all_attempts_together(
         self, document: Document, source: Path, tmp_path: Path
     ) -> None:
         document["spec"]["read"]["options"] = {"limit": 6}
@@ -262,7 +262,7 @@ class TestTables:
         assert (prepared.missing, prepared.start.entries) == (None, [])
         assert not list((tmp_path / "out").glob("part-*"))
 
-    def test_recreated_data_set_is_another_input(self, tmp_path: Path) -> None:
+    def test_recreated_data_set_changes_the_input(self, tmp_path: Path) -> None:
         import shutil
 
         self.commit_some(self.begin(self.of_lance(tmp_path), tmp_path))

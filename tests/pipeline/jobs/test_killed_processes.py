@@ -19,7 +19,7 @@ from batchinference.spec.report import JobState
 from support.jobs.command import wait_until
 from support.jobs.held import HOLD, TEXTS, HeldCommand, held_command
 from support.jobs.on_ray import job_document, run_job, write_lines
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 def finished(output: Path) -> list[str]:
     """Return the texts of a complete output. Its files must be exactly the files that it names."""
-    assert list(Seen(output).wrong_files()) == []
+    assert list(OutputFaults(output).wrong_files()) == []
     return sorted(row["text"] for row in rows_of(output))
 
 
@@ -80,7 +80,7 @@ def test_resume_after_a_killed_driver_reads_missing_rows_only(
         assert run.counts == (40, 40, 0, 0)
         assert finished(held.output) == sorted([*TEXTS, HOLD])
         # the blocked row may have been committed too late, so that the commit does not count
-        names = (name.split("/")[-1] for name in Seen(held.output).names())
+        names = (name.split("/")[-1] for name in OutputFaults(held.output).names())
         read = sum(found[1].read for found in map(parse_manifest_name, names) if found)
         assert read in (40, 41)
         wait_until(lambda: not held.command.processes(b"ray::read"), "the held task to end")

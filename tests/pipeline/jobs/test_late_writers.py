@@ -20,7 +20,7 @@ from support.jobs.crash_points import (
     on_disk,
     on_disk_and_long_on_s3,
 )
-from support.outputs.checks import Seen
+from support.outputs.checks import OutputFaults
 from support.tiers import in_long_tier
 
 pytestmark = pytest.mark.xdist_group("crashes")
@@ -40,31 +40,31 @@ def of_kinds(steps: list[str]) -> list[int]:
     return list({steps[n]: n for n in reversed(of_tasks(steps))}.values())
 
 
-def of_the_driver_at_the_end(steps: list[str]) -> list[int]:
+def driver_steps_at_the_end(steps: list[str]) -> list[int]:
     closing = steps.index("write _batchinference/attempts/*/closed")
     return [n for n in range(closing, len(steps)) if ": " not in steps[n]]
 
 
 class TestEarlierRun:
-    def late(self, place: Place, step: int) -> tuple[JobProcess, Seen, set[str]]:
+    def late(self, place: Place, step: int) -> tuple[JobProcess, OutputFaults, set[str]]:
         """Stop a run before a step, and finish the output by another run. Return the stopped run, a
         checker of the output, and the files of the finished output."""
-        job, seen = place.job(f"out-{step}"), Seen(place.directory / f"out-{step}")
+        job, seen = place.job(f"out-{step}"), OutputFaults(place.directory / f"out-{step}")
         late = JobProcess(place, job, {step: STOP})
         late.wait_for_stop()
         later = place.run(job).report
         assert later.state == JobState.SUCCEEDED, later.message
-        assert list(seen.of_the_end()) == []
+        assert list(seen.at_the_end()) == []
         return late, seen, {name for name in seen.names() if "/attempts/" not in name}
 
     @pytest.mark.scaled("crash-points")
     def test_late_task_adds_nothing(self, place: Place) -> None:
         def check(step: int) -> list[str]:
             late, seen, files = self.late(place, step)
-            late.go_on()
+            late.continue_process()
             assert late.end() == 0
             changed = {name for name in seen.names() if "/attempts/" not in name} ^ files
-            wrong = [*seen.of_the_end(), *sorted(changed)]
+            wrong = [*seen.at_the_end(), *sorted(changed)]
             return wrong if late.report.state == JobState.FAILED else [*wrong, "no failure"]
 
         steps = place.run(place.job("undisturbed")).steps
@@ -75,12 +75,12 @@ class TestEarlierRun:
     def test_late_driver_changes_no_row(self, place: Place) -> None:
         def check(step: int) -> list[str]:
             late, seen, _ = self.late(place, step)
-            late.go_on()
+            late.continue_process()
             assert late.end() == 0
-            return list(seen.of_the_end())
+            return list(seen.at_the_end())
 
         steps = place.run(place.job("undisturbed")).steps
-        assert faults(check, of_the_driver_at_the_end(steps)) == {}
+        assert faults(check, driver_steps_at_the_end(steps)) == {}
 
     @on_disk
     def test_late_driver_does_not_restore_a_removed_file(self, place: Place) -> None:
@@ -94,13 +94,13 @@ class TestEarlierRun:
         for file in output.glob("part-*"):
             file.write_bytes(b"")
         assert place.run(job).report.state == JobState.SUCCEEDED
-        late.go_on()
+        late.continue_process()
         assert late.end() == 0
         assert late.report.reason == "BadOutput"
-        assert list(Seen(output).of_the_end()) == []
+        assert list(OutputFaults(output).at_the_end()) == []
 
 
-class TestTaskThatRunsTwice:
+class TestDuplicateTask:
     """Ray has started a task again because it lost contact with the first one."""
 
     def finished(
@@ -113,7 +113,7 @@ class TestTaskThatRunsTwice:
         run.wait_for_stop()
         twin = JobProcess(place, job, task, task=0)
         twin.wait_for_stop()
-        run.go_on()
+        run.continue_process()
         assert run.end() == 0
         assert run.report.state == JobState.SUCCEEDED, run.report.message
         return twin
@@ -121,16 +121,16 @@ class TestTaskThatRunsTwice:
     @on_disk_and_long_on_s3
     def test_rows_count_once_whichever_task_is_late(self, place: Place) -> None:
         steps = place.run(place.job("undisturbed")).steps
-        cases = list(product(of_the_driver_at_the_end(steps)[:3], range(4)))
+        cases = list(product(driver_steps_at_the_end(steps)[:3], range(4)))
 
         def check(case: int) -> list[str]:
             driver, step = cases[case]
             # on a disk, a write is two steps: the file and its rename
             step = 2 * step if place.local else step
             twin = self.finished(place, f"out-{case}", driver, {step: STOP})
-            twin.go_on()
+            twin.continue_process()
             assert twin.end() == 0
-            return list(Seen(place.directory / f"out-{case}").of_the_end())
+            return list(OutputFaults(place.directory / f"out-{case}").at_the_end())
 
         assert faults(check, range(len(cases))) == {}
 
@@ -147,13 +147,13 @@ class TestTaskThatRunsTwice:
             place, job, {manifest - steps.index("write part-*.parquet"): STOP}, task=0
         )
         twin.wait_for_stop()
-        run.go_on()
+        run.continue_process()
         assert run.end() == -KILL
-        twin.go_on()
+        twin.continue_process()
         assert twin.end() == 0
         assert any(step.endswith("TASK.json: rename") for step in twin.steps)
         assert place.run(job).report.state == JobState.SUCCEEDED
-        assert list(Seen(place.directory / "out").of_the_end()) == []
+        assert list(OutputFaults(place.directory / "out").at_the_end()) == []
 
     @on_disk
     def test_task_killed_before_it_removes_its_file_leaves_the_file(self, place: Place) -> None:
@@ -162,10 +162,10 @@ class TestTaskThatRunsTwice:
         steps = place.run(place.job("undisturbed")).steps
         closing = steps.index("write _batchinference/attempts/*/closed")
         twin = self.finished(place, "out", closing, {0: STOP, 2: KILL})
-        seen = Seen(place.directory / "out")
-        assert list(seen.of_the_end()) == []
-        twin.go_on()
+        seen = OutputFaults(place.directory / "out")
+        assert list(seen.at_the_end()) == []
+        twin.continue_process()
         assert twin.end() == -KILL
-        rows, file = seen.of_the_end()
+        rows, file = seen.at_the_end()
         assert rows.startswith("rows too many")
         assert file.startswith("too many: part-")

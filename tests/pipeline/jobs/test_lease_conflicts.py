@@ -28,7 +28,7 @@ from support.documents.minimal import Document
 from support.jobs.command import wait_until
 from support.jobs.held import Gate
 from support.jobs.on_ray import Run, job_document, run_job, write_lines
-from support.outputs.made import layout_of
+from support.outputs.builders import layout_of
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -54,18 +54,18 @@ class HeldJob:
     """A job on the session's Ray, in its own thread."""
 
     def __init__(self, directory: Path, uid: str = "first", **spec: object) -> None:
-        self.gate = Gate(directory, "Holding")
+        self.gate = Gate(directory, "WaitFor")
         self.document = resource(directory, uid, steps=self.gate.steps, **spec)
         self.runs: list[Run] = []
         self.layout = Layout.of(parse(self.document).spec)
         running = threading.Event()
 
         def run() -> None:
-            def tell(report: object) -> None:
+            def on_publish(report: object) -> None:
                 if read_lease(self.layout) is not None:
                     running.set()
 
-            self.runs.append(run_job(self.document, on_publish=tell))
+            self.runs.append(run_job(self.document, on_publish=on_publish))
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
@@ -86,7 +86,7 @@ def held(tmp_path: Path) -> Iterator[HeldJob]:
 
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
 @pytest.mark.parametrize("work", ["the same", "other"])
-def test_later_job_is_refused_while_the_first_lives(
+def test_later_job_is_refused_while_the_first_runs(
     held: HeldJob, tmp_path: Path, mode: str, work: str
 ) -> None:
     steps = held.document["spec"]["steps"] if work == "the same" else []
@@ -118,7 +118,7 @@ def test_attempts_of_one_resource_do_not_wait_for_each_other(
 
 
 @pytest.mark.parametrize("mode", ["error", "overwrite", "append"])
-def test_same_file_is_refused_while_its_first_run_lives(tmp_path: Path, mode: str) -> None:
+def test_same_file_is_refused_while_its_first_run_is_alive(tmp_path: Path, mode: str) -> None:
     """This happens if a cron job takes longer than its interval."""
     held = HeldJob(tmp_path, "", write={"mode": mode})
     try:

@@ -19,7 +19,7 @@ from batchinference.pipeline.commit.manifest import (
     ranges_of,
 )
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
-from support.outputs.made import entry
+from support.outputs.builders import entry
 from support.tiers import examples
 
 FILES = st.integers(0, 3) | st.integers(0, MAX_FILES - 1)
@@ -64,7 +64,7 @@ def test_ranges_hold_exactly_the_rows_in_any_order(pairs: list[tuple[int, int]])
 
 
 @given(st.lists(st.tuples(FILES, ROWS), unique=True, max_size=60))
-def test_there_are_no_more_ranges_than_needed(pairs: list[tuple[int, int]]) -> None:
+def test_number_of_ranges_is_minimal(pairs: list[tuple[int, int]]) -> None:
     there = set(pairs)
     beginnings = sorted((file, row) for file, row in there if (file, row - 1) not in there)
     assert [(file, first) for file, first, _ in ranges_of(ids_of(pairs))] == beginnings
@@ -85,7 +85,7 @@ def test_manifest_is_read_back(manifest: Manifest) -> None:
 @given(MANIFESTS, st.data())
 def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) -> None:
     content = manifest.serialized()
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
+    with pytest.raises(ValueError):  # noqa: PT011 - any message of json
         Manifest.parse(content[: data.draw(st.integers(0, len(content) - 1))])
 
 
@@ -95,7 +95,7 @@ def test_truncated_manifest_is_ignored(manifest: Manifest, data: st.DataObject) 
      b'{"task": 1, "entries": [{}], "ends": [], "notes": []}', b"\xff\xfe{}"],
 )  # fmt: skip
 def test_invalid_manifest_is_ignored(content: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - whatever json says
+    with pytest.raises(ValueError):  # noqa: PT011 - any message of json
         Manifest.parse(content)
 
 

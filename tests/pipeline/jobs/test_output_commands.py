@@ -11,7 +11,7 @@ import yaml
 from batchinference.api.outputs import cause_of
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
-from support.outputs.made import begin_job
+from support.outputs.builders import begin_job
 
 LINES = ["fine", "bad 1", "bad 22", "fine too"]
 

@@ -32,7 +32,7 @@ from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import failed, good
-from support.outputs.made import (
+from support.outputs.builders import (
     OURS,
     THEIRS,
     close_attempt,
@@ -156,7 +156,7 @@ def test_overwrite_replaces_any_output_of_a_job(tmp_path: Path, key: str, comple
 
 @pytest.mark.parametrize("key", [OURS, THEIRS], ids=["same work", "other work"])
 @pytest.mark.parametrize("done", range(4))
-def test_interrupted_overwrite_restarts_from_nothing(
+def test_interrupted_overwrite_starts_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, done: int
 ) -> None:
     """The overwrite is interrupted after `done` of its deletions."""
@@ -183,7 +183,7 @@ def test_interrupted_overwrite_restarts_from_nothing(
 @pytest.mark.parametrize(
     "foreign", ["table.parquet", "deep/er/table.parquet", "_SUCCESS", ".hidden"]
 )
-def test_path_with_files_of_others_is_refused_in_any_mode(
+def test_path_with_foreign_files_is_refused_in_any_mode(
     tmp_path: Path, mode: str, foreign: str
 ) -> None:
     file = tmp_path / "out" / foreign
@@ -196,7 +196,7 @@ def test_path_with_files_of_others_is_refused_in_any_mode(
 
 @pytest.mark.parametrize("key", [OURS, THEIRS], ids=["same work", "other work"])
 @MODES
-def test_files_of_others_beside_an_output_are_never_deleted(
+def test_foreign_files_next_to_an_output_are_never_deleted(
     tmp_path: Path, key: str, mode: str
 ) -> None:
     shared = tmp_path / "errors"

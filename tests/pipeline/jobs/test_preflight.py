@@ -113,7 +113,7 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
 
 
 @pytest.mark.parametrize(("fields", "message"), PROBLEMS.values(), ids=PROBLEMS)
-def test_what_is_missing_is_reported_before_ray_starts(
+def test_missing_requirements_are_reported_before_ray_starts(
     job_file: JobFile, tmp_path: Path, fields: Any, message: str
 ) -> None:
     file = job_file(**{"steps": [], **fields})

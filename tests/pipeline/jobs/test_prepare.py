@@ -23,7 +23,7 @@ from batchinference.pipeline.prepare import NothingToDo, check_errors_path, prep
 from batchinference.spec import parse
 from support.documents.minimal import Document, model_step, python_step
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import begin_job, layout_of
+from support.outputs.builders import begin_job, layout_of
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_prepare_freezes_the_input(source: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_statistics_do_not_make_an_input_another_one(tmp_path: Path) -> None:
+def test_statistics_do_not_change_the_identity_of_an_input(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet")
     job = job_document("job", tmp_path / "in", tmp_path / "out", read={"format": "parquet"})
@@ -128,9 +128,9 @@ NOT_THERE = {
 }
 
 
-@pytest.mark.parametrize(("fields", "failure", "words"), NOT_THERE.values(), ids=NOT_THERE)
+@pytest.mark.parametrize(("fields", "failure", "message"), NOT_THERE.values(), ids=NOT_THERE)
 def test_missing_input_is_named_and_the_output_kept(
-    source: Path, tmp_path: Path, fields: Any, failure: type[JobFailure], words: str
+    source: Path, tmp_path: Path, fields: Any, failure: type[JobFailure], message: str
 ) -> None:
     old = job_document("job", source, tmp_path / "out")
     prepare_job(old)
@@ -139,7 +139,7 @@ def test_missing_input_is_named_and_the_output_kept(
 
     job = job_document("job", source, tmp_path / "out", **_placed(fields, tmp_path))
     job["spec"]["write"]["mode"] = "overwrite"
-    with pytest.raises(failure, match=words.replace("IN", str(tmp_path))):
+    with pytest.raises(failure, match=message.replace("IN", str(tmp_path))):
         prepare_job(job)
     assert sorted((tmp_path / "out").rglob("*")) == before
 
@@ -168,7 +168,7 @@ def test_unknown_columns_are_reported(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-class TestInputThatIsOutput:
+class TestInputWithinOutput:
     """An attempt removes the files of the previous attempt, so they must not be its input."""
 
     @pytest.fixture
@@ -182,7 +182,7 @@ class TestInputThatIsOutput:
         return tmp_path / "data"
 
     @pytest.mark.parametrize(
-        ("mode", "words"),
+        ("mode", "message"),
         [("append", r"holds a file of the input, .*a\.txt"),
          ("overwrite", r"holds a file of the input, .*a\.txt"),
          ("error", "holds the output of another job")],
@@ -190,14 +190,14 @@ class TestInputThatIsOutput:
     )  # fmt: skip
     @pytest.mark.parametrize("below", ["", "deeper"])
     def test_output_within_the_input_is_refused(
-        self, data: Path, mode: str, words: str, below: str
+        self, data: Path, mode: str, message: str, below: str
     ) -> None:
         job = job_document("in-place", data / "a.txt", data, write={"mode": mode})
         if below:
             (data / below).mkdir()
             (data / "a.txt").rename(data / below / "a.txt")
             job["spec"]["read"]["paths"] = [str(data)]
-        with pytest.raises(BadOutput, match=words):
+        with pytest.raises(BadOutput, match=message):
             prepare_job(job)
         assert (data / below / "a.txt").exists()
 

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.report import Meter, ReportBuilder, duration
 from batchinference.spec.status import Progress
-from support.outputs.made import layout_of
+from support.outputs.builders import layout_of
 
 COUNTS = st.builds(RowCounts, *[st.integers(0, 500)] * 3)
 READINGS = st.lists(st.tuples(COUNTS, st.floats(0, 100)), min_size=1, max_size=20)
@@ -67,7 +67,7 @@ def test_estimated_total_never_reaches_100_percent(
 
 
 @given(TOTALS, READINGS, COUNTS)
-def test_job_that_is_done_is_at_100_percent_of_its_rows(
+def test_finished_job_is_at_100_percent_of_its_rows(
     total: RowCount | None, given_: list[tuple[RowCounts, float]], last: RowCounts
 ) -> None:
     meter = Meter(total)
@@ -79,7 +79,7 @@ def test_job_that_is_done_is_at_100_percent_of_its_rows(
     assert (progress.estimated, progress.eta, meter.counts) == (None, "0s", last)
 
 
-def test_speed_of_a_finished_job_is_that_of_its_time_of_running() -> None:
+def test_speed_of_a_finished_job_is_averaged_over_its_running_time() -> None:
     """The summary shows the speed next to the running time."""
     meter = Meter(RowCount(400, estimated=False), before=100)
     meter.read(RowCounts(read=399), 1.0)
@@ -131,7 +131,7 @@ def test_lower_count_changes_only_the_speed() -> None:
     assert (progress.rows, progress.percent, progress.rows_per_second) == (50, 50, 5.0)
 
 
-def test_more_rows_than_were_estimated_raise_the_total() -> None:
+def test_rows_above_the_estimate_raise_the_total() -> None:
     progress = shown_at(RowCount(100, estimated=True), (0, 0), (150, 5))
     assert (progress.rows, progress.total, progress.percent) == (150, 150, 99)
 
@@ -142,7 +142,7 @@ def test_percent_is_rounded_down(rows: int, percent: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0, "0s"),
         (0.2, "1s"),
@@ -155,5 +155,5 @@ def test_percent_is_rounded_down(rows: int, percent: int) -> None:
         (360_000, "100h00m"),
     ],
 )
-def test_time_in_words(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+def test_duration_is_formatted(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -34,7 +34,7 @@ def job(directory: Path, format_: str) -> Document:
         case _:
             source = {"path": str(lance_set(directory / "a.lance", ROWS))}
     given = job_document(
-        "source", "unused", directory / "out", steps=[step_until(directory / "mended")],
+        "source", "unused", directory / "out", steps=[step_until(directory / "repaired")],
         write={"format": "parquet"}, errors={"maxRows": 1},
     )  # fmt: skip
     given["spec"]["read"] = {"format": format_, **source}
@@ -46,7 +46,7 @@ def everything(directory: Path) -> dict[Path, bytes]:
 
 
 def retried(given: Document, directory: Path) -> Report:
-    (directory / "mended").touch()
+    (directory / "repaired").touch()
     given["spec"]["errors"]["retry"] = True
     return run_without_ray(given)
 
@@ -89,7 +89,7 @@ def test_interrupted_retry_keeps_the_output(tmp_path: Path) -> None:
         assert everything(tmp_path / "out") == before
 
 
-def test_unfinished_output_of_such_a_source_is_restarted(tmp_path: Path) -> None:
+def test_unfinished_output_of_an_unrepeatable_source_starts_over(tmp_path: Path) -> None:
     given = job(tmp_path, "sql")
     given["spec"]["errors"] = {"retry": True}
     assert run_without_ray(given).state == JobState.FAILED

@@ -97,7 +97,7 @@ def job_in(directory: Path) -> None:
 
 
 @pytest.mark.long("remote")
-def test_job_with_modules_runs_on_a_ray_that_wants_a_token(
+def test_job_with_modules_runs_on_a_ray_that_requires_a_token(
     head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
@@ -144,12 +144,15 @@ def test_decoding_does_not_occupy_the_node_of_a_device(head: str, tmp_path: Path
     assert on_cpus != on_device
 
 
-def test_address_where_nothing_answers_is_named() -> None:
+def test_unreachable_address_is_reported() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        words = rf"--address: nothing answers at {address} \(\[Errno "
-        with pytest.raises(JobFailure, match=words), cluster.connected(address, None, quiet=False):
+        message = rf"--address: nothing answers at {address} \(\[Errno "
+        with (
+            pytest.raises(JobFailure, match=message),
+            cluster.connected(address, None, quiet=False),
+        ):
             pass
 
 

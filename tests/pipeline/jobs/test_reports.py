@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("own_code")
 
 STEPS = [
     {"name": "few", "filter": "not endswith(text, '9')"},
-    {"name": "slow", "python": {"callable": "own_code:slowly"}},
+    {"name": "slow", "python": {"callable": "own_code:sleep_for_rows"}},
     {"name": "own", "python": {"callable": "own_code:refuse_bad"}},
 ]
 ORDER = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING, JobState.SUCCEEDED]
@@ -158,7 +158,7 @@ def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state:
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason", "words"),
+    ("fields", "reason", "message"),
     [
         ({"read": {"format": "images"}}, "BadInput", "holds no files"),
         ({"steps": [python_step(callable_="no_such:Class")]}, "ModelLoad", "no module 'no_such'"),
@@ -176,10 +176,10 @@ def test_later_failure_to_publish_is_ignored(often: None, tmp_path: Path, state:
     ids=["input", "model", "filter", "no condition"],
 )
 def test_failure_has_a_reason_and_a_message(
-    tmp_path: Path, fields: Document, reason: str, words: str
+    tmp_path: Path, fields: Document, reason: str, message: str
 ) -> None:
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
     run = run_in_process(job_document("job", source, tmp_path / "out", **fields))
     assert (run.report.state, run.report.reason) == (JobState.FAILED, reason)
-    assert words in (run.report.message or "")
+    assert message in (run.report.message or "")
     assert run.published[-1] == run.report

@@ -17,7 +17,7 @@ from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.inputs.formats import pictures, png
 from support.jobs.on_ray import Run, data_files, errors_of, job_document, run_job, write_lines
-from support.outputs.made import last_attempt
+from support.outputs.builders import last_attempt
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -28,8 +28,8 @@ TEXTS = [line for lines in LINES.values() for line in lines]
 
 
 @dataclass
-class Broken:
-    """A job with a step that fails at one row until it is mended. `keys` are its rows by file."""
+class FailingJob:
+    """A job with a step that fails at one row until it is repaired. `keys` are its rows by file."""
 
     directory: Path
     keys: list[list[str]]
@@ -40,7 +40,7 @@ class Broken:
     def output(self) -> Path:
         return self.directory / "out"
 
-    def break_off(self) -> Run:
+    def run_until_failure(self) -> Run:
         run = run_job(self.document)
         assert (run.report.state, run.report.reason) == (JobState.FAILED, "Application")
         assert "the device is gone" in str(run.report.message)
@@ -66,64 +66,64 @@ class Broken:
                 file.unlink()
         return len(unfinished)
 
-    def go_on(self) -> tuple[Run, list[str]]:
-        """Mend the step and run the job again. Return the run and the rows of its step."""
-        (self.directory / "mended").touch()
+    def resume(self) -> tuple[Run, list[str]]:
+        """Repair the step and run the job again. Return the run and the rows of its step."""
+        (self.directory / "repaired").touch()
         (self.directory / "seen").unlink()
         run = run_job(self.document)
         seen = self.directory / "seen"
         return run, seen.read_text().split("\n")[:-1] if seen.exists() else []
 
 
-def broken(
+def failing_job(
     directory: Path, keys: list[list[str]], at: str, column: str = "text", **fields: Any
-) -> Broken:
+) -> FailingJob:
     """Return a job whose step fails at the row that ends with `at`."""
     arguments = {"directory": str(directory), "column": column, "at": at}
-    step = {"name": "breaks", "python": {"callable": "own_code:breaks_off", "callArgs": arguments}}
+    step = {"name": "breaks", "python": {"callable": "own_code:fail_at_row", "callArgs": arguments}}
     steps = [step, *fields.pop("steps", [])]
     job = job_document("broken", directory / "in", directory / "out", steps=steps, **fields)
-    return Broken(directory, keys, column, job)
+    return FailingJob(directory, keys, column, job)
 
 
-def of_text(directory: Path, **fields: Any) -> Broken:
+def of_text(directory: Path, **fields: Any) -> FailingJob:
     write_lines(directory / "in", LINES)
-    return broken(directory, list(LINES.values()), at="3-7", **fields)
+    return failing_job(directory, list(LINES.values()), at="3-7", **fields)
 
 
-def of_parquet(directory: Path) -> Broken:
+def of_parquet(directory: Path) -> FailingJob:
     """Return a job that reads one large file in several tasks."""
     (directory / "in").mkdir()
     texts = [f"0-{row}" for row in range(600)]
     pq.write_table(pa.table({"text": texts}), directory / "in" / "a.parquet", row_group_size=50)
     read = {"format": "parquet", "options": {"override_num_blocks": 6}}
-    return broken(directory, [texts], at="0-417", read=read)
+    return failing_job(directory, [texts], at="0-417", read=read)
 
 
-def of_images(directory: Path) -> Broken:
+def of_images(directory: Path) -> FailingJob:
     (directory / "in").mkdir()
     paths = [directory / "in" / f"{number:02}.png" for number in range(12)]
     for path, pixels in zip(paths, pictures(12), strict=True):
         path.write_bytes(png(pixels))
     read = {"format": "images", "options": {"include_paths": True}}
     keys = [[str(path)] for path in paths]
-    return broken(directory, keys, at="09.png", column="path", read=read)
+    return failing_job(directory, keys, at="09.png", column="path", read=read)
 
 
 @pytest.mark.parametrize(
     "make", [of_text, of_parquet, of_images], ids=["text", "parquet", "images"]
 )
 def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
-    job: Broken = make(tmp_path)
+    job: FailingJob = make(tmp_path)
     every = [key for keys in job.keys for key in keys]
-    broke_off = job.break_off()
+    failed_run = job.run_until_failure()
     missing, before = job.missing(), set(data_files(job.output))
     assert 0 < len(missing) < len(every)
-    assert broke_off.counts[0] == len(every) - len(missing)
+    assert failed_run.counts[0] == len(every) - len(missing)
     left = job.remove_finished()
     assert left < len(job.keys) or len(job.keys) == 1
 
-    run, seen = job.go_on()
+    run, seen = job.resume()
     assert run.report.message is None
     assert (run.report.attempt, run.counts) == (2, (len(every), len(every), 0, 0))
     assert sorted(seen) == sorted(missing)
@@ -131,7 +131,7 @@ def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
     assert Counter(row[job.column] for row in rows_of(job.output)) == Counter(every)
 
 
-def test_resume_gives_the_result_of_an_undisturbed_run(
+def test_resume_gives_the_result_of_an_uninterrupted_run(
     tmp_path: Path,
 ) -> None:
     ends = ["", " bad", "", " ex tra"]
@@ -147,14 +147,14 @@ def test_resume_gives_the_result_of_an_undisturbed_run(
     for name in ("undisturbed", "broken"):
         directory = tmp_path / name
         write_lines(directory / "in", lines)
-        job = broken(directory, list(lines.values()), at="w2-5 bad", steps=steps,
+        job = failing_job(directory, list(lines.values()), at="w2-5 bad", steps=steps,
                      errors={"maxRows": 50})  # fmt: skip
         if name == "broken":
-            job.break_off()
+            job.run_until_failure()
             assert 0 < len(job.missing()) < 80
         else:
             (directory / "seen").touch()
-        run, _ = job.go_on()
+        run, _ = job.resume()
         assert run.report.message is None
         errors = errors_of(job.output)
         rows = Counter(str(row["letters"]) for row in rows_of(job.output))
@@ -166,31 +166,31 @@ def test_resume_gives_the_result_of_an_undisturbed_run(
 def test_resume_does_not_retry_failed_rows(tmp_path: Path) -> None:
     """Even though they would no longer fail."""
     fails = {"callable": "own_code:fails_until", "method": "map"}
-    fails["callArgs"] = {"file": str(tmp_path / "mended")}  # type: ignore[assignment]
+    fails["callArgs"] = {"file": str(tmp_path / "repaired")}  # type: ignore[assignment]
     lines = {name: [*lines[:-1], f"{lines[-1]} bad"] for name, lines in LINES.items()}
     write_lines(tmp_path / "in", lines)
-    job = broken(tmp_path, list(lines.values()), at="3-7", errors={"maxRows": FILES},
+    job = failing_job(tmp_path, list(lines.values()), at="3-7", errors={"maxRows": FILES},
                  steps=[{"name": "fails", "python": fails}])  # fmt: skip
-    failed = job.break_off().counts[2]
+    failed = job.run_until_failure().counts[2]
     missing = job.missing()
     assert failed > 0
-    run, seen = job.go_on()
+    run, seen = job.resume()
     assert run.counts == (len(TEXTS), len(TEXTS) - failed, failed, 0)
     assert sorted(seen) == sorted(missing)
     assert len(errors_of(job.output)) == failed
 
 
-def test_rows_of_a_removed_file_are_done_in_another_pass(tmp_path: Path) -> None:
+def test_rows_of_a_removed_file_are_processed_in_another_pass(tmp_path: Path) -> None:
     """A data file of the output is removed while the resumed job runs."""
     job = of_text(tmp_path)
-    job.break_off()
+    job.run_until_failure()
     removed = data_files(job.output)[0]
 
     def remove(report: object) -> None:
         if getattr(report, "attempt", None) == 2:
             removed.unlink(missing_ok=True)
 
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     run = run_job(job.document, on_publish=remove)
     assert (run.report.state, run.report.attempt) == (JobState.SUCCEEDED, 3)
     assert run.counts == (len(TEXTS), len(TEXTS), 0, 0)

@@ -20,14 +20,14 @@ from support.outputs.verify_command import verified
 
 def night(directory: Path, *, retry: bool = False, **fields: str) -> Document:
     return job_document(
-        "nightly", directory / "in", directory / "out", steps=[step_until(directory / "mended")],
+        "nightly", directory / "in", directory / "out", steps=[step_until(directory / "repaired")],
         write={"format": "parquet", "mode": "append", **fields},
         errors={"maxRows": 5, "retry": retry},
     )  # fmt: skip
 
 
-def add(directory: Path, name: str, *words: str) -> None:
-    write_lines(directory / "in", {f"{name}.txt": [f"{name} {word}" for word in words]})
+def add(directory: Path, name: str, *texts: str) -> None:
+    write_lines(directory / "in", {f"{name}.txt": [f"{name} {text}" for text in texts]})
 
 
 def counts(report: Report) -> tuple[int, int, int]:
@@ -57,30 +57,30 @@ def two_nights(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_row_that_fails_again_does_not_block_later_nights(
+def test_row_that_fails_again_does_not_block_later_appends(
     two_nights: Path,
 ) -> None:
-    (two_nights / "mended").touch()
+    (two_nights / "repaired").touch()
     assert counts(run_without_ray(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
     assert texts(two_nights) == ["a 1", "b 1", "b bad"]
 
 
 def test_published_progress_never_decreases_and_ends_once(two_nights: Path) -> None:
-    told: list[Report] = []
-    (two_nights / "mended").touch()
+    published: list[Report] = []
+    (two_nights / "repaired").touch()
     add(two_nights, "c", "1", "2")
-    last = run_without_ray(night(two_nights, retry=True), told.append)
-    rows = [report.progress.rows for report in told if report.progress]
+    last = run_without_ray(night(two_nights, retry=True), published.append)
+    rows = [report.progress.rows for report in published if report.progress]
     assert rows == sorted(rows)
-    assert Counter(report.state.ended for report in told)[True] == 1
-    assert told[-1] == last
+    assert Counter(report.state.ended for report in published)[True] == 1
+    assert published[-1] == last
     assert last.progress is not None
     assert (last.progress.rows, last.progress.total, last.progress.percent) == (6, 6, 100)
     assert str(last.errors).endswith("errors"), "although the last night has none"
 
 
 def test_retry_appends_new_files(two_nights: Path) -> None:
-    (two_nights / "mended").touch()
+    (two_nights / "repaired").touch()
     add(two_nights, "c", "1", "2")
     assert counts(run_without_ray(night(two_nights, retry=True))) == (6, 5, 1)
     assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c 2"]
@@ -99,10 +99,10 @@ def test_retry_without_failures_only_appends(tmp_path: Path, mode: str) -> None:
         assert str(report.message).endswith("there are no new files in its input")
 
 
-def test_interrupted_retry_with_new_files_reads_each_night_once(
+def test_interrupted_retry_with_new_files_reads_each_append_once(
     two_nights: Path,
 ) -> None:
-    (two_nights / "mended").touch()
+    (two_nights / "repaired").touch()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Committer, "put", away)
         assert run_without_ray(night(two_nights, retry=True)).state == JobState.FAILED
@@ -112,7 +112,7 @@ def test_interrupted_retry_with_new_files_reads_each_night_once(
     assert texts(two_nights) == ["a 1", "b 1", "b bad", "c 1", "c bad"]
 
 
-def test_restarted_output_reads_no_files_of_other_nights(
+def test_restarted_output_reads_no_files_of_other_appends(
     two_nights: Path,
 ) -> None:
     given = night(two_nights, retry=True)
@@ -134,7 +134,7 @@ def test_successful_report_has_no_reason_of_an_earlier_failure(two_nights: Path)
     assert (now.state, now.reason) == (JobState.SUCCEEDED, None)
 
 
-def test_restart_killed_early_reads_no_files_of_other_nights(two_nights: Path) -> None:
+def test_restart_killed_early_reads_no_files_of_other_appends(two_nights: Path) -> None:
     given = night(two_nights, retry=True)
     given["spec"]["errors"]["maxRows"] = 0
     assert run_without_ray(given).state == JobState.FAILED

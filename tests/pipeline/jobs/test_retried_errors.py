@@ -27,9 +27,9 @@ LINES = {
 
 @pytest.fixture
 def document(tmp_path: Path) -> Document:
-    """Return a job in which 6 of 60 rows fail until the file `mended` exists."""
+    """Return a job in which 6 of 60 rows fail until the file `repaired` exists."""
     step = {"callable": "own_code:fails_until", "method": "map"}
-    step["callArgs"] = {"file": str(tmp_path / "mended")}
+    step["callArgs"] = {"file": str(tmp_path / "repaired")}
     source = write_lines(tmp_path / "in", LINES)
     steps = [{"name": "own", "python": step}]
     errors = {"maxRows": 10}
@@ -43,7 +43,7 @@ def again(document: Document) -> Run:
 
 def test_failed_rows_are_not_retried_by_default(document: Document, tmp_path: Path) -> None:
     assert run_in_process(document).counts == (60, 54, 6, 0)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     run = run_in_process(document)
     assert run.report.message == "the output was complete already"
     assert run.counts == (60, 54, 6, 0)
@@ -52,7 +52,7 @@ def test_failed_rows_are_not_retried_by_default(document: Document, tmp_path: Pa
 def test_retry_reads_failed_rows_only(document: Document, tmp_path: Path) -> None:
     run_in_process(document)
     before = {file: file.stat().st_mtime_ns for file in data_files(tmp_path / "out")}
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     run = again(document)
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (60, 60, 0, 0))
     assert {file: file.stat().st_mtime_ns for file in before} == before
@@ -77,7 +77,7 @@ def test_exploded_row_is_retried_as_a_whole(document: Document, tmp_path: Path) 
     rename = {"name": "rename", "renameColumns": {"word": "text"}}
     document["spec"]["steps"] = [words, rename, cut, *document["spec"]["steps"]]
     assert run_in_process(document).counts == (60, 120, 6, 0)
-    (tmp_path / "mended").touch()
+    (tmp_path / "repaired").touch()
     assert again(document).counts == (60, 126, 0, 0)
     texts = sorted(row["text"] for row in rows_of(tmp_path / "out"))
     assert texts == sorted(

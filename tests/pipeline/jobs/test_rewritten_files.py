@@ -30,7 +30,7 @@ from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
 from support.outputs.batches import failed, good
-from support.outputs.made import (
+from support.outputs.builders import (
     OURS,
     begin_attempt,
     close_attempt,
@@ -138,7 +138,7 @@ class TestMerging:
         self.merged(attempt, half, half, good(0, 1, [1]), good(0, 2, [2]))
         assert self.rows(attempt) == [[{"n": 0}], [{"n": 0}], [{"n": 1}, {"n": 2}]]
 
-    def test_rows_of_which_a_part_has_failed_are_not_merged(self, attempt: Attempt) -> None:
+    def test_partly_failed_rows_are_not_merged(self, attempt: Attempt) -> None:
         """A retry of failed rows removes their entry with all of its files."""
         mixed = merged([good(0, 0, [0]), replace(failed(0, 0), source=NO_IDS)])
         entries = self.merged(attempt, mixed, good(0, 1, [1]), good(0, 2, [2]))
@@ -341,7 +341,7 @@ def test_snapshot_of_an_earlier_attempt_is_not_used(attempt: Attempt) -> None:
     assert later.load_committed().entries == end.entries
 
 
-def test_no_name_gets_a_second_content(tmp_path: Path) -> None:
+def test_file_names_are_never_reused(tmp_path: Path) -> None:
     job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
     run_without_ray(job)
     attempt = last_attempt(job)

@@ -31,7 +31,7 @@ from batchinference.pipeline.commit.row_coverage import (
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, MissingRows, pack_id
-from support.outputs.made import OURS, entry
+from support.outputs.builders import OURS, entry
 from support.tiers import examples
 
 Row = tuple[int, int]
@@ -90,13 +90,13 @@ def test_only_committed_pieces_count_and_only_once(given_: list[ManifestEntry]) 
 
 
 @given(entries())
-def test_taking_twice_changes_nothing(given_: list[ManifestEntry]) -> None:
+def test_resolving_overlaps_twice_changes_nothing(given_: list[ManifestEntry]) -> None:
     once = resolve_overlaps(given_)
     assert resolve_overlaps(once) == once
 
 
 @given(entries())
-def test_whole_rows_count_unless_an_earlier_counting_piece_holds_one(
+def test_whole_rows_count_unless_an_earlier_piece_contains_one(
     given_: list[ManifestEntry],
 ) -> None:
     counting = resolve_overlaps(given_)
@@ -144,21 +144,23 @@ def test_uncounted_parts_exclude_their_whole_piece() -> None:
     assert resolve_overlaps([both, rest, missing]) == [both, rest, missing]
 
 
-def test_thousands_of_overlapping_pieces() -> None:
+def test_thousands_of_overlapping_pieces_are_resolved() -> None:
     """A node that was lost and came back leaves them: each one twice, and one across each edge."""
     cut = [entry([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [entry([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
     assert resolve_overlaps([*cut, *cut, *across]) == cut
 
 
-def test_chunks_of_a_task_that_ran_twice_at_once() -> None:
+def test_overlapping_chunks_of_a_duplicate_task_do_not_count() -> None:
     """The two executions have cut the rows at different places. No chunk that counts overlaps."""
     chunks = [entry([(0, first, first + 10)]) for first in (0, 4, 10, 14, 20, 24)]
     assert resolve_overlaps(chunks) == chunks[::2]
 
 
-def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, set[int | None]]:
-    """Return the missing rows by file. None stands for the remaining rows if the end is unknown."""
+def brute_force_gaps(
+    held: set[Row], ends: dict[int, int], files: int
+) -> dict[int, set[int | None]]:
+    """Return the missing rows by file. None represents the remaining rows if the end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file in range(files):
         there = {row for number, row in held if number == file}
@@ -171,8 +173,8 @@ def brute_gaps(held: set[Row], ends: dict[int, int], files: int) -> dict[int, se
     return found
 
 
-def spelt_out(gaps: MissingRows) -> dict[int, set[int | None]]:
-    """Return each missing row by file. None stands for a range whose end is unknown."""
+def expanded(gaps: MissingRows) -> dict[int, set[int | None]]:
+    """Return each missing row by file. None represents a range whose end is unknown."""
     found: dict[int, set[int | None]] = {}
     for file, each in gaps.items():
         numbers: list[int | None] = []
@@ -200,12 +202,12 @@ def held_rows(draw: st.DrawFn) -> tuple[list[ManifestEntry], dict[int, int]]:
 
 @given(held_rows())
 @settings(max_examples=examples(400))
-def test_gaps_are_the_rows_that_no_piece_holds(
+def test_gaps_are_the_rows_that_no_piece_contains(
     given_: tuple[list[ManifestEntry], dict[int, int]],
 ) -> None:
     chosen, ends = given_
     gaps = RowSet.of(chosen).missing(MOST_FILES, ends)
-    assert spelt_out(gaps) == brute_gaps(set(held_by(chosen)), ends, MOST_FILES)
+    assert expanded(gaps) == brute_force_gaps(set(held_by(chosen)), ends, MOST_FILES)
     for each in gaps.values():
         assert each == sorted(each), "in the order of the file"
         starts, stops = [first for first, _ in each][1:], [after for _, after in each][:-1]
@@ -233,7 +235,7 @@ def test_files_with_a_fixed_row_count_need_no_ends(there: set[int], each: int) -
 
 
 @given(SETS, st.lists(ROW))
-def test_row_is_held_or_not(there: set[Row], rows: list[Row]) -> None:
+def test_holds_returns_which_rows_are_in_the_set(there: set[Row], rows: list[Row]) -> None:
     held, ids = RowSet.of([holding(there)]), [pack_id(*row) for row in rows]
     inside = [row in there for row in rows]
     assert held.holds(np.array(ids, dtype=np.int64)).tolist() == inside
@@ -269,7 +271,7 @@ def done_again(gaps: MissingRows, sizes: list[int]) -> Manifest:
 
 @given(commits())
 @settings(max_examples=examples(400))
-def test_doing_the_missing_rows_completes_the_output(
+def test_processing_the_missing_rows_completes_the_output(
     given_: tuple[list[int], list[Manifest]],
 ) -> None:
     sizes, made = given_
@@ -283,7 +285,7 @@ def test_doing_the_missing_rows_completes_the_output(
 
 
 @given(commits())
-def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]]) -> None:
+def test_counted_rows_are_not_processed_again(given_: tuple[list[int], list[Manifest]]) -> None:
     sizes, made = given_
     begun = Snapshot(OURS, "").with_commits(made)
     again = done_again(begun.missing_rows(len(sizes), None), sizes)
@@ -291,7 +293,7 @@ def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]
 
 
 @pytest.mark.parametrize(
-    ("held", "end", "words"),
+    ("held", "end", "text"),
     [
         ([(1, 5)], 5, "rows 0 to 0 of file 0"),
         ([(0, 3), (4, 5)], 5, "rows 3 to 3 of file 0"),
@@ -302,19 +304,21 @@ def test_counted_rows_are_not_done_again(given_: tuple[list[int], list[Manifest]
         ([(0, 1), (2, 3)], 4, "rows 1 to 1 of file 0; rows 3 to 3 of file 0"),
     ],
 )
-def test_gaps_in_words(held: list[tuple[int, int]], end: int | None, words: str) -> None:
+def test_missing_rows_are_formatted(
+    held: list[tuple[int, int]], end: int | None, text: str
+) -> None:
     ends = {} if end is None else {0: end}
     found = RowSet.of([entry((0, *edges) for edges in held)]).missing(1, ends)
-    assert format_missing_rows(found) == words
+    assert format_missing_rows(found) == text
 
 
-def test_first_gaps_are_named_and_the_rest_counted() -> None:
-    words = format_missing_rows(RowSet.of([]).missing(SHOWN + 4, {}))
-    assert words.count("rows of file") == SHOWN
-    assert words.endswith(" and 4 more")
+def test_first_gaps_are_listed_and_the_rest_counted() -> None:
+    text = format_missing_rows(RowSet.of([]).missing(SHOWN + 4, {}))
+    assert text.count("rows of file") == SHOWN
+    assert text.endswith(" and 4 more")
 
 
-def test_shares_of_the_last_possible_row() -> None:
+def test_last_possible_row_can_have_shares() -> None:
     last: Share = (MAX_FILES - 1, (1 << ROW_BITS) - 2, QUARTER)
     one = entry(shares=[last])
     rest = entry(shares=[(*last[:2], 3 * QUARTER)])

@@ -1,4 +1,4 @@
-"""The log of a run: what it holds, its size, and where it is stored."""
+"""The log of a run: its content, its size and its location."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_output_of_workers_is_read_without_lines_of_ray(tmp_path: Path) -> None:
     assert output.new_lines() == []
 
 
-def test_of_the_stack_of_a_crash_the_lines_of_the_user_are_read(tmp_path: Path) -> None:
+def test_crash_stack_contains_only_lines_of_user_code(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.touch()
     (tmp_path / "worker-ab12-01000000-77.err").write_text(
@@ -102,7 +102,7 @@ open("log", "w").write(log.text())
     assert "abcdef" not in second
 
 
-def test_a_cut_line_of_a_driver_is_left_out(tmp_path: Path) -> None:
+def test_truncated_line_of_a_driver_is_omitted(tmp_path: Path) -> None:
     """Without the name before it, a secret would not be recognized."""
     code = f"""
 from batchinference.api import run_log

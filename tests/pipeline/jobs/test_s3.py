@@ -31,7 +31,7 @@ from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.jobs.without_ray import invoke_without_ray
 from support.outputs.batches import end, failed, good
-from support.outputs.made import begin_job, committing, succeeded_report
+from support.outputs.builders import begin_job, committing, succeeded_report
 from support.outputs.rows import Row
 from support.servers.byte_counting_proxy import counted
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
@@ -72,7 +72,7 @@ class TestJobs:
         return done.stderr
 
     @pytest.mark.usefixtures("here", "own_code")
-    def test_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    def test_job_copies_rows_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path) -> None:
         job = job_document(
             "s3",
             f"s3://{bucket}/in/",
@@ -100,7 +100,7 @@ class TestJobs:
         no_keys(printed, *(str(content) for content in found.values()))
 
     @pytest.mark.usefixtures("own_code")
-    def test_from_disk_to_s3(
+    def test_job_copies_rows_from_disk_to_s3(
         self, s3: S3Server, bucket: str, tmp_path: Path, here: pytest.MonkeyPatch
     ) -> None:
         write_lines(tmp_path / "in", {"a.txt": GOOD})
@@ -176,7 +176,7 @@ class TestOutputStates:
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_run(self.job(bucket))
-        s3.put(bucket, {orphan_beside(s3, bucket): b"half a task", "out/notes": b"theirs"})
+        s3.put(bucket, {orphan_file_name(s3, bucket): b"half a task", "out/notes": b"theirs"})
         again = begin_job(self.job(bucket))
         assert (again.attempt.number, again.missing, again.start.counts.read) == (2, {}, 2)
         found = s3.objects(bucket, "out/")
@@ -199,7 +199,7 @@ class TestOutputStates:
         with pytest.raises(BadInput, match=rf"'s3://{bucket}/in/a.txt' has changed since the job"):
             begin_job(self.job(bucket))
 
-    def test_complete_work_is_not_touched(
+    def test_complete_output_is_not_changed(
         self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch
     ) -> None:
         self.a_whole_run(self.job(bucket))
@@ -245,13 +245,13 @@ class TestOutputStates:
         }
 
 
-def orphan_beside(s3: S3Server, bucket: str) -> str:
+def orphan_file_name(s3: S3Server, bucket: str) -> str:
     """Return a file name that a task of the same work could use, and that no manifest names."""
     part = next(key for key in s3.objects(bucket, "out/part-"))
     return part.replace("-00000000-", "-00000009-")
 
 
-class TestTrouble:
+class TestErrors:
     """Messages name the location that cannot be used, and never contain a key."""
 
     def message(self, reason: str, source: str, output: str) -> str:
@@ -268,7 +268,7 @@ class TestTrouble:
         return str(write_lines(tmp_path / "in", {"a.txt": ["text"]}))
 
     @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"])
-    def test_wrong_credentials(
+    def test_wrong_credentials_are_reported(
         self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path, name: str
     ) -> None:
         wrong = "not-the-right-one-1618"
@@ -280,7 +280,7 @@ class TestTrouble:
         assert f"write.path 's3://{bucket}/out' cannot be used: " in of_output
         assert wrong not in message + of_output
 
-    def test_missing_bucket_or_prefix(
+    def test_missing_bucket_or_prefix_is_reported(
         self, bucket: str, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         for source in ("s3://no-such-bucket/in", f"s3://{bucket}/nothing/here"):
@@ -290,7 +290,7 @@ class TestTrouble:
         assert "write.path 's3://no-such-bucket/out' cannot be used: " in message
         assert "The specified bucket does not exist" in message
 
-    def test_server_that_does_not_answer(
+    def test_unresponsive_server_is_reported(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         here.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
@@ -300,7 +300,7 @@ class TestTrouble:
         message = self.message("StorageAway", local, "s3://bucket/out")
         assert "'s3://bucket/out' cannot be used" in message
 
-    def test_model_in_a_missing_bucket(
+    def test_model_in_a_missing_bucket_is_reported(
         self, here: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
         model = {

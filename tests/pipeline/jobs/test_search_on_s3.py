@@ -13,7 +13,7 @@ from batchinference.cli.main import app
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
 from batchinference.spec.steps import Step
-from support.outputs.made import embedded, finished_output, vectors
+from support.outputs.builders import embedded, finished_output, vectors
 from support.servers.s3 import S3Server
 
 

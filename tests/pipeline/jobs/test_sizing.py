@@ -119,14 +119,16 @@ def test_task_reads_no_more_than_its_share(files: int, size: int) -> None:
     ],
     ids=["empty", "tiny", "one file", "three files", "many files", "one large file", "very much"],
 )
-def test_cuts(files: int, size: int, rows: int, expected: Sizing) -> None:
+def test_input_is_cut_into_tasks_and_files(
+    files: int, size: int, rows: int, expected: Sizing
+) -> None:
     assert cut(files, size, RowCount(rows, estimated=False)) == expected
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"), [(401, 401 // MIN_FILES), (2000, SMALL_FILE_ROWS), (8000, 250)]
 )
-def test_small_files_that_are_not_merged_are_fewer(rows: int, expected: int) -> None:
+def test_number_of_small_unmerged_files_is_limited(rows: int, expected: int) -> None:
     few = sizing_of(frozen(1, 10_000), TEXT, RowCount(rows, estimated=False), merged=False)
     assert few.rows_per_file == expected
 
@@ -230,7 +232,7 @@ def test_sample_is_even_and_limited(files: int, most: int) -> None:
     assert len(steps) <= 1
 
 
-class TestCounting:
+class TestRowCounting:
     """Counting the rows of an input before it is read."""
 
     def count(

@@ -18,7 +18,7 @@ from batchinference.pipeline.row_batch import FULL_SHARE
 from batchinference.pipeline.storage.json import SEAL, dump_checksummed
 from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
-from support.outputs.made import OURS, THEIRS, entry
+from support.outputs.builders import OURS, THEIRS, entry
 
 DATA = DataFile("part-aaaaaaaa-0001-00000000-9c4e21ab-0000.parquet", 17, 99)
 FULL = Snapshot(

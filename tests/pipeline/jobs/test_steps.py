@@ -50,7 +50,7 @@ def check(directory: Path, run: Run, expected: list[Row]) -> None:
 
 @pytest.mark.usefixtures("ray")
 def test_function_gets_arguments_and_batch_size(tmp_path: Path) -> None:
-    steps = [own("shout", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
+    steps = [own("to_upper", callArgs={"mark": "?"}), {**own("batch_rows"), "batchSize": 7}]
     run = run_job(job(tmp_path, *steps))
     assert run.counts == (40, 40, 0, 0)
     rows = rows_of(tmp_path / "out")
@@ -67,7 +67,7 @@ def test_class_is_constructed_in_another_process(tmp_path: Path) -> None:
     assert run.counts == (40, 40, 0, 0)
 
 
-def test_label_is_made_from_the_folder(tmp_path: Path) -> None:
+def test_label_is_derived_from_the_folder(tmp_path: Path) -> None:
     steps = [{"labelFromPath": {"column": "kind", "index": -2}}, {"dropColumns": ["path"]}]
     run = run_in_process(job(tmp_path, *steps, options={"include_paths": True}))
     expected = [
@@ -91,11 +91,15 @@ def test_batches_with_and_without_vectors_are_joined(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("ray")
-def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
+def test_two_replicas_run_concurrently(tmp_path: Path) -> None:
     (tmp_path / "meeting").mkdir()
     arguments = {"directory": str(tmp_path / "meeting"), "replicas": 2}
     source = write_lines(tmp_path / "in", {f"{n:02}.txt": [f"text {n}"] for n in range(16)})
-    step = {"name": "meet", **own("Meeting", constructorArgs=arguments), "replicas": {"max": 2}}
+    step = {
+        "name": "meet",
+        **own("WaitForReplicas", constructorArgs=arguments),
+        "replicas": {"max": 2},
+    }
     document = parse(job_document("two", source, tmp_path / "out", steps=[step]))
     plan = plan_for_machine(document.spec, gpus=0)
     both = tuple(replace(stage, replicas=Replicas(min=2, max=2)) for stage in plan.stages)
@@ -109,13 +113,16 @@ def test_two_replicas_run_side_by_side(tmp_path: Path) -> None:
 
 BROKEN = {
     "a module without that name": ("nothing_here", "own_code.py has no 'nothing_here'"),
-    "a class that cannot be made": ("Broken", "cannot be constructed: RuntimeError: no weights"),
+    "a class that cannot be made": (
+        "FailInConstructor",
+        "cannot be constructed: RuntimeError: no weights",
+    ),
     "an object that is no function": ("OBJECT", "cannot be called with a batch"),
 }
 
 
-@pytest.mark.parametrize(("name", "words"), BROKEN.values(), ids=BROKEN)
-def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, words: str) -> None:
+@pytest.mark.parametrize(("name", "message"), BROKEN.values(), ids=BROKEN)
+def test_code_that_cannot_be_loaded_fails_the_job(tmp_path: Path, name: str, message: str) -> None:
     run = run_in_process(job(tmp_path, own(name)))
     assert run.report.reason == "ModelLoad"
-    assert words in (run.report.message or "")
+    assert message in (run.report.message or "")

@@ -75,11 +75,11 @@ def long() -> Iterator[Long]:
 
 
 def nothing() -> None:
-    """An observer that does nothing."""
+    """Observe nothing."""
 
 
 def refuse() -> None:
-    """An observer that raises TooManyErrors."""
+    """Raise TooManyErrors."""
     raise TooManyErrors("enough")
 
 
@@ -151,13 +151,13 @@ def test_signal_interrupts_work(
     long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", QUICK)
-    said: list[str] = []
-    with stop_on_signals(said.append) as stop:
+    printed: list[str] = []
+    with stop_on_signals(printed.append) as stop:
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
             run_monitored(long, nothing, stop)
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
-    assert said == [stop_signals.STOPPING]
+    assert printed == [stop_signals.STOPPING]
 
 
 def test_work_that_ends_on_request_is_not_abandoned(
@@ -206,7 +206,7 @@ def test_late_signal_changes_nothing() -> None:
 def test_signal_handlers_are_restored() -> None:
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
-    said: list[str] = []
-    with stop_on_signals(said.append) as stop:
+    printed: list[str] = []
+    with stop_on_signals(printed.append) as stop:
         assert [signal.getsignal(number) for number in numbers] == [stop.ask, stop.ask]
     assert [signal.getsignal(number) for number in numbers] == before

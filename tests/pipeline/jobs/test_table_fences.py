@@ -69,7 +69,7 @@ Held = Callable[[Check], None]
 """Replaces the last check of a driver. It receives the real check as its argument."""
 
 
-def hold_up(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
+def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
     """Delay the next driver at its last check, right before it writes to the table."""
 
     def fence(mark: str, series: str, check: Check) -> Fence:
@@ -109,7 +109,7 @@ def test_driver_killed_after_its_commit_leaves_proof(
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])
-class TestADriverThatIsHeldUp:
+class TestDelayedDriver:
     def begin(self, table: Table, filled: bool) -> list[str]:
         """Fill the table and add input if `filled`. Return the rows of the table in the end."""
         if not filled:
@@ -123,7 +123,7 @@ class TestADriverThatIsHeldUp:
         [*product(FORMATS, [False]), *product(EXCLUSIVE, [True])],
         indirect=["table"],
     )
-    def test_fails_if_another_run_finishes_first(
+    def test_delayed_driver_fails_if_another_run_finishes_first(
         self, table: Table, checked: bool, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its last check finds the other run. After the check, only the table can refuse it."""
@@ -136,7 +136,7 @@ class TestADriverThatIsHeldUp:
             if not checked:
                 check()
 
-        hold_up(monkeypatch, held)
+        delay_driver(monkeypatch, held)
         late = table.run()
         assert (late.state, late.reason) == (JobState.FAILED, "BadOutput")
         assert checked or "another run has taken over" in (late.message or "")
@@ -145,7 +145,7 @@ class TestADriverThatIsHeldUp:
         assert table.texts() == rows
 
     @pytest.mark.parametrize("table", ["lance"], indirect=True)
-    def test_is_found_by_verify_in_a_table_without_fence(
+    def test_duplicate_commit_to_a_table_without_fence_is_found_by_verify(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
@@ -154,7 +154,7 @@ class TestADriverThatIsHeldUp:
             check()
             assert table.run().state == JobState.SUCCEEDED
 
-        hold_up(monkeypatch, held)
+        delay_driver(monkeypatch, held)
         assert table.run().state == JobState.FAILED
         done = verified(table.output, "--trust-output")
         assert (table.texts(), done.found) == (
@@ -162,7 +162,7 @@ class TestADriverThatIsHeldUp:
         )
 
     @pytest.mark.parametrize("table", ["delta", "iceberg", "lance"], indirect=True)
-    def test_commits_first_while_another_has_begun(
+    def test_delayed_driver_commits_before_a_run_that_has_begun(
         self, table: Table, filled: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rows = self.begin(table, filled)
@@ -172,10 +172,10 @@ class TestADriverThatIsHeldUp:
 
         def held(check: Check) -> None:
             check()
-            hold_up(monkeypatch, other)
+            delay_driver(monkeypatch, other)
             assert table.run().state == JobState.FAILED
 
-        hold_up(monkeypatch, held)
+        delay_driver(monkeypatch, held)
         assert table.run().state == JobState.FAILED, "it cannot say any more what it has done"
         assert table.texts() == rows
         for _ in range(2):
@@ -197,7 +197,7 @@ def test_only_one_of_two_overwrites_succeeds(table: Table, monkeypatch: pytest.M
         table.lines("a", ["c1", "c2"])
         assert table.run("overwrite").state == JobState.SUCCEEDED
 
-    hold_up(monkeypatch, held)
+    delay_driver(monkeypatch, held)
     assert table.run("overwrite").state == JobState.FAILED
     assert (table.texts(), table.proven()) == (["c1", "c2"], True)
     table.lines("a", ["d1"])
@@ -219,7 +219,7 @@ def test_concurrent_appends_of_others_are_allowed(
         report = run_without_ray(other)
         assert report.state == JobState.SUCCEEDED, report.message
 
-    hold_up(monkeypatch, held)
+    delay_driver(monkeypatch, held)
     report = table.run()
     assert report.state == JobState.SUCCEEDED, report.message
     assert (table.texts(), table.proven()) == (["a1", "a3", "b1", "c1"], True)

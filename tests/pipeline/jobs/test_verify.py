@@ -21,7 +21,7 @@ from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.inputs.formats import CASES, write_images
 from support.jobs.on_ray import job_document, write_lines
-from support.outputs.made import FILTERED, all_good, every_tenth, make_output
+from support.outputs.builders import FILTERED, all_good, every_tenth, make_output
 from support.outputs.tables import write_fields
 from support.outputs.verify_command import invoke, verified
 
@@ -139,8 +139,8 @@ def test_empty_table_is_proven(texts: Path, tmp_path: Path, format_: str) -> Non
         return np.full(len(numbers), FILTERED)
 
     write = write_fields(format_, tmp_path)
-    for mode, fates in (("error", none), ("overwrite", all_good), ("overwrite", none)):
-        make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), fates)
+    for mode, row_outcomes in (("error", none), ("overwrite", all_good), ("overwrite", none)):
+        make_output(job(texts, tmp_path / "out", write={**write, "mode": mode}), row_outcomes)
         done = verified(tmp_path / "out", "--trust-output")
         assert (done.exit_code, done.result, done.found) == (0, "proven", {})
 
@@ -151,7 +151,7 @@ def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, format_: str
     layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
-    assert "the rows in the table, of which only the commit was looked for" in done.job["unproven"]
+    assert "the rows in the table, because only its commit was checked" in done.job["unproven"]
     Lease.new(layout, 1).write(layout)
     done = verified(tmp_path / "out", "--trust-output")
     assert (done.exit_code, done.found) == (1, {"noCommit": 1})
@@ -248,7 +248,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
     assert f"{texts / '3.txt'}: rows 0 to 49" in shown
 
 
-def test_claimed_output_holds_nothing(texts: Path, tmp_path: Path) -> None:
+def test_output_whose_attempt_has_not_begun_exits_with_3(texts: Path, tmp_path: Path) -> None:
     layout = make_output(job(texts, tmp_path / "out"), complete=False)
     Lease.new(layout, 1, begun=False).write(layout)
     assert verified(tmp_path / "out").exit_code == 3

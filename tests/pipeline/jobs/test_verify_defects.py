@@ -18,7 +18,7 @@ from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.storage.json import SEAL, dump_checksummed
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines
-from support.outputs.made import every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke, verified
 
 FORMATS = ["parquet", "json", "csv", "numpy", "webdataset"]
@@ -342,7 +342,7 @@ def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "words"),
+    ("output", "message"),
     [
         ("ftp://a/b", "verify: 'ftp://a/b': the scheme 'ftp://' is not supported"),
         ("nowhere", "verify: 'nowhere' does not exist"),
@@ -350,12 +350,12 @@ def test_unfinished_output_may_lack_files(tmp_path: Path) -> None:
     ],
 )
 def test_missing_output_ends_with_2(
-    output: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = invoke(output)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith(words)
+    assert done.stderr.startswith(message)
 
 
 def test_printed_text_says_what_is_wrong_and_what_to_do(out: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
-from support.outputs.made import make_output
+from support.outputs.builders import make_output
 
 LINE = "a" * 1000 + "\n"
 FEW, MANY = 4_000, 40_000

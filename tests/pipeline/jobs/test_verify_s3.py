@@ -12,7 +12,7 @@ import pytest
 from batchinference.pipeline.storage.object_stores import object_store
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
-from support.outputs.made import every_tenth, make_output
+from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke, verified
 from support.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
@@ -76,7 +76,7 @@ def test_defects_are_found_and_named(s3: S3Server, bucket: str) -> None:
         assert done.where(kind) == [{"file": f"s3://{bucket}/{key}"}]
 
 
-def test_nothing_secret_is_printed(s3: S3Server, bucket: str) -> None:
+def test_no_secret_is_printed(s3: S3Server, bucket: str) -> None:
     make_output(job(bucket), every_tenth, complete=False)
     for output in (f"s3://{bucket}/out", f"s3://{bucket}/nowhere", "s3://no-such-bucket/out"):
         done = invoke(output)

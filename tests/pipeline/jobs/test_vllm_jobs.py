@@ -58,7 +58,7 @@ def test_rows_pass_through_the_chain_and_failed_rows_bypass_it(tmp_path: Path, m
     steps = [
         {"name": "keep", "filter": "text != 'row 7'"},
         {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
-        {"name": "make", "python": {"callable": "own_code:of_many_types"}},
+        {"name": "make", "python": {"callable": "own_code:add_columns_of_many_types"}},
         vllm_step(source=model, system="Hm.", prompt="Say {question}!", chatTemplate=PICKY),
         {"name": "drop", "dropColumns": ["pixels", "other"]},
     ]
@@ -82,7 +82,7 @@ def test_columns_keep_their_types_and_embeddings_are_vectors(tmp_path: Path, mod
     texts = [f"{'bad' if number % 7 == 3 else 'row'} {number}" for number in range(100)]
     steps = [
         {"name": "break", "python": {"callable": "own_code:refuse_bad"}},
-        {"name": "make", "python": {"callable": "own_code:of_many_types"}},
+        {"name": "make", "python": {"callable": "own_code:add_columns_of_many_types"}},
         vllm_step(source=model, task="embed", sampling={}),
     ]
     found = run(tmp_path, *steps, texts=texts, errors={"maxRows": 20})
@@ -145,7 +145,7 @@ def test_images_adapters_and_several_workers_of_an_engine(
         parallelism={"tensor": 2},
     )
     steps = [
-        {"name": "make", "python": {"callable": "own_code:of_many_types"}},
+        {"name": "make", "python": {"callable": "own_code:add_columns_of_many_types"}},
         {"name": "choose", "python": {"callable": "own_code:with_styles"}},
         ask,
         {"name": "drop", "dropColumns": ["pixels"]},
@@ -164,7 +164,7 @@ def test_images_adapters_and_several_workers_of_an_engine(
 
 @pytest.mark.long("vllm")
 @pytest.mark.usefixtures("groups")
-def test_example(tmp_path: Path, model: str) -> None:
+def test_example_runs(tmp_path: Path, model: str) -> None:
     copy = prepared("vllm", tmp_path)
     job = job_of(copy)
     job["spec"]["steps"][0]["model"]["source"] = model

@@ -85,7 +85,7 @@ def test_model_has_the_stages_that_its_task_needs(
         assert issubclass(built.get_stage_by_name(IMAGES).fn, GuardedImages)
 
 
-def test_engine_on_one_gpu(folder: str) -> None:
+def test_processor_has_an_engine_on_one_gpu(folder: str) -> None:
     step = vllm_step(source=folder, engine={"max_model_len": 512}, maxConcurrentBatches=4)
     step |= {"batchSize": 64, "replicas": {"min": 2, "max": 5}}
     step["resources"] = {"gpu": 1, "cpu": 3}
@@ -116,7 +116,7 @@ def test_engine_on_one_gpu(folder: str) -> None:
     assert "ray_remote_args_fn" not in given
 
 
-def test_actors_beside_the_engine(folder: str) -> None:
+def test_processor_has_cpu_actors_next_to_the_engine(folder: str) -> None:
     template = "{{ messages[0].content }}"
     step = vllm_step(source=folder, chatTemplate=template, chatTemplateArgs={"thinking": False})
     built = processor({**step, "replicas": {"min": 2, "max": 5}})
@@ -169,7 +169,7 @@ def test_adapters_are_given_to_the_engine_as_folders(folder: str) -> None:
     assert engine["engine_kwargs"]["enable_lora"] is True
 
 
-def test_revision_goes_to_the_engine(
+def test_revision_is_passed_to_the_engine(
     folder: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

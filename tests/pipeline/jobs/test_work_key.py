@@ -84,7 +84,7 @@ def test_job_name_is_not_part_of_the_key() -> None:
     assert len(keys) == 1
 
 
-def test_everything_lies_under_the_output() -> None:
+def test_all_files_are_below_the_output() -> None:
     layout = Layout.of(spec())
     uris = [layout.state.uri, layout.success.uri, layout.job.uri, layout.report.uri]
     assert uris == [

@@ -21,7 +21,7 @@ from batchinference.pipeline.output.writers import writer_for
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from support.jobs.on_ray import job_document
-from support.outputs.made import begin_job
+from support.outputs.builders import begin_job
 
 WORKER = """
 import json, pickle, sys
@@ -43,7 +43,7 @@ UNUSED = (
 
 
 def imported(task: FusedTask) -> set[str]:
-    """Return the modules that a worker imports to run a task, except those of Ray Data."""
+    """Return the modules that a worker imports to run a task, except the modules of Ray Data."""
     done = subprocess.run(
         [sys.executable, "-c", WORKER],
         input=pickle.dumps(task),

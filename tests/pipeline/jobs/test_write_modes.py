@@ -41,8 +41,8 @@ def test_jobs_append_once_each(tmp_path: Path) -> None:
         run = run_in_process(job(tmp_path, name, "append"))
         assert succeeded(run), run.report.message
     assert texts(tmp_path) == ["first", "second", "third"]
-    words = "the output was complete already; there are no new files in its input"
-    assert run.report.message == words
+    message = "the output was complete already; there are no new files in its input"
+    assert run.report.message == message
 
 
 def test_append_keeps_files_of_others(tmp_path: Path) -> None:

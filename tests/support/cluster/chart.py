@@ -79,14 +79,14 @@ def container(manifests: list[Object]) -> Object:
     return containers[0]
 
 
-def whole_chart() -> Chart:
+def chart_with_dependencies() -> Chart:
     """Return the chart with its dependency KubeRay, or skip."""
     _helm()
     kuberay_archive()
     return Chart(CHART)
 
 
-def own_chart(directory: Path) -> Chart:
+def chart_without_dependencies(directory: Path) -> Chart:
     """Copy the chart without its dependency: Helm refuses to render while one is missing, even a
     disabled one."""
     _helm()

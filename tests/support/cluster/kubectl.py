@@ -91,7 +91,7 @@ class Kubectl:
             return eventually(f"{name}: {what}", satisfied, timeout, interval=0.2)
         except AssertionError as error:
             status = json.dumps(self.status(name), indent=2)
-            raise AssertionError(f"{error}\nstatus: {status}\n{self.picture()}") from None
+            raise AssertionError(f"{error}\nstatus: {status}\n{self.object_summary()}") from None
 
     def wait_complete(self, name: str, timeout: float) -> Object:
         return self.status_when(
@@ -105,7 +105,7 @@ class Kubectl:
         assert found is not None
         return found
 
-    def picture(self) -> str:
+    def object_summary(self) -> str:
         """Return a summary of the existing objects, for the message of a failed test."""
         return self("get", "batchinferences,rayjobs,rayclusters,pods", "--output", "wide")
 

@@ -24,7 +24,7 @@ BUCKET = "data"
 KEYS = {"AWS_ACCESS_KEY_ID": "e2e", "AWS_SECRET_ACCESS_KEY": "e2e-secret-of-the-tests"}
 SECRET_VALUE = KEYS["AWS_SECRET_ACCESS_KEY"]
 JOB_ENVIRONMENT: list[dict[str, Any]] = [
-    # a short name: each namespace has a service `s3`, with or without a server of its own
+    # a short name: each namespace has a service `s3`, even without its own server
     {"name": "AWS_ENDPOINT_URL", "value": "http://s3:7070"},
     *(
         {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRET, "key": name}}}
@@ -55,8 +55,8 @@ class ObjectStore:
                      timeout=290)  # fmt: skip
         self._python(f"fs.create_dir('{BUCKET}')")
 
-    def open_to(self, kubectl: Kubectl) -> ObjectStore:
-        """Make the server available in another namespace, with a prefix of its own."""
+    def share_with(self, kubectl: Kubectl) -> ObjectStore:
+        """Make the server available in another namespace, with a separate prefix."""
         host = f"s3.{self.kubectl.namespace}.svc.cluster.local"
         alias = {
             "apiVersion": "v1",
@@ -103,8 +103,8 @@ class ObjectStore:
     def verified(self, uri: str) -> dict[str, Any]:
         """Return the findings of `batchinference verify` for an output."""
         command = f"batchinference verify {uri} --json || true"
-        said = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
-        found: dict[str, Any] = json.loads(said)
+        printed = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
+        found: dict[str, Any] = json.loads(printed)
         return found
 
     def _python(self, statement: str) -> None:

@@ -34,8 +34,15 @@ class Release:
     namespace: str
 
     def install(self, **values: Any) -> str:
-        words = ("install", RELEASE, str(self.chart.path), "--create-namespace", "--values", "-")
-        return self.helm(*words, values=values)
+        arguments = (
+            "install",
+            RELEASE,
+            str(self.chart.path),
+            "--create-namespace",
+            "--values",
+            "-",
+        )
+        return self.helm(*arguments, values=values)
 
     def upgrade(self, **values: Any) -> str:
         return self.helm("upgrade", RELEASE, str(self.chart.path), "--values", "-", values=values)
@@ -43,9 +50,9 @@ class Release:
     def uninstall(self) -> str:
         return self.helm("uninstall", RELEASE)
 
-    def helm(self, *words: str, values: Object | None = None) -> str:
+    def helm(self, *arguments: str, values: Object | None = None) -> str:
         done = subprocess.run(
-            ["helm", *words, "--namespace", self.namespace],
+            ["helm", *arguments, "--namespace", self.namespace],
             input=yaml.safe_dump(values or {}),
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,

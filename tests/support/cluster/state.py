@@ -15,7 +15,7 @@ def state(kubectl: Kubectl, operator: Kubectl, job: str | None = None) -> str:
     """Return the objects and events of a namespace and the operator's log; with a job's name also
     the log of its driver."""
     calls = [
-        kubectl.picture,
+        kubectl.object_summary,
         lambda: kubectl("get", "events", "--sort-by=.lastTimestamp"),
         lambda: operator("logs", f"--selector={REPLICAS}", "--prefix", "--tail=60"),
     ]

@@ -15,7 +15,7 @@ JOB_END = 400
 """Seconds that a whole job may take."""
 
 
-def belongings(kubectl: Kubectl, name: str, kinds: str = KINDS) -> list[str]:
+def objects_of_job(kubectl: Kubectl, name: str, kinds: str = KINDS) -> list[str]:
     """List the objects that carry the job's name.
 
     Pods that have ended do not count: they hold nothing, and outlive their cluster for a moment.
@@ -35,7 +35,7 @@ def wait_until_none_is_left(kubectl: Kubectl, name: str, kinds: str = KINDS) -> 
     left: list[str] = []
 
     def none_is_left() -> bool:
-        left[:] = belongings(kubectl, name, kinds)
+        left[:] = objects_of_job(kubectl, name, kinds)
         return not left
 
     try:

@@ -61,7 +61,7 @@ class Mistake:
     old: str
     new: str
     files: dict[str, str] = field(default_factory=dict)
-    """The files beside the job. If there are none, the mistake is in the job file itself."""
+    """The files next to the job. If there are none, the mistake is in the job file itself."""
 
     @property
     def command(self) -> list[str]:

@@ -35,7 +35,7 @@ SUCCEEDED: dict[str, Any] = {
 
 def page_data(report: dict[str, Any] | None = None, **given: Any) -> PageData:
     """Return the data of a page: a succeeded job with two steps. `report` replaces fields of its
-    report; `steps` are those of its spec; the rest are fields of PageData."""
+    report, and `steps` the steps of its spec. Other arguments are fields of PageData."""
     steps = given.pop("steps", None) or [
         {"name": "decode", "python": {"callable": "steps:decode"}},
         {"name": "classify", "filter": "len(text) > 3"},

@@ -63,10 +63,10 @@ def changed(original: Document, place: Place, value: Any) -> Document:
 
 def named(place: Place) -> str:
     """Return the path of a place, as in messages of the API server and the parser."""
-    words = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
-    return "".join(words).removeprefix(".")
+    parts = (f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+    return "".join(parts).removeprefix(".")
 
 
 def place_of(name: str) -> Place:
     """Return the place that a path such as `spec.steps.0.name` names."""
-    return tuple(int(word) if word.isdigit() else word for word in name.split("."))
+    return tuple(int(key) if key.isdigit() else key for key in name.split("."))

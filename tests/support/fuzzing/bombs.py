@@ -48,4 +48,4 @@ BOMBS: dict[str, Callable[[Path], None]] = {
     "pages": _pages,
     "runs of levels": _levels,
 }
-"""How to write each file, by what expands in it."""
+"""Maps the part that expands to the function that writes the file."""

@@ -1,4 +1,4 @@
-"""Has a worker read files, and keeps the damaged files that cause a problem."""
+"""Lets a worker read damaged files, and keeps the files that cause a problem."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Worker:
         self._process.stdin.flush()
 
     def _line(self, seconds: float) -> tuple[str, str]:
-        """Return the next line of the worker, or why there is none. Then the worker has ended."""
+        """Return the next line of the worker, or the reason if the worker has ended without one."""
         assert self._process is not None
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:

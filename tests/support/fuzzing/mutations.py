@@ -58,8 +58,8 @@ def extreme(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
     place = chance.randrange(max(1, min(near, len(content))))
     if chance.random() < 0.2:
         place = max(0, len(content) - place)  # or at the end
-    told = number.to_bytes(size, chance.choice(("little", "big")))
-    return content[:place] + told + content[place + size :]
+    encoded = number.to_bytes(size, chance.choice(("little", "big")))
+    return content[:place] + encoded + content[place + size :]
 
 
 def truncate(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
@@ -106,12 +106,12 @@ def records(chance: random.Random, content: bytes, _: list[bytes]) -> bytes:
         made.append(content[start + 12 : start + 12 + length])
         start += 16 + length
     chosen = chance.randrange(max(1, len(made)))
-    told = None
+    declared = None
     if made and chance.random() < 0.7:
         made[chosen] = _any(chance, made[chosen])
     else:
-        told = chance.choice(EXTREMES)
-    parts = (_record(one, told if n == chosen else None) for n, one in enumerate(made))
+        declared = chance.choice(EXTREMES)
+    parts = (_record(one, declared if n == chosen else None) for n, one in enumerate(made))
     written = b"".join(parts)
     return gzip.compress(written, 1) if packed else written
 
@@ -166,14 +166,14 @@ def arrays(chance: random.Random, content: bytes, others: list[bytes]) -> bytes:
 
 def _array(chance: random.Random, content: bytes) -> bytes:
     descr = chance.choice(HEADERS)
-    told = (
+    text = (
         f"{{'descr': {descr if descr.startswith('[') else repr(descr)}, 'fortran_order': "
         f"{chance.choice((True, False))}, 'shape': {chance.choice(SHAPES)}, }}\n"
     ).encode()
     version, size = chance.choice(((1, 2), (2, 4), (3, 4), (9, 4)))
-    length = len(told) if chance.random() < 0.8 else chance.choice(EXTREMES) % 2 ** (8 * size)
+    length = len(text) if chance.random() < 0.8 else chance.choice(EXTREMES) % 2 ** (8 * size)
     length = min(length, 2 ** (8 * size) - 1)
-    header = b"\x93NUMPY" + bytes([version, 0]) + length.to_bytes(size, "little") + told
+    header = b"\x93NUMPY" + bytes([version, 0]) + length.to_bytes(size, "little") + text
     return header + content[128:]
 
 
@@ -192,8 +192,8 @@ def members(chance: random.Random, content: bytes, others: list[bytes]) -> bytes
         place = chance.choice(starts)
         _header(chance, damaged, place)
         damaged[place + 148 : place + 156] = b" " * 8
-        told = sum(damaged[place : place + 512])
-        damaged[place + 148 : place + 156] = b"%06o\0 " % told
+        checksum = sum(damaged[place : place + 512])
+        damaged[place + 148 : place + 156] = b"%06o\0 " % checksum
     if chance.random() < 0.1:
         damaged[1024:1024] = bytes(chance.choice((1 << 20, 1 << 26)))
     return gzip.compress(bytes(damaged), 1) if packed or len(damaged) > 1 << 20 else bytes(damaged)
@@ -252,8 +252,8 @@ def damaged(chance: random.Random, format_: str, content: bytes, others: list[by
 
 
 def damaged_file(target: Target, directory: Path, seed: int, number: int) -> Path:
-    """Write the damaged file with this number beside the valid ones, and return its path. A
-    manifest names files that are there."""
+    """Write the damaged file with this number next to the valid ones, and return its path. A
+    manifest names existing files."""
     chance = random.Random(f"{target.format} {seed} {number}")
     ending, content = chance.choice(target.files)
     path = directory / "seeds" / f"{DAMAGED}.{ending}"

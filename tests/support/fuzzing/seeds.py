@@ -1,4 +1,4 @@
-"""Valid files of every format, from which damaged ones are made."""
+"""Valid files of every format, which the fuzzer damages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files like a job, in a process of its own, and reports the problems that they cause.
+"""Reads files like a job, in a separate process, and reports the problems that they cause.
 
 Each line of its input is a request in JSON: for one file, or for a range of damaged files."""
 
@@ -64,8 +64,9 @@ def problem(format_: str, path: str, options: dict[str, object]) -> str | None:
 
 
 def without_network() -> None:
-    """Let a damaged address reach no server, and wait for none: no name is known, and nothing is
-    tried again. Otherwise a few addresses would take most of the time."""
+    """Disable name resolution and retries, so that damaged addresses reach no server.
+
+    Otherwise a few addresses would take most of the time."""
 
     def unknown(*_: object, **__: object) -> NoReturn:
         raise socket.gaierror(socket.EAI_NONAME, "no network")

@@ -1,6 +1,6 @@
 """Small inputs of every format and their rows.
 
-Where possible they are written with other libraries than those of the readers.
+Where possible, they are written with other libraries than the readers use.
 """
 
 from __future__ import annotations

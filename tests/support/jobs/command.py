@@ -1,4 +1,4 @@
-"""The command `batchinference` as a process of its own."""
+"""The command `batchinference` as a separate process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Command:
     _mark: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
 
     def start(self) -> subprocess.Popen[str]:
-        """Start it in a process group of its own, as a shell does."""
+        """Start it in its own process group, as a shell does."""
         return subprocess.Popen(
             [str(self.program), *self.arguments],
             cwd=self.directory,
@@ -53,7 +53,7 @@ class Command:
         return subprocess.CompletedProcess(self.arguments, process.returncode, out, err)
 
     def kill(self) -> None:
-        """Kill all of its processes at once."""
+        """Kill all of its processes."""
         while found := self.processes():
             for process in found:
                 with suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
 """Runs jobs in separate processes that get a signal before a chosen storage operation (step).
 
-A step is a call that changes what is stored. On a disk, each rename and each removal within such a
-call is a step too. Steps are counted while a job runs, so tests need no list of them. The stored
+A step is a call that changes stored data. On a disk, each rename and each removal within such a
+call is also a step. Steps are counted while a job runs, so tests need no list of them. The stored
 state after a step equals the state before the next step, so signals before steps cover all states.
 """
 
@@ -40,7 +40,7 @@ from support.servers.clouds import Cloud
 from support.servers.s3 import S3Server
 
 TIMEOUT = 60.0
-AT_ONCE = 2
+CONCURRENT_CASES = 2
 """Number of cases that run concurrently."""
 END = "the end"
 _CALLS = {"write": "write", "delete": "delete", "delete_directory": "clear", "move": "move"}
@@ -58,7 +58,7 @@ _RANDOM = {
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["boto3", __name__, "support.jobs.fork_server"])
 
-_one_asks = threading.Lock()
+_exit_code_lock = threading.Lock()
 """An exit code can be read only once, and starting a process reads the codes of all others. If two
 threads read at the same time, one of them gets 255."""
 
@@ -91,7 +91,7 @@ class JobProcess:
         self._process: ForkServerProcess = _processes.Process(
             target=_run_in_child, args=arguments, daemon=True
         )
-        with _one_asks:
+        with _exit_code_lock:
             _start_fork_server()
             self._process.start()
 
@@ -113,7 +113,7 @@ class JobProcess:
         return code
 
     def _exit_code(self) -> int | None:
-        with _one_asks:
+        with _exit_code_lock:
             return self._process.exitcode
 
     def wait_for_stop(self) -> None:
@@ -127,7 +127,7 @@ class JobProcess:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         return True
 
-    def go_on(self) -> None:
+    def continue_process(self) -> None:
         if self._exit_code() is None:
             assert self._process.pid is not None
             os.kill(self._process.pid, signal.SIGCONT)
@@ -209,9 +209,9 @@ def one_write_of_each_kind(steps: list[str]) -> list[int]:
 def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int, list[str]]:
     """Return the faults that the check finds, by case, without cases that have none."""
     cases = list(cases)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_CASES) as pool:
         found = dict(zip(cases, pool.map(check, cases), strict=True))
-    return {case: words for case, words in found.items() if words}
+    return {case: faults for case, faults in found.items() if faults}
 
 
 def _run_in_child(
@@ -240,13 +240,13 @@ class _Steps:
         self._current = threading.local()
 
     def reach(self, name: str) -> None:
-        for pattern, words in _RANDOM.items():
-            name = re.sub(pattern, words, name)
+        for pattern, replacement in _RANDOM.items():
+            name = re.sub(pattern, replacement, name)
         with self._log.open("a") as log:
             log.write(name + "\n")
         self._reached += 1
         if (number := self._stops.get(self._reached - 1)) is not None:
-            # only a signal to this thread stops it at once
+            # only a signal to this thread stops it immediately
             signal.pthread_kill(threading.get_ident(), number)
 
     def count(self) -> None:

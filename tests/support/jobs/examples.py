@@ -1,4 +1,4 @@
-"""The examples, run from copies of their own."""
+"""Runs the examples from copies."""
 
 from __future__ import annotations
 

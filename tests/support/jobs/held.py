@@ -43,7 +43,7 @@ _ENV = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 
 
 class HeldCommand:
-    """`batchinference run` in a process of its own."""
+    """`batchinference run` as a separate process."""
 
     def __init__(self, directory: Path, own_code: Path) -> None:
         self.output, self.gate = directory / "out", Gate(directory)
@@ -67,7 +67,7 @@ class HeldCommand:
         return err
 
     def kill_driver(self) -> None:
-        """Kill the driver. The processes that it has started live for a moment longer."""
+        """Kill the driver. The processes that it has started end a moment later."""
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.communicate()
 

@@ -33,7 +33,7 @@ from batchinference.pipeline.row_batch import RowBatch
 from batchinference.spec import BatchInferenceSpec
 from support.documents.parsed import spec_of
 from support.outputs.batches import end, good
-from support.outputs.made import close_and_clean, succeeded_report
+from support.outputs.builders import close_and_clean, succeeded_report
 
 Write = dict[str, Any]
 

@@ -221,7 +221,7 @@ class Invoked:
 
 @contextmanager
 def without_starting_ray() -> Iterator[None]:
-    """Start no Ray for a run, but simulate a machine with two CPUs."""
+    """Run without Ray on a simulated machine with two CPUs."""
     found = {"CPU": 2.0, "memory": float(1 << 30)}
     with patch.object(cluster, "embedded", lambda *_, **__: nullcontext(found)):
         yield

@@ -1,1 +1,1 @@
-"""The operator and the systems that it talks to, in memory or as processes."""
+"""The operator and the systems that it uses, in memory or as processes."""

@@ -117,7 +117,7 @@ class FakeCluster:
                 self._remove(body)
 
     def collect_garbage(self) -> None:
-        """Delete objects whose owners are gone. In foreground deletion, delete owned objects
+        """Delete objects whose owners do not exist. In foreground deletion, delete owned objects
         first."""
         for body in list(self.objects.values()):
             if FOREGROUND in body["metadata"].get("finalizers", []):
@@ -198,7 +198,7 @@ class FakeWatches:
         self.pending[kind].append((event, body))
 
     def relist(self, kind: str) -> None:
-        """Restart a watch with a list. Only that of jobs, by kopf, misses deletions in between."""
+        """Restart a watch with a list. Only kopf's watch of jobs misses deletions."""
         self.pending[kind].clear()
         for body in self.cluster.list(kind):
             self.enqueue(None, body)

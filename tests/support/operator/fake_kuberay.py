@@ -100,7 +100,7 @@ class FakeKubeRay:
             self.drivers[name] = RayDriver()
 
     def give_up(self, body: Object, reason: str) -> None:
-        """Mark a RayJob as failed, as KubeRay does, whatever its driver does."""
+        """Mark a RayJob as failed, as KubeRay does, regardless of its driver."""
         end = {"jobDeploymentStatus": "Failed", "reason": reason, "endTime": self._now()}
         self._set_status(body, **end)
 

@@ -120,7 +120,7 @@ class ReconcileLoop:
         self.reconcile()
 
     def begin(self, seconds: float) -> None:
-        """Create a RayJob and adopt it at once, as the controller does."""
+        """Create a RayJob and adopt it immediately, as the controller does."""
         before = self.status
         self.reconcile(seconds)
         self.status = before

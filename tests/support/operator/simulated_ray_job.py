@@ -1,4 +1,4 @@
-"""A job whose RayJob is simulated: the test plays KubeRay and the driver."""
+"""A job whose RayJob, Ray cluster and driver are simulated by the test."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stamp(ago: timedelta = timedelta()) -> str:
     return (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class PlayedJob:
+class SimulatedJob:
     """A BatchInference, its RayJob and the dashboard of its Ray cluster."""
 
     def __init__(self, namespace: Namespace, name: str, dashboard: Dashboard) -> None:
@@ -69,17 +69,17 @@ class PlayedJob:
         found: Object = self.namespace.get("ConfigMap", volume["configMap"]["name"])
         return found
 
-    def status(self, phase: str, reason: str = "", words: str = "") -> Object:
-        """Wait until the status has this phase, reason and words (if given), and return it."""
+    def status(self, phase: str, reason: str = "", text: str = "") -> Object:
+        """Wait for a phase, a reason and a text in the message, if given. Return the status."""
 
         def reached() -> Object | None:
             status = self.body.get("status", {})
             ready = status.get("conditions", [{}])[0]
-            right = status.get("phase") == phase and words in ready["message"]
+            right = status.get("phase") == phase and text in ready["message"]
             return status if right and reason in ("", ready["reason"]) else None
 
         try:
-            return soon(f"{phase} {reason} {words}", reached)
+            return soon(f"{phase} {reason} {text}", reached)
         except AssertionError as error:
             raise AssertionError(f"{error}: {self.body.get('status')}") from None
 
@@ -101,7 +101,7 @@ class PlayedJob:
 
     # --- what KubeRay and the driver do -----------------------------------------------------
 
-    def play(self, deployment: str, job: str = "", **fields: Any) -> None:
+    def write_ray_job_status(self, deployment: str, job: str = "", **fields: Any) -> None:
         """Write the RayJob's status as KubeRay does: the states of deployment and driver."""
         status = {"jobDeploymentStatus": deployment, **fields}
         if job:
@@ -109,14 +109,16 @@ class PlayedJob:
         name = self.ray_job["metadata"]["name"]
         self.namespace.patch_status("RayJob", name, status)
 
-    def play_cluster(self) -> None:
+    def start_cluster(self) -> None:
         """Make the Ray cluster ready. Its dashboard answers requests with the cluster's token."""
         head = {"podIP": HEAD_IP, "serviceName": self.service}
-        self.play("Running", rayClusterName=f"{self.name}-abcde", rayClusterStatus={"head": head})
+        self.write_ray_job_status(
+            "Running", rayClusterName=f"{self.name}-abcde", rayClusterStatus={"head": head}
+        )
         token = base64.b64decode(self.secret["data"][TOKEN_KEY]).decode()
         self.dashboard.tokens[self.host] = token
 
-    def play_pod(self, status: Object) -> str:
+    def create_pod(self, status: Object) -> str:
         """Create a worker's pod with this status, and return its name."""
         group = self.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
         name = f"{self.name}-worker-x"
@@ -125,12 +127,12 @@ class PlayedJob:
         self.namespace.patch_status("Pod", name, status)
         return name
 
-    def play_driver(self) -> None:
-        self.play("Running", "RUNNING", startTime=stamp())
+    def start_driver(self) -> None:
+        self.write_ray_job_status("Running", "RUNNING", startTime=stamp())
 
-    def play_end(self, job: str, deployment: str = "Complete", **fields: Any) -> None:
+    def end_ray_job(self, job: str, deployment: str = "Complete", **fields: Any) -> None:
         """End the RayJob, so long ago that the operator no longer waits for a report."""
-        self.play(deployment, job, endTime=stamp(LONG_AGO), **fields)
+        self.write_ray_job_status(deployment, job, endTime=stamp(LONG_AGO), **fields)
 
     def report(self, state: str, **fields: Any) -> None:
         """Set the report that the driver gives from now on."""
@@ -138,12 +140,12 @@ class PlayedJob:
         text = json.dumps({"name": self.name, "state": state, "version": "0.1.0", **fields})
         self.dashboard.reports[self.host, HEAD_IP] = Report.parse(text)
 
-    def play_success(self) -> None:
+    def succeed(self) -> None:
         """Simulate a successful run, from the ready cluster to the end."""
-        self.play_cluster()
-        self.play_driver()
+        self.start_cluster()
+        self.start_driver()
         self.report("succeeded", counts={"read": 10, "written": 10, "failed": 0, "filtered": 0})
-        self.play("Complete", "SUCCEEDED", endTime=stamp())
+        self.write_ray_job_status("Complete", "SUCCEEDED", endTime=stamp())
 
     @property
     def service(self) -> str:

@@ -1,4 +1,4 @@
-"""An event loop on a virtual clock, which jumps to the next timer, and a clock set by hand."""
+"""An event loop whose virtual clock jumps to the next timer, and a clock that the test sets."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def filtered(file: int, *rows: int) -> RowBatch:
     return RowBatch(source=ids, filtered=ids)
 
 
-def in_one(run: Callable[[RowBatch], Iterator[RowBatch]]) -> Run:
+def as_one_batch(run: Callable[[RowBatch], Iterator[RowBatch]]) -> Run:
     """Return a function that runs steps over a batch and returns all results as one batch."""
     return lambda batch: merged(run(batch))
 

@@ -30,7 +30,7 @@ _PAGE = "report.html"
 
 
 @dataclass(frozen=True)
-class Seen:
+class OutputFaults:
     """An output on disk. `state` is the folder of the job's own files. `others` and `files` are
     rows and files that existed before the job and remain. The job removes the rows `replaced`."""
 
@@ -40,7 +40,7 @@ class Seen:
     files: frozenset[str] = frozenset()
     replaced: tuple[Row, ...] = ()
 
-    def of_any_moment(self) -> Iterator[str]:
+    def at_any_moment(self) -> Iterator[str]:
         """Yield faults that must never occur: rows that count twice, foreign rows, or a success
         mark on an incomplete output."""
         counted = Counter(map(_key, self.rows(but=self._uncounted())))
@@ -51,9 +51,9 @@ class Seen:
         yield from (f"gone: {row}" for row in map(_key, self.others) if row not in found)
         old = self.replaced and found == Counter(map(_key, self.replaced))
         if (self.output / self._success).exists() and not old:
-            yield from self.of_the_end()
+            yield from self.at_the_end()
 
-    def of_the_end(self) -> Iterator[str]:
+    def at_the_end(self) -> Iterator[str]:
         """Yield faults that must not exist when the job has ended."""
         if not (self.output / self._success).exists():
             yield "no _SUCCESS"
@@ -70,7 +70,7 @@ class Seen:
         return "_SUCCESS" if self.state == "_batchinference" else f"{self.state}/_SUCCESS"
 
     def rows(self, but: frozenset[str] = frozenset()) -> list[Row]:
-        """Return the rows that a plain reader sees, without those of the files `but`."""
+        """Return the rows that a plain reader sees, without the rows of the files `but`."""
         if not self.output.exists():
             return []
         data = ds.dataset(self.output, SCHEMA, "parquet", partitioning="hive")
@@ -129,7 +129,7 @@ class Seen:
             if path.is_file() and (path.name[0] != "." or ".part-" in name)
         }
 
-    def done_again(self) -> int:
+    def rows_processed_again(self) -> int:
         """Count rows that were committed more than once, whether or not the output has them."""
         names = (name.split("/")[-1] for name in self.names() if "/attempts/" in name)
         committed = [found[1] for found in map(parse_manifest_name, names) if found]

@@ -18,7 +18,7 @@ class AzureHandler(CloudHandler):
     """Serves Azure Blob Storage. As in emulators, paths begin with the account name."""
 
     def name(self) -> str:
-        return self.place.split("/", 2)[2]
+        return self.decoded_path.split("/", 2)[2]
 
     def missing(self) -> None:
         self.answer(404, {"x-ms-error-code": "BlobNotFound", "x-ms-request-id": "1"})
@@ -43,7 +43,7 @@ class AzureHandler(CloudHandler):
     def serve_head(self) -> None:
         if self.query.get("restype") == "container" or "/" not in self.name():
             self.answer(200, {"Last-Modified": DATE, "ETag": '"1"', "x-ms-request-id": "1"})
-        elif (content := self.kept.objects.get(self.name())) is not None:
+        elif (content := self.state.objects.get(self.name())) is not None:
             self.answer(200, {**self.properties(content), "Content-Length": len(content)})
         else:
             self.missing()
@@ -51,7 +51,7 @@ class AzureHandler(CloudHandler):
     def serve_get(self) -> None:
         if self.query.get("comp") == "list":
             self.list()
-        elif (content := self.kept.objects.get(self.name())) is not None:
+        elif (content := self.state.objects.get(self.name())) is not None:
             self.answer_object(content, self.properties(content))
         else:
             self.missing()
@@ -59,7 +59,7 @@ class AzureHandler(CloudHandler):
     def list(self) -> None:
         prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
         blobs, folders = [], {}
-        for name, content in self.kept.below(self.name(), prefix).items():
+        for name, content in self.state.below(self.name(), prefix).items():
             rest = name[len(prefix) :]
             if delimiter and delimiter in rest:
                 folder = prefix + rest.partition(delimiter)[0] + delimiter
@@ -85,22 +85,22 @@ class AzureHandler(CloudHandler):
         if self.query.get("comp") == "lease":
             self.lease(done)
             return
-        if self.headers.get("If-None-Match") == "*" and name in self.kept.objects:
+        if self.headers.get("If-None-Match") == "*" and name in self.state.objects:
             self.answer(409, {"x-ms-error-code": "BlobAlreadyExists", "x-ms-request-id": "1"})
             return
         if self.query.get("comp") == "block":
-            self.kept.under_way[f"{name} {self.query['blockid']}"] = self.body
+            self.state.pending_uploads[f"{name} {self.query['blockid']}"] = self.body
         elif self.query.get("comp") == "blocklist":
             blocks = re.findall(r"<(?:Latest|Uncommitted)>(.*?)</", self.body.decode())
-            self.kept.objects[name] = b"".join(
-                self.kept.under_way[f"{name} {block}"] for block in blocks
+            self.state.objects[name] = b"".join(
+                self.state.pending_uploads[f"{name} {block}"] for block in blocks
             )
         else:
-            self.kept.objects[name] = self.body
+            self.state.objects[name] = self.body
         self.answer(201, {**done, "x-ms-request-server-encrypted": "true", "Date": DATE})
 
     def lease(self, headers: dict[str, Any]) -> None:
-        if self.name() not in self.kept.objects:
+        if self.name() not in self.state.objects:
             self.missing()
         else:
             headers |= {"x-ms-lease-id": self.headers.get("x-ms-proposed-lease-id", "1")}
@@ -108,7 +108,7 @@ class AzureHandler(CloudHandler):
             self.answer(200 if released else 201, {**headers, "x-ms-lease-time": "0", "Date": DATE})
 
     def serve_delete(self) -> None:
-        if self.kept.objects.pop(self.name(), None) is None:
+        if self.state.objects.pop(self.name(), None) is None:
             self.missing()
         else:
             self.answer(202, {"x-ms-request-id": "1", "Date": DATE})

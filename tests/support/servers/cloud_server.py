@@ -34,11 +34,11 @@ class Files(dict[str, bytes]):
 
 
 @dataclass
-class Kept:
+class ServerState:
     """The state of a server. The keys of `objects` are BUCKET/NAME."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
-    under_way: dict[str, bytes] = field(default_factory=dict)
+    pending_uploads: dict[str, bytes] = field(default_factory=dict)
     failures: int = 0
     """The number of next requests that are answered with 503."""
     authorized: set[bool] = field(default_factory=set)
@@ -55,7 +55,7 @@ class Kept:
 class CloudHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # otherwise the body waits for 40 ms
-    kept: ClassVar[Kept] = Kept()
+    state: ClassVar[ServerState] = ServerState()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -63,34 +63,34 @@ class CloudHandler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         parts = urlsplit(self.path)
-        self.place = unquote(parts.path)
+        self.decoded_path = unquote(parts.path)
         self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if self.place.startswith("/_control/"):
-            self._obey(self.place.removeprefix("/_control/"), json.loads(self.body))
+        if self.decoded_path.startswith("/_control/"):
+            self._run_command(self.decoded_path.removeprefix("/_control/"), json.loads(self.body))
             return
-        self.kept.requests += 1
-        self.kept.authorized.add("Authorization" in self.headers or "sig" in self.query)
-        if self.kept.failures > 0:
-            self.kept.failures -= 1
+        self.state.requests += 1
+        self.state.authorized.add("Authorization" in self.headers or "sig" in self.query)
+        if self.state.failures > 0:
+            self.state.failures -= 1
             self.answer(503, {"Retry-After": "0", "x-ms-request-id": "1"})
         else:
             getattr(self, f"serve_{self.command.lower()}")()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 - http.server's names
 
-    def _obey(self, word: str, values: dict[str, Any]) -> None:
-        kept, result = self.kept, None
-        match word:
+    def _run_command(self, command: str, values: dict[str, Any]) -> None:
+        state, result = self.state, None
+        match command:
             case "put":
-                kept.objects[values["name"]] = base64.b64decode(values["content"])
+                state.objects[values["name"]] = base64.b64decode(values["content"])
             case "fail":
-                kept.failures = values["times"]
+                state.failures = values["times"]
             case "requests":
-                result, kept.requests = kept.requests, 0
+                result, state.requests = state.requests, 0
             case "state":
-                contents = kept.objects.items()
+                contents = state.objects.items()
                 encoded = {name: base64.b64encode(content).decode() for name, content in contents}
-                result = [encoded, list(kept.authorized)]
+                result = [encoded, list(state.authorized)]
         self.answer(200, {}, json.dumps(result).encode())
 
     def answer(self, status: int, headers: dict[str, Any], content: bytes = b"") -> None:
@@ -117,7 +117,7 @@ def serve(handler: type[CloudHandler]) -> None:
     """Serve forever on a free loopback port, and print the port. If the command line has a
     directory, objects are also stored as files in it."""
     if sys.argv[1:]:
-        handler.kept.objects = Files(Path(sys.argv[1]))
+        handler.state.objects = Files(Path(sys.argv[1]))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         print(server.server_port, flush=True)
         server.serve_forever()

@@ -55,8 +55,8 @@ class Cloud:
     def _state(self) -> Any:
         return self._control("state")
 
-    def _control(self, word: str, **values: object) -> Any:
-        request = Request(f"{self.url}/_control/{word}", json.dumps(values).encode())
+    def _control(self, command: str, **values: object) -> Any:
+        request = Request(f"{self.url}/_control/{command}", json.dumps(values).encode())
         with urlopen(request, timeout=10) as answer:
             return json.loads(answer.read())
 

@@ -42,7 +42,7 @@ class Faults:
 
 def _without_model(request: bytes) -> str:
     """Return the request without the model, whose folder differs in each run."""
-    return str({name: said for name, said in json.loads(request).items() if name != "model"})
+    return str({name: value for name, value in json.loads(request).items() if name != "model"})
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Upstream:
         return self._answers[path, body]
 
 
-def spoiling(upstream: Upstream, faults: Faults) -> Answer:
+def corrupting(upstream: Upstream, faults: Faults) -> Answer:
     """Forward requests to a server, and corrupt some answers."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -74,8 +74,8 @@ def spoiling(upstream: Upstream, faults: Faults) -> Answer:
         if fault == "cut in the middle":
             return await _cut_in_the_middle(request, content)
         half = content[: len(content) // 2]
-        said = half if fault == "malformed" else content
-        return web.Response(status=status, body=said, content_type="application/json")
+        sent = half if fault == "malformed" else content
+        return web.Response(status=status, body=sent, content_type="application/json")
 
     return answer
 

@@ -41,26 +41,26 @@ class GoogleHandler(CloudHandler):
         self.answer(404, {"Content-Type": "application/json"}, b'{"error": {"code": 404}}')
 
     def name(self) -> str:
-        match = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.*)", self.place)
+        match = re.fullmatch(r"(?:/download)?/storage/v1/b/([^/]+)/o/(.*)", self.decoded_path)
         return f"{match[1]}/{match[2]}" if match else ""
 
     def serve_get(self) -> None:
-        if match := re.fullmatch(r"/storage/v1/b/([^/]+)/o", self.place):
+        if match := re.fullmatch(r"/storage/v1/b/([^/]+)/o", self.decoded_path):
             prefix, delimiter = self.query.get("prefix", ""), self.query.get("delimiter")
-            found = self.kept.below(match[1], prefix)
+            found = self.state.below(match[1], prefix)
             deep = [name for name in found if delimiter and delimiter in name[len(prefix) :]]
             flat = [(name, content) for name, content in found.items() if name not in deep]
             items = [self.resource(f"{match[1]}/{name}", content) for name, content in flat]
             ends = {name: name.index("/", len(prefix)) + 1 for name in deep}
             prefixes = sorted({name[:end] for name, end in ends.items()})
             self.json({"kind": "storage#objects", "items": items, "prefixes": prefixes})
-        elif match := re.fullmatch(r"/storage/v1/b/([^/]+)", self.place):
+        elif match := re.fullmatch(r"/storage/v1/b/([^/]+)", self.decoded_path):
             self.json({"kind": "storage#bucket", "name": match[1]})
         elif "list-type" in self.query:
             self.list()
-        elif (content := self.kept.objects.get(self.place[1:])) is not None:
+        elif (content := self.state.objects.get(self.decoded_path[1:])) is not None:
             self.answer_object(content, self.XML_HEADERS)
-        elif (content := self.kept.objects.get(self.name())) is None:
+        elif (content := self.state.objects.get(self.name())) is None:
             self.missing()
         elif self.query.get("alt") == "media":
             self.answer_object(content, {"x-goog-generation": "1"})
@@ -68,17 +68,17 @@ class GoogleHandler(CloudHandler):
             self.json(self.resource(self.name(), content))
 
     def serve_post(self) -> None:
-        match = re.fullmatch(r"/upload/storage/v1/b/([^/]+)/o", self.place)
+        match = re.fullmatch(r"/upload/storage/v1/b/([^/]+)/o", self.decoded_path)
         assert match is not None
         session = f"{match[1]}/{self.query['name']}"
-        self.kept.under_way[session] = b""
+        self.state.pending_uploads[session] = b""
         self.answer(200, {"Location": f"http://{self.headers['Host']}/session/{quote(session)}"})
 
     def list(self) -> None:
         """List a bucket's objects as S3 does. Google Cloud Storage also offers this XML API."""
-        bucket, prefix = self.place.strip("/"), self.query.get("prefix", "")
+        bucket, prefix = self.decoded_path.strip("/"), self.query.get("prefix", "")
         found, folders = [], {}
-        for name, content in self.kept.below(bucket, prefix).items():
+        for name, content in self.state.below(bucket, prefix).items():
             folder, cut, _ = name[len(prefix) :].partition(self.query.get("delimiter") or "\0")
             if cut:
                 folders[f"<Prefix>{escape(prefix + folder + cut)}</Prefix>"] = None
@@ -92,35 +92,35 @@ class GoogleHandler(CloudHandler):
         self.answer(200, {"Content-Type": "application/xml"}, xml.encode())
 
     def serve_head(self) -> None:
-        content = self.kept.objects.get(self.place[1:])
+        content = self.state.objects.get(self.decoded_path[1:])
         if content is None:
             self.missing()
         else:
             self.answer(200, {**self.XML_HEADERS, "Content-Length": len(content)})
 
     def put_object(self) -> None:
-        name, absent = self.place[1:], self.headers.get("x-goog-if-generation-match") == "0"
-        if absent and name in self.kept.objects:
+        name, absent = self.decoded_path[1:], self.headers.get("x-goog-if-generation-match") == "0"
+        if absent and name in self.state.objects:
             self.answer(412, {})
         else:
-            self.kept.objects[name] = self.body
+            self.state.objects[name] = self.body
             self.answer(200, self.XML_HEADERS)
 
     def serve_put(self) -> None:
-        if not self.place.startswith("/session/"):
+        if not self.decoded_path.startswith("/session/"):
             self.put_object()
             return
-        session = self.place.removeprefix("/session/")
-        self.kept.under_way[session] += self.body
+        session = self.decoded_path.removeprefix("/session/")
+        self.state.pending_uploads[session] += self.body
         if self.headers["Content-Range"].endswith("/*"):
-            so_far = len(self.kept.under_way[session])
+            so_far = len(self.state.pending_uploads[session])
             self.answer(308, {"Range": f"bytes=0-{so_far - 1}"})
         else:
-            content = self.kept.objects[session] = self.kept.under_way.pop(session)
+            content = self.state.objects[session] = self.state.pending_uploads.pop(session)
             self.json(self.resource(session, content))
 
     def serve_delete(self) -> None:
-        if self.kept.objects.pop(self.name() or self.place[1:], None) is None:
+        if self.state.objects.pop(self.name() or self.decoded_path[1:], None) is None:
             self.missing()
         else:
             self.answer(204, {})

@@ -55,7 +55,7 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutants", type=Path, help="The folder of the mutants and the results.")
     parser.addoption("--mutants-scope", help="Which of the mutants.")
-    parser.addoption("--mutants-jobs", type=int, help="How many forks run at once.")
+    parser.addoption("--mutants-jobs", type=int, help="The number of concurrent forks.")
     parser.addoption("--mutants-minutes", type=float, help="Start nothing new after that.")
 
 

@@ -53,14 +53,14 @@ def test_parameters_of_a_file_are_arguments(tmp_path: Path) -> None:
     assert read.resource.spec.write.path == "out/monday"
 
 
-def test_problems_are_those_of_the_file() -> None:
+def test_job_has_the_same_problems_as_its_file() -> None:
     with pytest.raises(SpecError) as raised:
         Job({**READ, "path": "a"}, WRITE, [{"name": "slim", "selectColumn": []}])
     paths = [problem.path for problem in raised.value.problems]
     assert paths == ["spec.read.path", "spec.steps[0].selectColumn"]
 
 
-def test_the_api_is_imported_when_it_is_used() -> None:
+def test_api_is_imported_when_it_is_first_used() -> None:
     code = "import batchinference, sys; print('pydantic' in sys.modules, batchinference.Job)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False <class 'batchinference.api.job.Job'>\n"

@@ -19,7 +19,7 @@ from batchinference.cli.main import app
 from batchinference.plan import plan_for_cluster, serialize_plan
 from batchinference.rendering.config_map import digest_of
 from batchinference.spec import parse
-from batchinference.spec.report import JobState, last_word_in
+from batchinference.spec.report import JobState, parse_failure_line
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step
 from support.jobs.command import PROGRAM
@@ -28,8 +28,8 @@ from support.operator.objects import report
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
 FILE_COMMANDS = ["run", "retry-errors", "validate", "plan", "render", "search", "verify"]
-COMMANDS = [*FILE_COMMANDS, "status", "watch", "errors", "logs", "report", "submit", "suspend"]
-COMMANDS += ["resume", "cancel", "init", "doctor"]
+COMMANDS = [*FILE_COMMANDS, "status", "watch", "errors", "logs", "report", "ui"]
+COMMANDS += ["submit", "suspend", "resume", "cancel", "init", "doctor"]
 SLOWDOWN = 6
 """The limit of CPU time, as a multiple of importing the libraries. The actual ratio is about 3."""
 HEAVY_LIBRARIES = {"ray", "torch", "transformers", "pyarrow", "numpy", "PIL", "huggingface_hub"}
@@ -190,7 +190,7 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
     options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)
     assert run.run_file(str(tmp_path / "job.yaml"), options) == 1
     *_, last = ["", *capsys.readouterr().err.splitlines()]
-    found = last_word_in(last)
+    found = parse_failure_line(last)
     assert found == (("StorageAway", "s3://lake is away") if on_a_cluster else None)
 
 

@@ -1,4 +1,4 @@
-"""`batchinference submit`: what is sent to the cluster."""
+"""`batchinference submit`: the objects that it creates on the cluster."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_groups_run_while_there_is_time_for_them() -> None:
     assert names(choose(dues, minutes=4)) == ["a", "c"]
 
 
-def test_first_group_runs_however_long_it_takes() -> None:
+def test_first_group_always_runs() -> None:
     assert names(choose([due("a", 1, minutes=30)], minutes=4)) == ["a"]
 
 
@@ -81,7 +81,7 @@ def test_overdue_group_fails_the_landing_unless_it_ran() -> None:
     assert failures(ran, [due("crash-points", 11)], seconds=1, limit=2) == []
 
 
-def test_pass_is_recorded_beside_those_of_other_groups(tmp_path: Path) -> None:
+def test_pass_is_recorded_next_to_passes_of_other_groups(tmp_path: Path) -> None:
     file = tmp_path / "passed.json"
     write_pass(file, group("a"), "2026-03-01", "x")
     write_pass(file, group("b"), "2026-03-02", "y")

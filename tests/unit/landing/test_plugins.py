@@ -71,7 +71,7 @@ def test_outcomes_name_failed_tests_without_their_group(suite: pytest.Pytester) 
     result.stdout.fnmatch_lines(["*seconds by folder*", "* s  .", "* s  test_some.py::test_*"])
 
 
-def test_outcomes_of_a_run_that_broke_off_are_incomplete(suite: pytest.Pytester) -> None:
+def test_outcomes_of_an_aborted_run_are_incomplete(suite: pytest.Pytester) -> None:
     suite.makepyfile("def test_it(): raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
         suite.runpytest_inprocess()

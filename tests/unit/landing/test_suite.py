@@ -27,8 +27,8 @@ class Runs:
     def __call__(self, step: Step, env: dict[str, str]) -> Result:
         self.commands.append(step.command)
         failed = self._failed.pop(0)
-        said = {"passed": 7, "failed": list(failed), "complete": self._complete}
-        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(said))
+        outcomes = {"passed": 7, "failed": list(failed), "complete": self._complete}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(outcomes))
         return Result(step.name, self._outcome if failed else "passed", 5.0)
 
 
@@ -65,7 +65,7 @@ def test_more_failures_than_may_be_flaky_are_not_run_again() -> None:
     assert found.failed == ("a", "b", "c")
 
 
-def test_suite_that_was_broken_off_is_not_run_again() -> None:
+def test_aborted_suite_is_not_run_again() -> None:
     assert not run(Runs(["a"], complete=False)).result.ok
 
 

@@ -293,7 +293,7 @@ def test_status_keeps_the_last_attempts_and_counts_all() -> None:
     assert len(kept[-1]["message"]) == 1024
 
 
-def test_attempt_that_has_created_nothing_gives_its_number_back() -> None:
+def test_number_of_an_attempt_that_created_nothing_is_reused() -> None:
     first = end_attempt(add_attempt({}, Names("job", UID, 1)), "Failed", END, Cause.NODE_LOST)
     assert remove_attempt(add_attempt(first, Names("job", UID, 2))) == first
     assert remove_attempt(add_attempt({}, Names("job", UID, 1))) == {}

@@ -256,7 +256,7 @@ async def test_raised_deadline_reaches_the_ray_job_at_once(harness: Harness) -> 
     ids=["refused", "unreachable", "conflict"],
 )  # fmt: skip
 @in_virtual_time
-async def test_job_goes_on_where_its_ray_job_cannot_be_changed(
+async def test_job_continues_if_its_ray_job_cannot_be_changed(
     harness: Harness, fault: Exception, most: int
 ) -> None:
     async with harness.operator():

@@ -98,7 +98,7 @@ def test_last_event_wins(cache: Cache) -> None:
     assert [pod.problem for pod in observed.pods] == [None]
 
 
-def test_deleted_objects_are_gone_and_deleted_once(cache: Cache) -> None:
+def test_deleted_objects_are_forgotten_and_deleted_once(cache: Cache) -> None:
     cache.set_ray_job(ray_job_body())
     cache.pods.set_pod(pod_body(**STUCK))
     for _ in range(2):

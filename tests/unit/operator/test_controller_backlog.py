@@ -1,4 +1,4 @@
-"""With thousands of jobs at once, the operator defers work that changes nothing."""
+"""With thousands of waiting jobs, the operator defers work that changes nothing."""
 
 from __future__ import annotations
 

@@ -110,13 +110,13 @@ async def test_api_server_outage_logs_one_warning_per_attempt(
 
 @in_virtual_time
 async def test_job_that_cannot_start_does_not_block_another(harness: Harness) -> None:
-    class Picky(FakeKubeApi):
+    class RejectingKubeApi(FakeKubeApi):
         async def create(self, body: dict[str, Any]) -> None:
             if body["metadata"]["name"].startswith("bad"):
                 raise RuntimeError("a bug")
             await super().create(body)
 
-    async with running_operator(Picky(harness.cluster), harness.driver, workers=1):
+    async with running_operator(RejectingKubeApi(harness.cluster), harness.driver, workers=1):
         harness.cluster.apply("bad")
         harness.cluster.apply("good")
         await harness.ray_job("good").run()
@@ -277,7 +277,7 @@ async def test_job_ends_after_a_minute_without_a_report(harness: Harness) -> Non
 async def test_report_that_breaks_a_reconcile_evades_no_deadline(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator's own clock ends the job, whatever the driver reports."""
+    """The operator's own clock ends the job, regardless of the driver's report."""
 
     def fail(_: Any, found_report: Any) -> None:
         if found_report is not None:
@@ -339,7 +339,7 @@ async def test_status_that_the_definition_does_not_know_is_written_without_it(
     assert metrics.registry.get_sample_value(name, {"result": "rejected"}) == 1
     events = [event["reason"] for event in harness.cluster.events.values()]
     assert events.count("StatusRejected") == 1
-    assert "is written without what is unknown" in caplog.text
+    assert "is written without newer fields" in caplog.text
 
 
 @in_virtual_time

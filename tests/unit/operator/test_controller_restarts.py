@@ -139,7 +139,7 @@ def outcome(cluster: FakeCluster) -> Any:
     return without_times({**cluster.objects, "phases": phases})
 
 
-def undisturbed(scenario: Scenario) -> tuple[list[str], Any]:
+def run_without_faults(scenario: Scenario) -> tuple[list[str], Any]:
     """Return the calls of an operator that is not killed, and the outcome."""
     killer = Killer(NEVER, "before")
     cluster = run(run_and_replace(killer, scenario))
@@ -147,14 +147,14 @@ def undisturbed(scenario: Scenario) -> tuple[list[str], Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed_runs() -> dict[str, tuple[list[str], Any]]:
-    return {name: undisturbed(scenario) for name, scenario in SCENARIOS.items()}
+def runs_without_faults() -> dict[str, tuple[list[str], Any]]:
+    return {name: run_without_faults(scenario) for name, scenario in SCENARIOS.items()}
 
 
 def test_scenarios_make_calls_of_every_kind(
-    undisturbed_runs: dict[str, tuple[list[str], Any]],
+    runs_without_faults: dict[str, tuple[list[str], Any]],
 ) -> None:
-    calls = {call for each, _ in undisturbed_runs.values() for call in each}
+    calls = {call for each, _ in runs_without_faults.values() for call in each}
     assert calls == {
         *("create ConfigMap", "create Secret", "create RayJob"),
         *("patch status", "get RayJob", "get Events"),
@@ -163,20 +163,20 @@ def test_scenarios_make_calls_of_every_kind(
     }
 
 
-def test_scenarios_end_as_expected(undisturbed_runs: dict[str, tuple[list[str], Any]]) -> None:
-    ends = {name: found["phases"]["job"][-1] for name, (_, found) in undisturbed_runs.items()}
+def test_scenarios_end_as_expected(runs_without_faults: dict[str, tuple[list[str], Any]]) -> None:
+    ends = {name: found["phases"]["job"][-1] for name, (_, found) in runs_without_faults.items()}
     assert ends == {**dict.fromkeys(SCENARIOS, "Succeeded"), "fails": "Failed"}
 
 
-def calls_in_common(name: str, undisturbed_runs: dict[str, tuple[list[str], Any]]) -> int:
-    """Return how many calls at the start are those of an earlier scenario with the same config.
+def common_calls(name: str, runs_without_faults: dict[str, tuple[list[str], Any]]) -> int:
+    """Return the number of first calls that an earlier scenario with the same config also makes.
 
-    The scenarios have done the same until then, so the cluster is in the same state.
+    After these calls, the cluster is in the same state in both scenarios.
     """
-    own, most = undisturbed_runs[name][0], 0
+    own, most = runs_without_faults[name][0], 0
     for other in itertools.takewhile(lambda other: other != name, SCENARIOS):
         if config_of(SCENARIOS[other]) is config_of(SCENARIOS[name]):
-            pairs = zip(own, undisturbed_runs[other][0], strict=False)
+            pairs = zip(own, runs_without_faults[other][0], strict=False)
             same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
             most = max(most, len(list(same)))
     return most
@@ -184,18 +184,18 @@ def calls_in_common(name: str, undisturbed_runs: dict[str, tuple[list[str], Any]
 
 @pytest.mark.scaled("model-check")
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_operator_killed_at_any_call_is_replaced_without_a_trace(
-    name: str, undisturbed_runs: dict[str, tuple[list[str], Any]]
+def test_operator_killed_at_any_call_does_not_change_the_end(
+    name: str, runs_without_faults: dict[str, tuple[list[str], Any]]
 ) -> None:
     """At a landing, the kills are before the first call and after each write that no earlier
     scenario has in common. A kill at another moment leaves the cluster in the same state as one of
     these."""
-    calls, expected = undisturbed_runs[name]
+    calls, expected = runs_without_faults[name]
     numbers = range(len(calls))
     if in_long_tier():
         kills = [(number, when) for number in numbers for when in ("before", "after")]
     else:
-        new = numbers[calls_in_common(name, undisturbed_runs) :]
+        new = numbers[common_calls(name, runs_without_faults) :]
         writes = [number for number in new if not calls[number].startswith(("get", "list"))]
         kills = [(0, "before"), *((number, "after") for number in writes)]
     differing = []

@@ -28,7 +28,7 @@ def running(rows: int, *, before: int = 0, **attempt: Any) -> dict[str, Any]:
         (running(9), {"amount": 5.4}),
         (running(10), {"amount": 5.4, "forecast": 5.4 * 100}),
         (running(500), {"amount": 5.4, "forecast": 10.8}),
-        # half of the usage was that of an earlier attempt, which finished 500 rows
+        # an earlier attempt, which finished 500 rows, caused half of the usage
         (
             running(250, before=500, gpuSeconds=3600, cpuSeconds=18_000),
             {"amount": 5.4, "forecast": 5.4 + 2.7},

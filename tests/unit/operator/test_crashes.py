@@ -45,7 +45,7 @@ def test_crash_has_exit_code_and_termination_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "cause", "told"),
+    ("state", "cause", "message"),
     [
         ({"exitCode": 0, "reason": "Completed"}, Cause.CRASH_LOOP, "exit code 0 (Completed)"),
         (
@@ -56,11 +56,11 @@ def test_crash_has_exit_code_and_termination_message() -> None:
         ({"message": "x" * 5000}, Cause.CRASH_LOOP, "..." + "x" * MAX_MESSAGE),
     ],
 )
-def test_any_end_of_a_container_is_a_crash(state: Object, cause: Cause, told: str) -> None:
+def test_any_end_of_a_container_is_a_crash(state: Object, cause: Cause, message: str) -> None:
     crash = crash_of(ended_pod("job-1-worker", **state))
     assert crash is not None
     assert (crash.cause, crash.of_head) == (cause, False)
-    assert crash.message.endswith(told)
+    assert crash.message.endswith(message)
 
 
 def deleted(body: Object, at: str) -> Object:
@@ -88,11 +88,11 @@ def of_sidecar(body: Object) -> Object:
     ],
     ids=["runs", "init-done", "init-failed", "sidecar", "evicted", "deleted", "deleted-later"],
 )  # fmt: skip
-def test_deletion_and_eviction_are_no_crash(body: Object, crashed: bool) -> None:
+def test_deletion_and_eviction_are_not_crashes(body: Object, crashed: bool) -> None:
     assert (crash_of(body) is not None) == crashed
 
 
-def test_each_pod_counts_once_whatever_its_name() -> None:
+def test_each_pod_counts_once_for_any_name() -> None:
     cache = Cache()
     cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
     cache.set_ray_job(ray_job_body(**INITIALIZING))
@@ -126,7 +126,7 @@ def test_crash_before_the_driver_starts_is_reported() -> None:
 @pytest.mark.parametrize(
     ("limit", "of_head"), [(MAX_HEAD_CRASHES, True), (MAX_WORKER_CRASHES, False)]
 )
-def test_attempt_fails_after_so_many_crashes(limit: int, of_head: bool) -> None:
+def test_attempt_fails_after_too_many_crashes(limit: int, of_head: bool) -> None:
     loop = ReconcileLoop()
     loop.start()
     loop.crashes = crashes(limit - 1, of_head=of_head)
@@ -139,7 +139,7 @@ def test_attempt_fails_after_so_many_crashes(limit: int, of_head: bool) -> None:
     assert loop.reconcile().delete_ray_jobs, "the RayJob does not go on"
 
 
-def test_head_that_ends_with_all_its_workers_is_no_crash_loop() -> None:
+def test_head_that_ends_with_all_its_workers_is_not_a_crash_loop() -> None:
     loop = ReconcileLoop()
     loop.start()
     workers = crashes(MAX_WORKER_CRASHES, of_head=False)
@@ -148,7 +148,7 @@ def test_head_that_ends_with_all_its_workers_is_no_crash_loop() -> None:
     assert loop.phase == "Pending"
 
 
-def test_crash_loop_is_retried_where_the_policy_says_so() -> None:
+def test_crash_loop_is_retried_if_the_policy_allows_it() -> None:
     loop = ReconcileLoop(retry={"onCause": {"CrashLoop": "retry"}})
     loop.start()
     loop.crashes = crashes(MAX_HEAD_CRASHES)
@@ -156,7 +156,7 @@ def test_crash_loop_is_retried_where_the_policy_says_so() -> None:
     assert loop.phase == "Retrying"
 
 
-def test_failed_deletion_of_a_pod_is_no_refusal() -> None:
+def test_failed_deletion_of_a_pod_is_not_a_refusal() -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedDeleteHeadPod",
                "message": 'FailedDeleteHeadPod\npods "job-1-head" not found'}  # fmt: skip
     body = ray_job_body(rayClusterStatus={"conditions": [failure]})

@@ -28,7 +28,7 @@ def state(loop: ReconcileLoop) -> tuple[str, str]:
     return loop.phase, loop.reason
 
 
-def troubled(reason: str, message: str) -> tuple[PodView, ...]:
+def pods_with_problem(reason: str, message: str) -> tuple[PodView, ...]:
     return (PodView.of(pod_body("job-1-worker", **waiting(reason, message))),)
 
 
@@ -74,7 +74,7 @@ def test_first_row_ends_the_pending_and_starts_the_stall_deadline() -> None:
 def test_pod_problem_is_the_cause_of_a_pending_timeout() -> None:
     loop = limited(pending="10m")
     loop.start()
-    loop.pods = troubled("ImagePullBackOff", "no such image")
+    loop.pods = pods_with_problem("ImagePullBackOff", "no such image")
     loop.reconcile(600)
     assert state(loop) == ("Failed", "ImagePull")
     assert loop.message.endswith("pending 10m: pod job-1-worker: no such image")
@@ -112,7 +112,7 @@ def test_stalled_attempt_is_retried() -> None:
     [
         ("pending", 0, (), "they are in stage 'embed'"),
         ("stall", 10, (), "they are in stage 'embed'"),
-        ("stall", 10, troubled("ErrImagePull", "no image"), "pod job-1-worker: no image"),
+        ("stall", 10, pods_with_problem("ErrImagePull", "no image"), "pod job-1-worker: no image"),
     ],
 )
 def test_timeout_names_the_stage_or_the_pod_problem(

@@ -57,7 +57,7 @@ def unused_port() -> int:
     return port
 
 
-def unheard(answer: Answer) -> bool:
+def is_unreachable(answer: Answer) -> bool:
     """Return whether the driver was not reached and the problem is one line without the token."""
     assert answer.report is None
     assert TOKEN not in answer.problem
@@ -70,16 +70,18 @@ async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "problem"),
     [
         (401, "rejects the operator's token (401): the operator's token key was replaced"),
         (503, "answers 503"),
-        (200, "answers with something that is no report"),
+        (200, "returned an invalid report"),
     ],
 )
-async def test_problem_names_what_the_dashboard_did(serve: Serve, status: int, told: str) -> None:
+async def test_problem_describes_the_error_of_the_dashboard(
+    serve: Serve, status: int, problem: str
+) -> None:
     answer = await poll(await serve(answering(status, "no")))
-    assert answer.problem.startswith(f"job-1-head-svc:8265 {told}")
+    assert answer.problem.startswith(f"job-1-head-svc:8265 {problem}")
 
 
 async def test_head_without_the_file_is_reached_without_report(serve: Serve) -> None:
@@ -109,7 +111,7 @@ async def test_stop_request_names_the_submission(serve: Serve) -> None:
     assert request.headers["Authorization"] == f"Bearer {TOKEN}"
 
 
-async def test_failed_stop_request_is_no_error(serve: Serve) -> None:
+async def test_failed_stop_request_is_not_an_error(serve: Serve) -> None:
     seen = replace(SEEN, job_id="job-1-abcde")
     server = await serve(answering(500, "no"))
     async with dashboard_at(server.port) as (dashboard, _):
@@ -138,10 +140,10 @@ async def test_failed_stop_request_is_no_error(serve: Serve) -> None:
         (204, ""),
     ],
 )
-async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any) -> None:
+async def test_invalid_answer_is_not_a_report(serve: Serve, status: int, body: Any) -> None:
     server = await serve(answering(status, body, "text/plain"))
     answer = await poll(server)
-    assert unheard(answer)
+    assert is_unreachable(answer)
     assert answer.unauthorized == (status in (401, 403))
 
 
@@ -159,16 +161,16 @@ async def test_invalid_answer_is_no_report(serve: Serve, status: int, body: Any)
 async def test_head_without_address_is_not_polled(serve: Serve, head: Any) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     seen = RayJobView.of(ray_job_body(jobStatus="RUNNING", rayClusterStatus={"head": head}))
-    assert unheard(await poll(server, seen))
+    assert is_unreachable(await poll(server, seen))
     assert server.requests == []
 
 
-async def test_connection_error_is_no_answer() -> None:
+async def test_connection_error_is_not_an_answer() -> None:
     async with aiohttp.ClientSession() as session:
         seen = replace(SEEN, head_service="x" * 300)
-        assert unheard(await DashboardClient(session).poll(NAMESPACE, seen, TOKEN))
+        assert is_unreachable(await DashboardClient(session).poll(NAMESPACE, seen, TOKEN))
     async with dashboard_at(unused_port()) as (dashboard, _):
-        assert unheard(await dashboard.poll(NAMESPACE, SEEN, TOKEN))
+        assert is_unreachable(await dashboard.poll(NAMESPACE, SEEN, TOKEN))
 
 
 async def never(_: web.Request) -> web.Response:
@@ -186,11 +188,11 @@ async def abort(request: web.Request) -> web.StreamResponse:
 
 
 @pytest.mark.parametrize(("handler", "seconds"), [(never, 0.1), (abort, 60.0)])
-async def test_missing_or_aborted_answer_is_no_report(
+async def test_missing_or_aborted_answer_is_not_a_report(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
 ) -> None:
     monkeypatch.setattr(driver_client, "TIMEOUT_SECONDS", seconds)
-    assert unheard(await poll(await serve(handler)))
+    assert is_unreachable(await poll(await serve(handler)))
 
 
 async def test_endless_answer_is_cut_off(serve: Serve) -> None:
@@ -205,7 +207,7 @@ async def test_endless_answer_is_cut_off(serve: Serve) -> None:
             sent += MAX_BYTES // 4
         return response
 
-    assert unheard(await poll(await serve(flood)))
+    assert is_unreachable(await poll(await serve(flood)))
     assert sent < 32 * MAX_BYTES
 
 
@@ -215,5 +217,5 @@ async def test_redirect_is_not_followed(serve: Serve) -> None:
     async def redirect(_: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": elsewhere.url})
 
-    assert unheard(await poll(await serve(redirect)))
+    assert is_unreachable(await poll(await serve(redirect)))
     assert elsewhere.requests == []

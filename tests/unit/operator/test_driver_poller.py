@@ -101,18 +101,21 @@ async def follow(polls: DriverPoller, ray_job: RayJobView, seconds: float) -> No
 @in_virtual_time
 async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> None:
     heads.seconds = 1.5
-    told: list[Key] = []
+    answered_jobs: list[Key] = []
     async with polling(heads) as polls:
-        polls.answered = told.append
+        polls.answered = answered_jobs.append
         assert read(polls, seen()) is None
         await asyncio.sleep(1)
-        assert (read(polls, seen()), told) == (None, [])
+        assert (read(polls, seen()), answered_jobs) == (None, [])
         await asyncio.sleep(1.5)
-        assert (read(polls, seen()), told) == (replace(REACHED, age=1.0), [("team", "job")])
+        assert (read(polls, seen()), answered_jobs) == (
+            replace(REACHED, age=1.0),
+            [("team", "job")],
+        )
 
 
 @in_virtual_time
-async def test_answering_driver_is_polled_at_the_pace(heads: Heads) -> None:
+async def test_answering_driver_is_polled_at_the_normal_interval(heads: Heads) -> None:
     async with polling(heads) as polls:
         await follow(polls, seen(), 60)
     assert len(heads.polls) == pytest.approx(60 / POLL_SECONDS, abs=12)
@@ -136,7 +139,7 @@ async def test_slow_or_unreachable_driver_is_polled_with_backoff(
 
 
 @in_virtual_time
-async def test_recovered_driver_is_polled_at_the_pace_again(heads: Heads) -> None:
+async def test_recovered_driver_is_polled_at_the_normal_interval_again(heads: Heads) -> None:
     heads.answer = SILENT
     async with polling(heads) as polls:
         await follow(polls, seen(), 60)
@@ -218,7 +221,7 @@ async def test_rejected_token_is_logged_once_as_a_warning(
 
 
 @in_virtual_time
-async def test_answer_that_cannot_be_read_is_no_defect_of_the_job(heads: Heads) -> None:
+async def test_unreadable_answer_is_a_problem_of_the_driver(heads: Heads) -> None:
     async def fail(*_: Any) -> Answer:
         raise RecursionError
 
@@ -330,7 +333,7 @@ async def test_failing_stop_request_does_not_end_the_polling(heads: Heads) -> No
 
 
 @in_virtual_time
-async def test_stop_request_is_sent_with_each_token_until_one_is_known(heads: Heads) -> None:
+async def test_stop_request_is_sent_with_each_token_until_one_is_accepted(heads: Heads) -> None:
     async with polling(heads) as polls:
         polls.stop(("team", "job"), seen(), ("new", "old"))
         await asyncio.sleep(1)

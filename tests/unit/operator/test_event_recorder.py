@@ -64,7 +64,7 @@ class RecorderWithCluster:
 
 
 @pytest.fixture
-def desk() -> RecorderWithCluster:
+def recorder_with_cluster() -> RecorderWithCluster:
     return RecorderWithCluster()
 
 
@@ -74,11 +74,13 @@ def events_total(metrics: Metrics, result: str) -> float:
 
 
 @in_virtual_time
-async def test_repeated_event_is_counted_on_the_first(desk: RecorderWithCluster) -> None:
-    async with desk.at_work():
+async def test_repeated_event_is_counted_on_the_first(
+    recorder_with_cluster: RecorderWithCluster,
+) -> None:
+    async with recorder_with_cluster.at_work():
         for _ in range(3):
-            desk.record()
-    (posted,) = desk.cluster.events.values()
+            recorder_with_cluster.record()
+    (posted,) = recorder_with_cluster.cluster.events.values()
     assert posted["regarding"]["uid"] == UID
     assert (posted["type"], posted["reason"], posted["action"], posted["note"]) == (
         *("Warning", "AttemptFailed", "Retry"),
@@ -86,16 +88,21 @@ async def test_repeated_event_is_counted_on_the_first(desk: RecorderWithCluster)
     )
     assert posted["eventTime"] == "2026-03-01T12:00:00.000000Z"
     assert posted["count"] == 3
-    assert (desk.count("posted"), desk.count("repeated")) == (1, 2)
+    assert (recorder_with_cluster.count("posted"), recorder_with_cluster.count("repeated")) == (
+        1,
+        2,
+    )
 
 
 @in_virtual_time
-async def test_each_attempt_but_not_each_pod_has_its_own_event(desk: RecorderWithCluster) -> None:
-    async with desk.at_work():
+async def test_each_attempt_but_not_each_pod_has_its_own_event(
+    recorder_with_cluster: RecorderWithCluster,
+) -> None:
+    async with recorder_with_cluster.at_work():
         for attempt, pod in ((1, "a"), (1, "b"), (1, "c"), (2, "d")):
             note = f"pod {pod}: 0/5 nodes are available"
-            desk.record(Event("Unschedulable", "Wait", note), attempt)
-    assert [event["count"] for event in desk.cluster.events.values()] == [3, 1]
+            recorder_with_cluster.record(Event("Unschedulable", "Wait", note), attempt)
+    assert [event["count"] for event in recorder_with_cluster.cluster.events.values()] == [3, 1]
 
 
 def test_recreated_job_has_its_own_events() -> None:
@@ -109,38 +116,38 @@ FAULTS = [Refused("403: forbidden"), Unreachable("reset"), ValueError("odd")]
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
 @in_virtual_time
 async def test_rejected_event_is_dropped_and_the_next_is_posted(
-    desk: RecorderWithCluster, fault: Exception, caplog: pytest.LogCaptureFixture
+    recorder_with_cluster: RecorderWithCluster, fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.fault = fault
-    async with desk.at_work():
-        desk.record()
+    recorder_with_cluster.fault = fault
+    async with recorder_with_cluster.at_work():
+        recorder_with_cluster.record()
         await asyncio.sleep(1)
-        desk.fault = None
-        desk.record(Event("Resumed", "Resume", "resumed"))
-    assert (desk.count("dropped"), desk.count("posted")) == (1, 1)
+        recorder_with_cluster.fault = None
+        recorder_with_cluster.record(Event("Resumed", "Resume", "resumed"))
+    assert (recorder_with_cluster.count("dropped"), recorder_with_cluster.count("posted")) == (1, 1)
     (record,) = caplog.records
     assert record.message.partition(":")[0] == "Event AttemptFailed is dropped"
 
 
 @in_virtual_time
 async def test_events_over_the_queue_limit_are_dropped(
-    desk: RecorderWithCluster, caplog: pytest.LogCaptureFixture
+    recorder_with_cluster: RecorderWithCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         for _ in range(MAX_WAITING + 5):
-            desk.record()
-    assert (desk.count("dropped"), desk.calls) == (5, 0)
+            recorder_with_cluster.record()
+    assert (recorder_with_cluster.count("dropped"), recorder_with_cluster.calls) == (5, 0)
 
 
 @in_virtual_time
-async def test_event_bursts_are_rate_limited(desk: RecorderWithCluster) -> None:
-    async with desk.at_work():
+async def test_event_bursts_are_rate_limited(recorder_with_cluster: RecorderWithCluster) -> None:
+    async with recorder_with_cluster.at_work():
         for attempt in range(EVENT_BURST + 100):
-            desk.record(attempt=attempt)
+            recorder_with_cluster.record(attempt=attempt)
         await asyncio.sleep(1)
-        assert desk.count("posted") == EVENT_BURST + EVENT_QPS
+        assert recorder_with_cluster.count("posted") == EVENT_BURST + EVENT_QPS
         await asyncio.sleep(100 / EVENT_QPS)
-        assert desk.count("posted") == EVENT_BURST + 100
+        assert recorder_with_cluster.count("posted") == EVENT_BURST + 100
 
 
 @given(note=st.text(min_size=1, max_size=3000))
@@ -171,7 +178,7 @@ async def test_events_never_contain_the_token(harness: Harness) -> None:
 
 
 @in_virtual_time
-async def test_events_of_one_namespace_hold_up_and_drop_none_of_another() -> None:
+async def test_events_of_one_namespace_do_not_delay_or_drop_those_of_another() -> None:
     cluster, metrics = FakeCluster(), Metrics()
     recorder = EventRecorder(FakeKubeApi(cluster), metrics, wall_clock)
     for number in range(MAX_WAITING + 1000):

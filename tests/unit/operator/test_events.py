@@ -1,4 +1,4 @@
-"""Events on a job: each change is posted once, however often the job is reconciled."""
+"""Events on a job: each change is posted once, even if the job is reconciled several times."""
 
 from __future__ import annotations
 

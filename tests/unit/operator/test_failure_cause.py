@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.report import JobState, Report, last_word
+from batchinference.spec.report import JobState, Report, failure_line
 from batchinference_operator.status.failure_cause import (
     DISRUPTION_SECONDS,
     Disruption,
@@ -68,13 +68,15 @@ def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: C
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
 @pytest.mark.parametrize("disruptions", [(), (KILLED, EVICTED)], ids=["no-loss", "losses"])
 @pytest.mark.parametrize(
-    "told", [None, report(rows=5), failure_report("Interrupted")], ids=["silent", "runs", "stopped"]
+    "found_report",
+    [None, report(rows=5), failure_report("Interrupted")],
+    ids=["silent", "runs", "stopped"],
 )
 def test_deadline_of_kuberay_is_the_cause(
-    reason: str, disruptions: tuple[Disruption, ...], told: Report | None
+    reason: str, disruptions: tuple[Disruption, ...], found_report: Report | None
 ) -> None:
     ended = seen(reason=reason, message="passed")
-    assert failure_cause(ended, told, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
+    assert failure_cause(ended, found_report, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
     assert (
         failure_cause(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
     )
@@ -127,7 +129,7 @@ def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Caus
     assert failure_cause(seen(), found_report, (disruption,))[0] == cause
 
 
-def test_end_time_that_is_none_hides_no_loss() -> None:
+def test_missing_end_time_hides_no_loss() -> None:
     """The API server accepts this invalid value as a date-time."""
     ended = seen(endTime="2026-03-01T12:00:00+99:99")
     assert failure_cause(ended, None, (KILLED,))[0] == Cause.OUT_OF_MEMORY
@@ -158,14 +160,14 @@ def test_lost_pod_explains_a_crashed_worker() -> None:
 
 
 def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
-    line = last_word("StorageAway", "s3://lake is away\x1b[2J")
+    line = failure_line("StorageAway", "s3://lake is away\x1b[2J")
     log = f"Job entrypoint command failed with exit code 1, logs:\n{'x' * 9000}\n{line}"
     assert failure_cause(seen(message=log), None, ()) == (
         Cause.STORAGE_AWAY,
         "s3://lake is away[2J",
     )
     assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_AWAY
-    unknown = last_word("SomethingNew", "boom")
+    unknown = failure_line("SomethingNew", "boom")
     assert failure_cause(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
 
 

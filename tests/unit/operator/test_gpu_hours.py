@@ -89,7 +89,7 @@ def test_platform_limit_applies_to_every_job(own: dict[str, float]) -> None:
     assert loop.reason == "LimitExceeded"
 
 
-def test_job_without_limit_runs_on() -> None:
+def test_job_without_limit_continues() -> None:
     loop = running(cluster={})
     loop.reconcile(1_000_000)
     assert loop.phase == "Running"

@@ -182,7 +182,7 @@ def plan(groups: dict[int, int]) -> dict[str, Any]:
     [([1], 100), ([2, 1], 300), ([8], 200), ([2] * 9, 500), ([10**60], 0)],
     ids=["as-planned", "all", "too-large", "too-many", "no-number"],
 )
-def test_gpus_are_charged_up_to_the_plan_whatever_pods_are_labelled(
+def test_gpus_are_charged_up_to_the_plan_for_any_pod_labels(
     loop: ReconcileLoop, labels: list[int], charged: int
 ) -> None:
     loop.run()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import BatchInferenceStatus, Counts, Progress
 from batchinference_operator.status.conditions import Summary
@@ -94,7 +94,7 @@ def test_new_report_replaces_progress() -> None:
     ],
     ids=["report", "report-only", "kuberay-over-old-report", "kuberay", "now", "now-only"],
 )
-def test_completion_time_source(
+def test_completion_time_comes_from_report_ray_job_or_clock(
     ray_job: dict[str, Any] | None, found_report: Report | None, expected: str
 ) -> None:
     view = RayJobView.of(ray_job_body(**ray_job)) if ray_job else None
@@ -110,7 +110,7 @@ def test_completion_time_is_never_in_the_future() -> None:
     assert built(StatusUpdate(Phase.SUCCEEDED, DONE, None, found_report))["completionTime"] == NOW
 
 
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in AT_WORK])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in PROCESSING_PHASES])
 def test_eta_is_dropped_while_no_row_is_processed(phase: Phase) -> None:
     last = report().model_copy(update={"progress": Progress(rows=1, total=9, eta="20s")})
     before = built(running(last))
@@ -125,7 +125,7 @@ def test_completion_time_is_set_once() -> None:
     assert second["completionTime"] == NOW
 
 
-def test_same_finding_leaves_the_status_equal_and_untouched() -> None:
+def test_same_observation_leaves_the_status_unchanged() -> None:
     before = built(running(report(rows=10, counts=COUNTS)))
     copy = {**before}
     assert built(running(report(rows=10, counts=COUNTS)), before, now=LATER) == before

@@ -99,13 +99,13 @@ async def test_hostile_job_does_not_end_the_watch_of_kopf(serve: Serve, value: s
 
 
 @given(value=_JSON, indent=st.sampled_from([None, 1]))
-def test_values_within_the_limits_are_read_as_they_are(value: Any, indent: int | None) -> None:
+def test_values_within_the_limits_are_read_unchanged(value: Any, indent: int | None) -> None:
     body = {"kind": value, "spec": {"a": value, "b": value}, "status": {}, "data": "x" * MAX_BYTES}
     event = {"type": "ADDED", "object": {"metadata": {}, "items": [], **body}}
     assert read(json.dumps(event, indent=indent).encode()) == event
 
 
-def test_status_of_a_job_is_read_as_a_whole() -> None:
+def test_status_of_a_job_is_read_completely() -> None:
     """Without its conditions, a finished job would start again."""
     job = job_body("job") | {"status": {"conditions": [], "attempts": ["x"] * MAX_BYTES}}
     assert read(json.dumps(job).encode()) == job

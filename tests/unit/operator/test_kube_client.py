@@ -331,7 +331,7 @@ async def test_concurrent_change_is_a_conflict(connect: Connect, call: str, mess
         await CALLS[call](api)
 
 
-async def test_missing_object_is_no_error(connect: Connect) -> None:
+async def test_missing_object_is_not_an_error(connect: Connect) -> None:
     api, _ = await connect(NOT_FOUND)
     for call in ("get", "patch status", "release", "limit", "remove"):
         assert await CALLS[call](api) is None, call
@@ -361,7 +361,7 @@ async def test_refusal_has_the_message_of_the_server(connect: Connect, call: Cal
      (b"\xff", "\N{REPLACEMENT CHARACTER}")],
     ids=["html", "empty", "other-json", "binary"],
 )  # fmt: skip
-async def test_error_that_is_no_status_object_is_passed_on(
+async def test_error_that_is_not_a_status_object_is_raised_unchanged(
     connect: Connect, content: Any, message: str
 ) -> None:
     api, _ = await connect(answering(502, content, "text/html"))

@@ -181,7 +181,7 @@ def test_gated_pod_is_queued_and_its_deadline_starts_when_it_is_admitted() -> No
     assert loop.attempt["cause"] == "DeadlineExceeded"
 
 
-def test_pod_that_is_gated_while_rows_are_finished_holds_nothing_up() -> None:
+def test_gated_pod_does_not_delay_a_job_that_finishes_rows() -> None:
     loop = ReconcileLoop(cluster={"queue": "gpu"})
     loop.run(rows=10)
     gate(loop)

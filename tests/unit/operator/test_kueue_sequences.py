@@ -146,7 +146,9 @@ async def test_preempted_job_continues_in_the_same_attempt(harness: Harness) -> 
 
 @pytest.mark.parametrize("names_queue", [False, True], ids=["no-queue", "queue-default"])
 @in_virtual_time
-async def test_local_queue_named_default(harness: Harness, names_queue: bool) -> None:
+async def test_local_queue_named_default_is_used_or_refused(
+    harness: Harness, names_queue: bool
+) -> None:
     """The first webhook puts each RayJob of the namespace into the queue. The second rejects a
     cluster with an autoscaler that is not elastic."""
     elastic = "kueue.x-k8s.io/elastic-job"

@@ -100,7 +100,7 @@ def test_worker_that_its_node_has_not_taken_is_not_lost(
     assert loop.phases[-1] == "Running"
 
 
-def test_attempt_that_kueue_takes_back_is_queued(loop: ReconcileLoop) -> None:
+def test_attempt_that_kueue_evicts_is_queued(loop: ReconcileLoop) -> None:
     loop.disruptions, loop.pods = (), (lost_worker(loop),)
     ray_job = loop.ray_jobs["job-1"]
     ray_job["metadata"].setdefault("labels", {})[QUEUE_LABEL] = "gpu"
@@ -111,7 +111,7 @@ def test_attempt_that_kueue_takes_back_is_queued(loop: ReconcileLoop) -> None:
 
 
 @pytest.mark.parametrize("other", [{"disruption": None}, {"disruption": None, "started": None}])
-def test_attempt_continues_with_a_worker_that_is_left_or_starts(
+def test_attempt_continues_with_a_remaining_or_starting_worker(
     loop: ReconcileLoop, other: dict[str, Any]
 ) -> None:
     lost = lost_worker(loop)

@@ -15,7 +15,7 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import Conflict
 from batchinference_operator.observability.job_metrics import JobMetrics
-from batchinference_operator.observability.metrics import Metrics, described
+from batchinference_operator.observability.metrics import Metrics, verb_and_resource
 from batchinference_operator.reconcile.job_summary import JobSummary
 from support.operator.harness import Harness
 from support.operator.objects import job_body
@@ -48,7 +48,7 @@ JOBS = "/apis/batchinference.dev/v1alpha1/namespaces/a/batchinferences"
     ],
 )
 def test_request_is_described_as_in_rbac(method: str, path: str, expected: tuple[str, str]) -> None:
-    assert described(method, path) == expected
+    assert verb_and_resource(method, path) == expected
 
 
 def test_request_without_an_answer_is_counted() -> None:
@@ -96,11 +96,11 @@ async def test_metrics_of_a_finished_job(
 async def test_conflicts_are_counted(harness: Harness) -> None:
     conflicts = [Conflict("the object has been modified")]
 
-    def stumble(call: str) -> None:
+    def fail(call: str) -> None:
         if call == "patch status" and conflicts:
             raise conflicts.pop()
 
-    harness.api.before = stumble
+    harness.api.before = fail
     async with harness.recorded_operator() as metrics:
         await harness.start_job()
     assert value(metrics, "reconcile_errors_total", kind="conflict") == 1

@@ -1,4 +1,4 @@
-"""A model check of the operator: after random faults at any call, a job reaches the right end."""
+"""A model check of the operator: after random faults at any call, a job reaches the correct end."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from support.operator.kstatus import kstatus
 from support.operator.objects import CONFIG, NAMESPACE
 from support.operator.stepped_operator import FAULTS, SteppedOperator
 from support.operator.virtual_time import ManualClock
-from support.tiers import examples, in_long_tier
+from support.tiers import examples
 
 STEPS = 50
-CALM_ROUNDS = 600
+FAULT_FREE_ROUNDS = 600
 """Far more rounds than any job needs to finish once the faults stop."""
 CAUSES = ["NodeLost", "OutOfMemory", "BadInput", "Application", "Incomplete"]
 SECONDS = [1, 10, 60, 400, 2000]
@@ -116,7 +116,7 @@ class JobModel(RuleBasedStateMachine):
         )
         self.kuberay = FakeKubeRay(self.cluster)
         self.operator = SteppedOperator(self.cluster, self.kuberay, self.clock, self.config)
-        self.blamed: dict[str | None, set[str]] = {}
+        self.allowed_causes: dict[str | None, set[str]] = {}
         """The causes with which each BatchInference may fail, by uid."""
 
     # --- users --------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class JobModel(RuleBasedStateMachine):
         created = self.cluster.put({**body, "metadata": {"name": "job", "namespace": NAMESPACE}})
         causes = CAUSES_OF_DEADLINES if "deadlines" in spec else set()
         patched = {"InvalidSpec"} if "patches" in spec.get("cluster", {}) else set()
-        self.blamed[created["metadata"]["uid"]] = causes | patched
+        self.allowed_causes[created["metadata"]["uid"]] = causes | patched
 
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
@@ -184,16 +184,16 @@ class JobModel(RuleBasedStateMachine):
             return
         body = self.cluster.get("RayJob", self.status["rayJobName"])
         if body is not None:
-            self.blame(owner_uid(body, "BatchInference"), "RayJobDeleted")
+            self.allow_failure(owner_uid(body, "BatchInference"), "RayJobDeleted")
             self.cluster.delete("RayJob", body["metadata"]["name"])
 
     @precondition(lambda self: self.job is not None)
     @rule(patches=st.sampled_from(PATCHES))
     def change_patches(self, patches: list[Object] | None) -> None:
-        """The next attempt uses them. They may be invalid, or valid and rejected."""
+        """Change the patches for the next attempt. They may be invalid, or valid and rejected."""
         assert self.job is not None
         if patches is not None:
-            self.blame(self.job["metadata"]["uid"], "InvalidSpec")
+            self.allow_failure(self.job["metadata"]["uid"], "InvalidSpec")
         self.change_spec(cluster={"patches": patches})
 
     @rule(rejected=st.booleans())
@@ -218,9 +218,9 @@ class JobModel(RuleBasedStateMachine):
     def fail_driver(self, cause: str) -> None:
         uid = self.kuberay.fail_driver(cause)
         # the driver of a deleted RayJob may still answer for a while
-        for each in list(self.blamed) if uid is None else [uid]:
-            self.blame(each, cause)
-            self.blame(each, "Application")  # the cause if the report cannot be read
+        for each in list(self.allowed_causes) if uid is None else [uid]:
+            self.allow_failure(each, cause)
+            self.allow_failure(each, "Application")  # the cause if the report cannot be read
 
     @rule(problem=st.sampled_from(["away", "silent", "stuck"]), seconds=st.sampled_from(SECONDS))
     def begin_outage(self, problem: str, seconds: int) -> None:
@@ -230,7 +230,7 @@ class JobModel(RuleBasedStateMachine):
     def give_up_in_kuberay(self, reason: str) -> None:
         for body in self.cluster.list("RayJob"):
             if body.get("status", {}).get("jobDeploymentStatus") == "Running":
-                self.blame(owner_uid(body, "BatchInference"), "SubmissionFailed")
+                self.allow_failure(owner_uid(body, "BatchInference"), "SubmissionFailed")
                 self.kuberay.give_up(body, reason)
 
     @rule(suspend=st.booleans())
@@ -241,7 +241,7 @@ class JobModel(RuleBasedStateMachine):
                 continue
             self.cluster.patch("RayJob", seen.name, {"spec": {"suspend": suspend}})
             if not seen.queue:  # then Kueue does not manage the RayJob
-                self.blame(seen.owner_uid, "Interrupted")
+                self.allow_failure(seen.owner_uid, "Interrupted")
 
     @rule()
     def lose_heads(self) -> None:
@@ -252,8 +252,8 @@ class JobModel(RuleBasedStateMachine):
         pods = self.cluster.list("Pod")
         if pods:
             cause = {"Evicted": "NodeLost", "Preempting": "Preempted"}[reason]
-            for uid in self.blamed:
-                self.blame(uid, cause)
+            for uid in self.allowed_causes:
+                self.allow_failure(uid, cause)
             status = {"phase": "Failed", "reason": reason}
             self.cluster.patch("Pod", pods[-1]["metadata"]["name"], {"status": status})
 
@@ -293,7 +293,7 @@ class JobModel(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 8), of_next=st.integers(0, 8), late=st.integers(1, 3))
     def change_leader(self, calls: int, of_next: int, late: int) -> None:
-        """Replace the operator while a call of it is under way. It finishes some calls late."""
+        """Replace the operator during a call. The old operator finishes some calls late."""
         self.operator.watches.deliver_all()
         self.operator.queue.add((NAMESPACE, "job"))
         self.step_operator(calls)
@@ -319,17 +319,17 @@ class JobModel(RuleBasedStateMachine):
         self.clock.seconds += seconds
 
     @rule(rounds=st.integers(1, 4))
-    def run_calmly_briefly(self, rounds: int) -> None:
-        self.run_calmly(rounds)
+    def run_few_rounds_without_faults(self, rounds: int) -> None:
+        self.run_rounds_without_faults(rounds)
 
     @rule(rounds=st.integers(1, 4))
-    def run_calmly_meanwhile(self, rounds: int) -> None:
-        self.run_calmly(rounds)
+    def run_more_rounds_without_faults(self, rounds: int) -> None:
+        self.run_rounds_without_faults(rounds)
 
     @rule(rounds=st.integers(5, 15))
-    def run_calmly(self, rounds: int) -> None:
+    def run_rounds_without_faults(self, rounds: int) -> None:
         for _ in range(rounds):
-            self.run_one_calm_round()
+            self.run_round_without_faults()
 
     # --- invariants ---------------------------------------------------------------------
 
@@ -371,10 +371,10 @@ class JobModel(RuleBasedStateMachine):
         assert not ended(status) or not attempts or "outcome" in attempts[-1]
 
     def check_usage(self, job: Object) -> None:
-        """Check that a job is charged only for its own pods: at most two at once, one GPU each."""
-        born = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
-        lived = (self.clock.now() - born).total_seconds()
-        assert job["status"].get("gpuSeconds", 0) <= 2 * lived
+        """Check that a job is charged only for its own pods: at most two pods with one GPU."""
+        created = datetime.fromisoformat(job["metadata"]["creationTimestamp"])
+        age = (self.clock.now() - created).total_seconds()
+        assert job["status"].get("gpuSeconds", 0) <= 2 * age
 
     def check_retry(self, job: Object, status: Object) -> None:
         """Check that the job is retried only if its retry policy allows it."""
@@ -390,7 +390,7 @@ class JobModel(RuleBasedStateMachine):
 
     @invariant()
     def each_driver_reads_the_files_that_its_pods_were_rendered_from(self) -> None:
-        """The spec may change between the creation of the ConfigMap and that of the RayJob."""
+        """The spec may change after the ConfigMap and before the RayJob is created."""
         for body in self.live():
             head = body["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
             name = next(v["configMap"]["name"] for v in head["volumes"] if "configMap" in v)
@@ -414,30 +414,30 @@ class JobModel(RuleBasedStateMachine):
     # --- the end ------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Check that the job reaches the right end once the faults stop."""
+        """Check that the job reaches the correct end once the faults stop."""
         try:
-            self.calm_down()
+            self.run_until_at_rest()
             self.check_ends()
             self.check_nothing_is_left()
         finally:
             self.operator.work.close()
 
-    def calm_down(self) -> None:
+    def run_until_at_rest(self) -> None:
         self.kuberay.problem.clear()
         self.reject_patched_pods(rejected=False)
         self.set_suspend_by_kueue(suspend=False)
-        for _ in range(CALM_ROUNDS):
-            self.run_one_calm_round()
+        for _ in range(FAULT_FREE_ROUNDS):
+            self.run_round_without_faults()
             if self.is_at_rest():
                 break
         for _ in range(4):
             self.clock.seconds += 1000  # longer than every TTL
             for _ in range(4):
-                self.run_one_calm_round()
+                self.run_round_without_faults()
         self.operator_has_no_defects()
         self.each_job_has_at_most_one_live_ray_job()
 
-    def run_one_calm_round(self) -> None:
+    def run_round_without_faults(self) -> None:
         """Run one round without faults, in which every component runs."""
         self.set_suspend_by_kueue(suspend=False)
         self.operator.watches.deliver_all()
@@ -476,7 +476,7 @@ class JobModel(RuleBasedStateMachine):
             return
         failed = find_condition(status, "Failed")
         assert failed is not None
-        assert failed["reason"] in self.blamed[uid], status
+        assert failed["reason"] in self.allowed_causes[uid], status
         if failed["reason"] not in ("DeadlineExceeded", "InvalidSpec"):
             retry = Retry.model_validate(job["spec"].get("retry", {}))
             assert not retry.allows(Cause(failed["reason"]), status["failedAttempts"]), status
@@ -497,8 +497,8 @@ class JobModel(RuleBasedStateMachine):
             uid = self.job["metadata"]["uid"]
             assert uid not in {owner_uid(body, "BatchInference") for body in ray_jobs}
 
-    def blame(self, uid: str | None, cause: str) -> None:
-        self.blamed.setdefault(uid, set()).add(cause)
+    def allow_failure(self, uid: str | None, cause: str) -> None:
+        self.allowed_causes.setdefault(uid, set()).add(cause)
 
 
 @pytest.fixture(autouse=True)
@@ -527,7 +527,7 @@ class PreemptionModel(JobModel):
         self.clock.seconds += 1  # creationTimestamp must differ from that of a previous job
         body = document("rival", priority=priority)
         created = self.cluster.put({**body, "metadata": {"name": "rival", "namespace": NAMESPACE}})
-        self.blamed[created["metadata"]["uid"]] = set()
+        self.allowed_causes[created["metadata"]["uid"]] = set()
 
     @precondition(lambda self: self.cluster.get("BatchInference", "rival") is not None)
     @rule(foreground=st.booleans())
@@ -551,12 +551,12 @@ class PreemptionModel(JobModel):
     ],
     ids=["unlimited", "one-at-a-time", "preemption"],
 )
-def test_job_reaches_its_right_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:
+def test_job_reaches_the_correct_end_despite_any_faults(machine: type[JobModel], runs: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=runs,
-            derandomize=in_long_tier(),
+            derandomize=True,
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=list(HealthCheck),

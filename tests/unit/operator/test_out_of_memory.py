@@ -58,7 +58,7 @@ def run_out(loop: ReconcileLoop, group: str | None) -> None:
         (None, {"cpu": "6Gi", "load": "3Gi"}),
     ],
 )
-def test_the_group_that_ran_out_gets_more(group: str | None, raised: dict[str, str]) -> None:
+def test_group_that_ran_out_of_memory_gets_more(group: str | None, raised: dict[str, str]) -> None:
     loop = ReconcileLoop(retry={"outOfMemory": POLICY}, steps=STEPS)
     before = start_attempt(loop)
     run_out(loop, group)

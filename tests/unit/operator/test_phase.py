@@ -208,12 +208,12 @@ def test_pod_problem_is_named_before_the_driver_starts(
     )
 
 
-def test_first_pod_in_trouble_is_named() -> None:
+def test_first_pod_with_a_problem_is_named() -> None:
     other = PodView.of(pod_body("job-1-zzz", **waiting("CrashLoopBackOff", "again")))
     assert verdict_of(seen(rayClusterStatus=HEAD), HEALTHY, TROUBLED, other)[1] == IMAGE_PULL
 
 
-def test_warning_event_of_a_pod_is_its_trouble() -> None:
+def test_warning_event_of_a_pod_is_its_problem() -> None:
     event = 'MountVolume.SetUp failed: secret "key" not found'
     phase, summary = verdict_of(seen(), CREATING, messages={"job-1-worker": event})
     assert (phase, summary.reason) == (Phase.PENDING, "ContainerConfig")
@@ -234,7 +234,7 @@ def test_ray_job_held_by_kueue_is_queued(found_report: Report | None) -> None:
     assert (phase, summary.reason) == (Phase.PENDING, "Queued")
 
 
-def test_cluster_trouble_shows_until_pods_exist() -> None:
+def test_cluster_problem_is_shown_until_pods_exist() -> None:
     events = {"job-1-xyz": "ServiceAccount nobody is not found"}
     without = seen(rayClusterName="job-1-xyz")
     refused = Summary("Refused", "ServiceAccount nobody is not found")
@@ -253,7 +253,7 @@ def test_refusal_of_pods_is_passed_on() -> None:
     assert verdict_of(started, report=works) == (Phase.RUNNING, refused)
 
 
-def test_trouble_of_a_node_is_no_missing_secret() -> None:
+def test_node_problem_is_not_reported_as_a_missing_secret() -> None:
     pod = PodView.of(pod_body(**waiting("ContainerCreating")))
     messages = {pod.name: "FailedCreatePodSandBox: failed to setup network for sandbox"}
     _, summary = verdict_of(seen(jobDeploymentStatus="Initializing"), pod, messages=messages)

@@ -31,7 +31,9 @@ UNSCHEDULABLE = {
         ("CrashLoopBackOff", Cause.CRASH_LOOP),
     ],
 )
-def test_container_waiting_for_a_permanent_error_is_trouble(reason: str, cause: Cause) -> None:
+def test_container_that_waits_with_a_permanent_error_is_a_problem(
+    reason: str, cause: Cause
+) -> None:
     pod = pod_body(**waiting(reason, "boom"))
     assert problem_of(pod) == PodProblem(cause, "boom")
     assert problem_of(pod_body(**waiting(reason))) == PodProblem(cause, reason)
@@ -63,7 +65,7 @@ def container(state: Any, **fields: Any) -> dict[str, Any]:
     ids=["null", "empty", "creating", "initializing", "unknown-reason", "scheduled",
          "unknown-state", "null-state", "running", "completed", "error", "restarted"],
 )  # fmt: skip
-def test_other_states_are_no_trouble(status: Any) -> None:
+def test_other_states_are_not_problems(status: Any) -> None:
     assert problem_of({**pod_body(), "status": status}) is None
 
 
@@ -77,12 +79,12 @@ def test_unschedulable_pod_has_the_message_of_the_scheduler() -> None:
     [container(KILLED), container({"waiting": {"reason": "CrashLoopBackOff"}}, lastState=KILLED)],
     ids=["once", "in-backoff"],
 )
-def test_container_killed_for_memory_is_trouble(status: dict[str, Any]) -> None:
+def test_container_killed_for_memory_is_a_problem(status: dict[str, Any]) -> None:
     message = "container ray was killed: it used more memory than its pod's limit"
     assert problem_of(pod_body(**status)) == PodProblem(Cause.OUT_OF_MEMORY, message)
 
 
-def test_first_container_in_trouble_is_named() -> None:
+def test_first_container_with_a_problem_is_named() -> None:
     healthy = container({"running": {}})["containerStatuses"]
     failing, sidecar = (
         waiting(reason, message)["containerStatuses"]
@@ -99,7 +101,7 @@ def test_first_container_in_trouble_is_named() -> None:
     [waiting("ImagePullBackOff"), {"conditions": [UNSCHEDULABLE]}],
     ids=["waiting", "unschedulable"],
 )
-def test_deleting_pod_is_no_trouble(status: Any) -> None:
+def test_deleting_pod_is_not_a_problem(status: Any) -> None:
     pod = pod_body(**status)
     pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:30:00Z"
     assert problem_of(pod) is None

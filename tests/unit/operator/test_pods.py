@@ -58,7 +58,7 @@ def test_pod_cpus_are_the_sum_of_its_containers(containers: list[Any], cpus: flo
 
 
 def test_pod_cpus_include_native_sidecars() -> None:
-    """Sidecars are init containers that never end: their CPUs add to those of the containers."""
+    """Sidecars are init containers that never end: their CPUs and the containers' are added."""
     one = {"resources": {"requests": {"cpu": "1k"}}}
     sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}}
     spec = {"containers": [one], "initContainers": [{**one, "name": "wait"}, sidecar]}
@@ -203,5 +203,5 @@ def test_loss_names_the_container_killed_for_memory(state: str) -> None:
      {"containerStatuses": [ended("Error")]}],
     ids=["empty", "running", "completed", "error"],
 )  # fmt: skip
-def test_other_pod_states_are_no_loss(status: dict[str, Any]) -> None:
+def test_other_pod_states_are_not_losses(status: dict[str, Any]) -> None:
     assert lost(**status) is None

@@ -18,7 +18,7 @@ from support.operator.virtual_time import in_virtual_time
 
 
 @in_virtual_time
-async def test_policy_is_read_again_and_an_invalid_one_is_not_used(
+async def test_policy_is_reloaded_unless_it_is_invalid(
     harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "policy.yaml"

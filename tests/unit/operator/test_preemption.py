@@ -49,7 +49,7 @@ FULL = AdmissionDecision(0, admitted=False, why="only 1 may run at a time")
     ],
     ids=["none", "none-lower", "lowest-priority", "started-last", "priority-before-start"],
 )
-def test_slot_is_the_one_of_the_lowest_priority_that_started_last(
+def test_slot_of_the_lowest_priority_that_started_last_is_chosen(
     slots: dict[str, tuple[int, str]], chosen: str | None
 ) -> None:
     found = choose_slot((Slot(("team", name), *slot) for name, slot in slots.items()), 5)
@@ -97,7 +97,7 @@ class Queue:
 
 
 @pytest.mark.parametrize(("total", "per_namespace"), [(2, None), (None, 2)], ids=["all", "one"])
-def test_only_as_many_jobs_are_preempted_as_are_needed(
+def test_no_more_jobs_are_preempted_than_needed(
     total: int | None, per_namespace: int | None
 ) -> None:
     queue = Queue(total, per_namespace)
@@ -122,7 +122,7 @@ def test_only_as_many_jobs_are_preempted_as_are_needed(
     ],
     ids=["other-namespace", "equal", "stopping", "finalizing"],
 )
-def test_job_is_not_preempted(fields: dict[str, Any], why: str) -> None:
+def test_job_is_not_preempted_without_need(fields: dict[str, Any], why: str) -> None:
     queue = Queue(1)
     queue.run("low", **fields)
     queue.wait("urgent", 5)
@@ -141,7 +141,7 @@ def test_another_job_is_preempted_if_the_chosen_one_becomes_finalizing() -> None
     assert queue.preemptor("middle") is not None
 
 
-def test_no_job_is_preempted_if_one_that_is_stopping_makes_room() -> None:
+def test_no_job_is_preempted_if_a_stopping_job_frees_a_slot() -> None:
     queue = Queue(2)
     queue.run("low")
     queue.run("suspended", stopping=True)
@@ -202,14 +202,14 @@ def test_reservation_survives_a_restart() -> None:
     assert not queue.admitted("third", "other")
 
 
-def test_reservation_of_a_job_that_is_gone_has_no_effect() -> None:
+def test_reservation_of_a_deleted_job_has_no_effect() -> None:
     queue = Queue(1)
     queue.see("low", waiting=True, reserved_for="urgent")
     assert (queue.preemptor("low"), queue.admitted("low")) == (None, True)
 
 
 @pytest.mark.parametrize("how", ["ended", "could-not-start", "lowered"])
-def test_slot_of_a_reservation_that_is_not_used_becomes_free(how: str) -> None:
+def test_slot_of_an_unused_reservation_becomes_free(how: str) -> None:
     queue = Queue(1)
     queue.run("low")
     queue.wait("urgent", 5)
@@ -256,7 +256,7 @@ def test_job_is_not_preempted_for_a_job_that_got_another_slot() -> None:
     assert queue.preemptor("low") is None
 
 
-def test_higher_job_takes_the_reserved_slot_over() -> None:
+def test_job_with_a_higher_priority_takes_over_the_reserved_slot() -> None:
     queue = Queue(1)
     queue.run("low")
     queue.wait("urgent", 5)

@@ -52,7 +52,7 @@ async def test_each_kind_is_listed_in_each_namespace(serve: Serve, namespaces: l
 
 
 @pytest.mark.parametrize("refusal", [forbidden("rayjobs"), UNKNOWN], ids=["403", "404"])
-async def test_namespace_that_is_refused_is_left_out_with_a_warning(
+async def test_refused_namespace_is_skipped_with_a_warning(
     serve: Serve, caplog: pytest.LogCaptureFixture, refusal: Answer
 ) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -109,7 +109,7 @@ async def test_unreachable_api_server_is_named() -> None:
         await check(Server(LIST, port))
 
 
-async def test_other_errors_are_passed_on(serve: Serve) -> None:
+async def test_other_errors_are_raised(serve: Serve) -> None:
     broken = answering(500, {"kind": "Status", "message": "etcd is away"})
     with pytest.raises(NotReady, match=f"cannot list {JOBS} in all namespaces: 500: etcd is away"):
         await check(await serve(answers(jobs=broken)))

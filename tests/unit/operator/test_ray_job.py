@@ -54,7 +54,7 @@ def test_incomplete_status_has_empty_fields(status: Any) -> None:
 
 
 @pytest.mark.parametrize("time", ["2026-03-01T12:00:00+99:99", "2026-03-01t12:00:00z"])
-def test_time_that_only_the_api_server_takes_counts_as_absent(time: str) -> None:
+def test_time_that_only_the_api_server_accepts_is_ignored(time: str) -> None:
     seen = view(startTime=time, endTime=time, rayJobInfo={"startTime": time})
     assert (seen.driver_started_at, seen.ended_at) == ("", "")
     began = "2026-03-01T12:00:00Z"

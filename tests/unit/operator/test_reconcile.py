@@ -169,7 +169,7 @@ def test_token_secret_is_created_again_only_if_a_pod_misses_it() -> None:
     assert [body["kind"] for body in actions.create] == ["Secret"]
 
 
-def test_a_refusal_by_the_default_queue_of_kueue_names_the_way_out() -> None:
+def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
     for message, spec, hint in (

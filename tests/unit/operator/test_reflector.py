@@ -155,7 +155,7 @@ async def test_list_that_fails_midway_deletes_nothing_and_starts_over() -> None:
 
 
 @in_virtual_time
-async def test_object_that_cannot_be_read_is_left_out() -> None:
+async def test_unreadable_object_is_skipped() -> None:
     events = [event("MODIFIED", "unreadable", 11), event("ADDED", "b", 12)]
     client = ScriptedClient([[[ray_job("unreadable"), ray_job("a")]]], [events])
     recorder = Recorder()
@@ -197,7 +197,7 @@ async def test_watch_that_is_accepted_and_ends_at_once_is_retried_with_backoff(w
 
 
 @in_virtual_time
-async def test_watch_that_lasted_starts_again_soon() -> None:
+async def test_watch_that_lasted_is_restarted_soon() -> None:
     """A proxy may end each watch that is quiet for some seconds."""
     client = ScriptedClient([[[ray_job("a")]]], [[5.0, Unreachable("idle")]] * 10)
     async with reflecting(client, Recorder(), 50):
@@ -206,7 +206,7 @@ async def test_watch_that_lasted_starts_again_soon() -> None:
 
 @in_virtual_time
 async def test_objects_of_a_refused_watch_are_forgotten_only_after_a_while() -> None:
-    """The namespace and the operator's Role in it may be gone, or its rights are just reloaded."""
+    """The namespace or the operator's Role may be deleted, or RBAC rules are being reloaded."""
     client = ScriptedClient([[[ray_job("a")]]], [[Forbidden("403: no Role")]] * 1000)
     recorder = Recorder()
     async with reflecting(client, recorder, LOST_SECONDS - MAX_BACKOFF) as (reflector, health):

@@ -37,7 +37,7 @@ def status_after(found_report: Report | None, before: Status | None = None) -> S
     ],
     ids=["no-progress", "zero-rows", "running-without-progress", "fewer-rows"],
 )
-def test_progress_and_counts_stay_when_a_driver_restarts(restarted: Report) -> None:
+def test_progress_and_counts_are_kept_when_a_driver_restarts(restarted: Report) -> None:
     before = status_after(report(rows=10, counts=COUNTS))
     after = status_after(restarted, before)
     assert after["progress"] == {"rows": 10}

@@ -23,7 +23,7 @@ FIRST, SECOND, THIRD = (f"nightly-{int((START + n * HOUR).timestamp()) // 60}" f
 
 
 def started(**spec: Any) -> Schedules:
-    """Return a schedule of every hour with one run, that of 13:00."""
+    """Return an hourly schedule with one run, the run of 13:00."""
     schedules = Schedules(START, **spec)
     schedules.reconcile()
     schedules.reconcile(START + HOUR)
@@ -141,7 +141,7 @@ def test_invalid_schedule_creates_nothing_until_it_is_corrected(case: str) -> No
     assert schedules.ready[:2] == ("True", "Scheduled")
 
 
-def test_schedule_that_was_not_read_as_a_whole_is_invalid() -> None:
+def test_incompletely_read_schedule_is_invalid() -> None:
     schedules = started()
     schedules.cluster.patch(SCHEDULE_KIND, "nightly", {LEFT_OUT: {"spec": "spec: it is too large"}})
     schedules.reconcile(START + 2 * HOUR)
@@ -214,7 +214,7 @@ def test_finished_runs_beyond_the_limits_are_deleted() -> None:
     assert schedules.status["lastSuccessfulTime"] == "2026-03-01T16:10:00Z"
 
 
-def test_no_time_runs_twice_when_the_clock_goes_back() -> None:
+def test_no_scheduled_time_runs_twice_when_the_clock_goes_back() -> None:
     schedules = started()
     schedules.finish(FIRST)
     schedules.cluster.delete("BatchInference", FIRST)
@@ -244,7 +244,7 @@ def test_name_of_another_job_is_missed_and_reported() -> None:
     assert schedules.events()[0][1].endswith(f"another BatchInference is named {SECOND}")
 
 
-def test_refused_run_is_reported_and_tried_again() -> None:
+def test_refused_run_is_reported_and_retried() -> None:
     schedules = started(concurrencyPolicy="Allow")
 
     def refuse(call: str) -> None:

@@ -32,7 +32,7 @@ def daily(start: datetime, zone: str, at: time) -> list[datetime]:
 
 
 class Model:
-    """What the documentation says about a schedule, without names, statuses and requests."""
+    """The documented behaviour of a schedule, without names, statuses and requests."""
 
     def __init__(self, policy: str, start: datetime, times: list[datetime]) -> None:
         self.policy, self.times = policy, times

@@ -1,4 +1,4 @@
-"""The pace of status patches: state changes are written at once, progress with pauses."""
+"""The rate of status patches: state changes are written immediately, progress with pauses."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_progress_figures_are_written_with_a_pause(changes: dict[str, Any], sinc
     assert (wait == 0) == (since >= WRITE_SECONDS)
 
 
-def test_trouble_before_the_first_row_is_written_at_once() -> None:
+def test_problem_before_the_first_row_is_written_at_once() -> None:
     before = {**STATUS, "phase": "Pending"}
     after = {**before, "conditions": [{**CONDITION, "reason": "Unschedulable"}]}
     assert write_delay(before, after, since=0) == 0

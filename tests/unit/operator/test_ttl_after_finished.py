@@ -70,7 +70,7 @@ def test_spec_change_of_a_finished_job_updates_only_the_generation() -> None:
     assert loop.reconcile(60) == Actions()
 
 
-def test_ray_job_has_some_seconds_to_end_by_itself() -> None:
+def test_ray_job_has_a_grace_period_to_end_by_itself() -> None:
     loop = ended_job(ended_by_kuberay=False)
     assert loop.reconcile() == Actions(requeue_after=END_SECONDS)
     loop.set_kuberay_status(**SUCCEEDED)

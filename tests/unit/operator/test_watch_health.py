@@ -25,7 +25,7 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def hear_all(watches: WatchHealth, *, but: str = "") -> None:
+def record_all_answers(watches: WatchHealth, *, but: str = "") -> None:
     for path in watches.seconds_since_answer():
         if path != but:
             watches.record_answer(path, watch=True)
@@ -55,11 +55,11 @@ def test_list_is_an_answer_but_does_not_start_a_watch(clock: ManualClock) -> Non
     assert RAY_JOBS not in watches.missing
 
 
-def test_dead_watch_is_found_and_may_recover(clock: ManualClock) -> None:
+def test_dead_watch_is_detected_and_may_recover(clock: ManualClock) -> None:
     watches = WatchHealth(["team"], 60, lambda: clock.seconds)
-    hear_all(watches)
+    record_all_answers(watches)
     clock.seconds += 120
-    hear_all(watches, but=RAY_JOBS)
+    record_all_answers(watches, but=RAY_JOBS)
     assert watches.dead == []
     clock.seconds += 61
     assert watches.dead == [RAY_JOBS]
@@ -104,14 +104,14 @@ async def test_only_new_credentials_give_a_new_session(
         await session.aiohttp_session.close()
 
 
-def test_lost_namespace_is_not_waited_for_until_it_is_watched_again(clock: ManualClock) -> None:
+def test_lost_namespace_is_ignored_until_it_is_watched_again(clock: ManualClock) -> None:
     watches = WatchHealth(["gone", "team"], 60, lambda: clock.seconds)
-    hear_all(watches)
+    record_all_answers(watches)
     lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"
     watches.record_refusal(lost, "403")
     assert watches.lost == {"gone"}
     clock.seconds += 181
-    hear_all(watches, but=lost)
+    record_all_answers(watches, but=lost)
     assert watches.dead == []
     watches.record_answer(lost, watch=False)
     assert watches.lost == set()

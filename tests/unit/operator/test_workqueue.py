@@ -26,7 +26,8 @@ def queue() -> WorkQueue[str]:
 
 
 async def drain(queue: WorkQueue[str], seconds: float = 100) -> list[tuple[float, str]]:
-    """Return the keys handed out within this time, and when. Each key is done at once."""
+    """Return the keys that are handed out within this time, with their times. Each key is done
+    immediately."""
     found = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -66,7 +67,7 @@ async def test_cancelled_worker_loses_no_key(queue: WorkQueue[str]) -> None:
 
 
 @in_virtual_time
-async def test_backoff_doubles_per_key_until_forgiven(queue: WorkQueue[str]) -> None:
+async def test_backoff_doubles_per_key_until_reset(queue: WorkQueue[str]) -> None:
     delays = [queue.add_rate_limited("a") for _ in range(2000)]
     assert delays[:8] == [0.5, 1, 2, 4, 8, 16, 32, 60]
     assert set(delays[7:]) == {MAX_RETRY_SECONDS}
@@ -97,7 +98,7 @@ async def test_flows_are_served_round_robin() -> None:
 
 @in_virtual_time
 async def test_flow_that_uses_much_cpu_time_is_paused() -> None:
-    """Keys of the flow wait for ten times as long, and those of others are not delayed."""
+    """Keys of the flow wait for ten times as long. Keys of other flows are not delayed."""
     used = 0.0
     queue: WorkQueue[str] = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: used)
     for key in ("a1", "a2", "b1"):

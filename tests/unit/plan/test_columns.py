@@ -146,7 +146,7 @@ def test_reserved_column_names_are_refused(step: Document) -> None:
     found = problems(python_step(), step, columns=None, **read("text", include_paths=True))
     assert found == [
         "spec.steps[1]: step 'step' adds column '_bi_id', but columns that begin with '_bi_' are "
-        "the product's own"
+        "reserved"
     ]
 
 

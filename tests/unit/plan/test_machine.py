@@ -107,8 +107,8 @@ def test_memory_is_ignored_with_a_note_if_it_is_too_small() -> None:
     assert [stage.memory for stage in made.stages] == [None, None]
     reason = "the job needs 12.0 Gi at the same time and this machine has 11.5 Gi"
     assert made.notes == (
-        f"step 'small' runs in what memory there is: {reason}",
-        f"step 'large' runs in what memory there is: {reason}",
+        f"step 'small' runs without its memory request: {reason}",
+        f"step 'large' runs without its memory request: {reason}",
     )
 
 

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.plan.stages import WRITE_CPUS
-from batchinference.plan.writing import MIN_WRITERS, with_writers, writers
+from batchinference.plan.writing import MIN_WRITERS, cpus_with_writers, writers
 
 
 @pytest.mark.parametrize(
     ("machine", "ray"), [(1, 2), (2, 3), (4, 5), (8, 9), (9, 11), (16, 19), (64, 73)]
 )
 def test_writers_add_logical_cpus_to_a_machine(machine: int, ray: int) -> None:
-    assert with_writers(machine) == ray
+    assert cpus_with_writers(machine) == ray
 
 
 @given(st.integers(1, 1000))
@@ -22,7 +22,7 @@ def test_writers_leave_all_cpus_of_a_machine_to_other_tasks(machine: int) -> Non
     def left(cpus: int) -> float:
         return cpus - writers(cpus) * WRITE_CPUS
 
-    assert left(with_writers(machine)) >= machine > left(with_writers(machine) - 1)
+    assert left(cpus_with_writers(machine)) >= machine > left(cpus_with_writers(machine) - 1)
 
 
 @given(st.floats(0, 1000))

@@ -68,7 +68,7 @@ def test_autoscaler_starts_a_node_of_the_group_of_a_replica(rendered: Rendered) 
 @pytest.mark.parametrize(
     "more", [{"NPU": 3}, {"accelerator_type:Ascend910A": 0.001}, {"GPU": 1}], ids=str
 )
-def test_autoscaler_finds_more_than_a_pod_has_infeasible(more: dict[str, Any]) -> None:
+def test_autoscaler_reports_demands_above_a_pod_as_infeasible(more: dict[str, Any]) -> None:
     step = model_step(resources={"custom": {"NPU": 2}, "acceleratorType": "Ascend910B"})
     made = render(job(steps=[step], cluster={"profiles": {"Ascend910B": {}}}))
     (stage,) = plan_for_cluster(made.job.spec).stages

@@ -62,7 +62,9 @@ def test_number_of_described_problems_is_limited(
     assert len(compared) <= MAX_PROBLEMS + 1
 
 
-def test_nearest_name_of_many_long_ones_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suggestions_are_not_searched_among_many_long_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compared = counted(monkeypatch, difflib, "get_close_matches")
     assert did_you_mean(OTHERS[0], NAMES) == ""
     assert compared == []

@@ -20,7 +20,7 @@ HEADER = "# Written by `python -m pytest tests/unit/rendering --write-golden`; d
 
 @pytest.mark.parametrize("job", ["minimal", "everything", "accelerator-types"])
 def test_rendered_objects_equal_the_golden_file(job: str, request: pytest.FixtureRequest) -> None:
-    """The job file is not in the golden file: it has tests of its own, and its digest is."""
+    """The golden file contains only the digest of the job file, which has its own tests."""
     objects: list[Object] = render(parse_one((HERE / f"jobs/{job}.yaml").read_text())).objects
     del objects[0]["data"]
     golden = HERE / f"golden/{job}.yaml"

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from batchinference.rendering.config_map import JOB_FILE, job_file
 from batchinference.spec import BatchInference, load_documents, parse, parse_one
-from batchinference.spec.job import LIFE
+from batchinference.spec.job import OPERATOR_FIELDS
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step, job
 from support.documents.variations import full_document
@@ -40,7 +40,7 @@ def driver_fields(made: BatchInference) -> dict[str, Any]:
     head = {"node_selector", "tolerations"}
     cluster = dict.fromkeys((*OF_THE_OPERATOR, "head"), True) | {"head": head}
     dumped = made.spec.model_dump(by_alias=True, exclude={"cluster": cluster})
-    return {k: v for k, v in dumped.items() if k not in LIFE}
+    return {k: v for k, v in dumped.items() if k not in OPERATOR_FIELDS}
 
 
 def with_values(texts: list[str], value: Any) -> BatchInference:
@@ -63,7 +63,7 @@ def test_job_file_keeps_every_field() -> None:
 
 def test_job_file_omits_what_only_the_operator_reads() -> None:
     (stored,) = load_documents(job_file(parse(full_document()), "uid"))
-    assert set(LIFE).isdisjoint(stored["spec"])
+    assert set(OPERATOR_FIELDS).isdisjoint(stored["spec"])
     cluster = stored["spec"]["cluster"]
     assert {to_camel(name) for name in OF_THE_OPERATOR}.isdisjoint(cluster)
     assert cluster["head"].keys() == {"cpu", "memory"}

@@ -12,7 +12,7 @@ from batchinference.rendering import GPUS_LABEL, effective
 from batchinference.rendering.limits import check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.limits import Limits, lowest
+from batchinference.spec.limits import Limits, lower_limits
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import job
 from support.operator.rendered import render
@@ -130,4 +130,4 @@ def test_job_limit_may_only_lower_the_platform_limit(own: Limits, platform: Limi
         assert both in (one, other)
         assert both is not None or (one is None and other is None)
         assert all(both <= limit for limit in (one, other) if limit is not None)
-    assert lowest(platform, own) == found
+    assert lower_limits(platform, own) == found

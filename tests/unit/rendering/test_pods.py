@@ -13,7 +13,7 @@ from batchinference.rendering.config_map import DIGEST_VARIABLES
 from batchinference.rendering.pods import STOP_WAIT, object_store_bytes
 from batchinference.rendering.quantities import memory_bytes
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.quantities import LEAST_HEAD_MEMORY
+from batchinference.spec.quantities import MIN_HEAD_MEMORY
 from support.documents.minimal import model_step
 from support.documents.parsed import job
 from support.documents.vllm_models import vllm_step
@@ -44,8 +44,8 @@ def test_pods_are_valid_for_kubernetes(rendered: Rendered, kubernetes: str) -> N
         kubernetes_validate.validate(one, kubernetes, strict=True)
 
 
-def test_container_of_ray_is_the_first(rendered: Rendered) -> None:
-    """KubeRay runs Ray in the first container, whatever its name is."""
+def test_container_of_ray_is_first(rendered: Rendered) -> None:
+    """KubeRay runs Ray in the first container, whatever name it has."""
     for pod in rendered.pods:
         assert container(pod)["name"] == "ray"
 
@@ -155,7 +155,7 @@ def test_limits_of_the_head(cluster: Any, limits: Any) -> None:
 def test_object_store_of_the_smallest_head_is_accepted_by_ray() -> None:
     from ray._private import ray_constants
 
-    for memory, size in ((LEAST_HEAD_MEMORY, 161_061_273), ("4Gi", 1_127_428_915)):
+    for memory, size in ((MIN_HEAD_MEMORY, 161_061_273), ("4Gi", 1_127_428_915)):
         parameters = with_cluster(head={"memory": memory}).head["rayStartParams"]
         assert parameters["object-store-memory"] == str(size)
         assert size >= ray_constants.OBJECT_STORE_MINIMUM_MEMORY_BYTES

@@ -16,7 +16,7 @@ from batchinference.rendering.policy_cel import admission_rules
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import Cluster
 from support.cluster.deployment import CHART
-from support.documents.attempts import ATTEMPTS
+from support.documents.policy_violations import VIOLATIONS
 
 CONTAINER = {"name": "ray", "volumeMounts": [{"mountPath": "/x", "name": "x"}]}
 ANNOTATIONS = {"metadata": {"annotations": {"example.com/a": "1"}}}
@@ -33,9 +33,9 @@ def patching(*pods: Any) -> Any:
 def test_default_allows_everything_but_patches_and_access_to_nodes() -> None:
     policy = PlatformPolicy()
     allowed = PlatformPolicy(volumes=True, host_access=True, patches=True)
-    for attempt in ATTEMPTS:
-        cluster = attempt.spec.get("cluster", {})
-        assert refused(allowed, cluster) == [], attempt
+    for violation in VIOLATIONS:
+        cluster = violation.spec.get("cluster", {})
+        assert refused(allowed, cluster) == [], violation
         assert bool(refused(policy, cluster)) == bool(cluster.keys() & {"patches", "volumes"})
     assert policy.volumes == list(RESTRICTED_VOLUMES)
 

@@ -146,7 +146,7 @@ def test_attempts_have_their_own_ray_job_and_token() -> None:
     assert second.pods[0]["metadata"]["labels"][ATTEMPT_LABEL] == "2"
 
 
-def test_an_attempt_has_a_config_map_of_its_own_that_never_changes() -> None:
+def test_each_attempt_has_its_own_immutable_config_map() -> None:
     """The spec may change after the ConfigMap was created and before the RayJob is."""
     jobs = (job("j"), 1), (job("j"), 2), (job("j", resume=False), 2)
     attempts = [render(one, attempt=number) for one, number in jobs]

@@ -31,6 +31,7 @@ FREE = {
         "engine",
     ),
     *("chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
+    *("labels", "annotations"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""
 STRANGE: dict[str, Any] = {
@@ -78,7 +79,7 @@ def user_names_it(place: Place) -> bool:
 
 @pytest.mark.scaled("properties")
 @pytest.mark.parametrize("name", STRANGE)
-def test_strange_value_is_accepted_or_refused_at_its_place(name: str) -> None:
+def test_arbitrary_value_is_accepted_or_refused_at_its_path(name: str) -> None:
     """At a landing, try each value in every 24th place. Together, the values cover all places."""
     every = 1 if in_long_tier() else 24
     for place in ALL_PLACES[list(STRANGE).index(name) % every :: every]:
@@ -93,7 +94,7 @@ def test_strange_value_is_accepted_or_refused_at_its_place(name: str) -> None:
                 assert related, (place, str(problem))
 
 
-def test_strange_document_is_refused() -> None:
+def test_arbitrary_document_is_refused() -> None:
     for value in STRANGE.values():
         assert_readable(refused(value))
 

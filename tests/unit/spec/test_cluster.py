@@ -118,10 +118,10 @@ RESERVED = [
 def test_a_reserved_variable_is_refused(name: str) -> None:
     """Some of these variables would disable the authentication of the Ray cluster."""
     env = [{"name": name, "value": "x"}]
-    words = f"'{name}' is reserved for Ray, KubeRay and the operator: remove it"
-    assert refused(with_cluster(env=env)) == f"spec.cluster.env[0]: {words}"
+    message = f"'{name}' is reserved for Ray, KubeRay and the operator: remove it"
+    assert refused(with_cluster(env=env)) == f"spec.cluster.env[0]: {message}"
     found = refused(with_cluster(profiles={"mine": {"env": env}}))
-    assert found == f"spec.cluster.profiles.mine.env[0]: {words}"
+    assert found == f"spec.cluster.profiles.mine.env[0]: {message}"
 
 
 @pytest.mark.parametrize("name", ["RAY_memory_usage_threshold", "MY_RAY_ADDRESS", "RAY_AUTHOR"])
@@ -131,9 +131,9 @@ def test_a_variable_that_is_not_reserved_is_accepted(name: str) -> None:
 
 def test_a_variable_that_is_given_twice_is_refused() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]
-    words = "two variables have the name 'A': remove one"
-    assert refused(with_cluster(env=env)) == f"spec.cluster.env: {words}"
-    assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(words)
+    message = "two variables have the name 'A': remove one"
+    assert refused(with_cluster(env=env)) == f"spec.cluster.env: {message}"
+    assert refused(with_cluster(profiles={"mine": {"env": env}})).endswith(message)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,12 @@ def test_a_variable_that_is_given_twice_is_refused() -> None:
 )  # fmt: skip
 def test_a_reserved_volume_is_refused(field: str, value: str, shown: str) -> None:
     found = refused(with_cluster(volumes=[{**NODE, field: value}]))
-    words = f"the {shown} '{value}' is reserved for Ray, KubeRay and the operator: "
-    assert found.startswith(f"spec.cluster.volumes[0]: {words}")
+    message = f"the {shown} '{value}' is reserved for Ray, KubeRay and the operator: "
+    assert found.startswith(f"spec.cluster.volumes[0]: {message}")
 
 
 @pytest.mark.parametrize("path", ["/tmp", "/tmp/rays", "/dev/shmem", "/etc/batchinference-own"])
-def test_a_volume_beside_the_reserved_paths_is_accepted(path: str) -> None:
+def test_volume_outside_of_the_reserved_paths_is_accepted(path: str) -> None:
     assert settings(volumes=[{**NODE, "mountPath": path}]).volumes[0].mount_path == path
 
 
@@ -217,9 +217,9 @@ def test_memory_quantity_is_refused(memory: str) -> None:
          "did you mean 'Always'?"),
         ("imagePullSecrets", ["a"], "imagePullSecrets[0]: expected a mapping, got 'a'"),
         ("imagePullSecrets", [{"name": "a"}] * 9, "imagePullSecrets: expected at most 8"),
-        ("imagePullSecrets.0.name", "", "imagePullSecrets[0].name: expected a name of Kubernetes"),
-        ("serviceAccountName", "", "serviceAccountName: expected a name of Kubernetes"),
-        ("serviceAccountName", "../x", "serviceAccountName: expected a name of Kubernetes"),
+        ("imagePullSecrets.0.name", "", "imagePullSecrets[0].name: expected a Kubernetes name"),
+        ("serviceAccountName", "", "serviceAccountName: expected a Kubernetes name"),
+        ("serviceAccountName", "../x", "serviceAccountName: expected a Kubernetes name"),
         ("serviceAccount", "a",
          "serviceAccount: unknown field; did you mean 'serviceAccountName'?"),
         ("priorityClassName", "a" * 254, "priorityClassName: expected at most 253"),
@@ -230,9 +230,9 @@ def test_memory_quantity_is_refused(memory: str) -> None:
         ("volumes.1.hostPath.path", "a", "volumes[1].hostPath.path: expected an absolute path"),
         ("volumes.1.hostPath.path", "/etc/../root", "volumes[1].hostPath.path: expected an abs"),
         ("nodeSelector", {"bad key!": "x"},
-         "nodeSelector.bad key!: as a key: expected a label's key such as pool"),
+         "nodeSelector.bad key!: as a key: expected a label key such as pool"),
         ("nodeSelector.a", "b c", "nodeSelector.a: expected letters, digits, '-', '_' and '.'"),
-        ("tolerations.0.key", "a b", "tolerations[0].key: expected a taint's key such as pool"),
+        ("tolerations.0.key", "a b", "tolerations[0].key: expected a taint key such as pool"),
         ("nodeSelector", {f"label{number}": "a" for number in range(33)},
          "nodeSelector: expected at most 32 items, got 33"),
         ("tolerations.0.tolerationSeconds", -1,

@@ -39,7 +39,7 @@ def local(schedule: str, zone: str, after: str, count: int) -> list[str]:
         ("*/30 1 * * *", NEW_YORK, "2026-11-01 05:10", ["01 01:30 -4", "01 01:00 -5"]),
     ],
 )  # fmt: skip
-def test_times_around_a_change_of_clocks(
+def test_times_around_a_daylight_saving_change(
     schedule: str, zone: str, after: str, expected: list[str]
 ) -> None:
     assert local(schedule, zone, after, len(expected)) == expected

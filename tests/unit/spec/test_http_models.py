@@ -15,7 +15,7 @@ from support.documents.refusals import refused, running, short
 MODEL = "spec.steps[0].model"
 PICTURE = {"inputs": {"text": "text", "photo": "image"}, "images": ["photo"]}
 KEY = (
-    ": a key does not belong into the file: keep it in a Secret, hand it over in cluster.env and "
+    ": a key does not belong in the file: store it in a Secret, pass it in cluster.env and "
     "name the variable in apiKeyEnv or headersFrom"
 )
 
@@ -66,15 +66,15 @@ def test_template_that_uses_every_input_is_accepted(model: Document) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (chat(prompt="{text}"), ": 'text' is none of the inputs, which are question"),
-        (chat(system="{text}"), ": 'text' is none of the inputs, which are question"),
-        (chat(images=["photo"]), ": 'photo' is none of the inputs, which are question"),
+        (chat(prompt="{text}"), ": 'text' is not an input. The inputs are question"),
+        (chat(system="{text}"), ": 'text' is not an input. The inputs are question"),
+        (chat(images=["photo"]), ": 'photo' is not an input. The inputs are question"),
         (chat(**PICTURE, system="{photo}", prompt="{text}"),
          ": '{photo}' is an image, and 'system' and 'messages' hold only text. Put the place into "
          "'prompt'"),
-        (chat(prompt="Hello"), ": input 'question' is used nowhere"),
-        (json_endpoint(body={"a": 1}), ": input 'value' is used nowhere"),
-        (json_endpoint(body={"a": "{b}"}), ": 'b' is none of the inputs, which are value"),
+        (chat(prompt="Hello"), ": input 'question' is not used"),
+        (json_endpoint(body={"a": 1}), ": input 'value' is not used"),
+        (json_endpoint(body={"a": "{b}"}), ": 'b' is not an input. The inputs are value"),
         (chat(inputs={"a": "text", "b": "text"}),
          ": without a 'prompt' one input is sent as it is; here a, b"),
         (chat(inputs={"photo": "image"}, images=["photo"]),
@@ -91,7 +91,7 @@ def test_template_that_does_not_match_the_inputs_is_refused(model: Document, mes
 def test_invalid_template_is_refused(field: str, text: str) -> None:
     message = refusal_of(chat(**{field: text}))
     assert message.startswith(f".{field}: ")
-    assert ": an input's place is written {name}, a brace of the text itself twice" in message
+    assert ": write {name} for an input, and double a literal brace" in message
 
 
 @pytest.mark.parametrize(

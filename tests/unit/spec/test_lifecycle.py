@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import Duration, DurationOrNone, seconds_of
+from batchinference.spec.durations import Duration, DurationOrZero, seconds_of
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry, Ttl
 from batchinference.spec.phases import MEANINGS, TRANSITIONS, Phase, diagram
 
@@ -22,7 +22,7 @@ from batchinference.spec.phases import MEANINGS, TRANSITIONS, Phase, diagram
     [("90s", 90), ("30m", 1800), ("6h", 21_600), ("1h30m", 5400), ("1h1m1s", 3661), ("0s", 0)],
 )
 def test_duration_is_parsed(text: str, seconds: int) -> None:
-    assert TypeAdapter(DurationOrNone).validate_python(text) == text
+    assert TypeAdapter(DurationOrZero).validate_python(text) == text
     assert seconds_of(text) == seconds
 
 
@@ -36,7 +36,7 @@ def test_duration_is_the_sum_of_its_parts(hours: int, minutes: int, seconds: int
 @pytest.mark.parametrize("text", ["", "5", "s", "5d", "1.5h", "-1s", "5s1h", "1h 5m", "9999999s"])
 def test_duration_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(DurationOrNone).validate_python(text)
+        TypeAdapter(DurationOrZero).validate_python(text)
 
 
 @pytest.mark.parametrize("text", ["0s", "0h0m"])

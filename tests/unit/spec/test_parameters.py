@@ -51,7 +51,7 @@ def test_parameters_leave_no_trace_in_the_job_of_the_driver() -> None:
     assert parse_one(file.replace("  uid: uid\n", "")).spec == resolved.spec
 
 
-def test_text_of_one_reference_becomes_a_number_and_a_longer_text_does_not() -> None:
+def test_only_a_text_with_a_single_reference_becomes_a_number() -> None:
     size = {"name": "size", "type": "number", "value": "16"}
     ratio = {"name": "ratio", "type": "number", "value": "0.5"}
     arguments = {"a": "{{ params.ratio }}", "b": ["x{{ params.size }}"], "c": "{{ params.date }}"}
@@ -67,7 +67,7 @@ def test_text_of_one_reference_becomes_a_number_and_a_longer_text_does_not() -> 
     "value",
     ["a\nresume: false", "{format: csv}", '", "x', "[1, 2]", "null", "\\1\\g<0>", "{{ date }}"],
 )
-def test_value_stays_one_text_whatever_it_contains(value: str) -> None:
+def test_value_is_substituted_as_a_single_text(value: str) -> None:
     step = python_step()
     step["python"]["constructorArgs"] = {"x": "{{ params.x }}"}
     own = parse(job({"name": "x"}, steps=[step]), Values({"x": value})).spec.steps[0]
@@ -75,7 +75,7 @@ def test_value_stays_one_text_whatever_it_contains(value: str) -> None:
     assert own.python.constructor_args == {"x": value}
 
 
-def test_braces_that_are_no_references_stay() -> None:
+def test_braces_that_are_not_references_are_kept() -> None:
     for text in ("{{ other }}", "{{'a': 1}}", "{% if x %}", "{{ bos_token }}", "$(params.date)"):
         assert parsed(f"s3://out/{text}", DATE) == f"s3://out/{text}"
 
@@ -93,13 +93,13 @@ REFUSED = {
     ),
     "an expression": (
         job(DATE, write={"format": "parquet", "path": "s3://out/{{ params.date | upper }}"}),
-        "spec.write.path: '{{ params.date | upper }}' is no reference. Write {{ params.NAME }}: a "
-        "lower-case name, without an expression",
+        "spec.write.path: '{{ params.date | upper }}' is not a reference. Write {{ params.NAME }}: "
+        "a lower-case name, without an expression",
     ),
     "without the prefix": (
         job(DATE, write={"format": "parquet", "path": "s3://out/{{ date }}"}),
-        "spec.write.path: '{{ date }}' is no reference. Write '{{ params.date }}', or rename the "
-        "parameter",
+        "spec.write.path: '{{ date }}' is not a reference. Write '{{ params.date }}', or rename "
+        "the parameter",
     ),
     "in the cluster": (
         job(DATE, cluster={"image": "r/{{ params.date }}"}),
@@ -117,7 +117,7 @@ REFUSED = {
     ),
     "no number": (
         job({"name": "a", "type": "number", "value": "1e"}),
-        "spec.parameters[0]: the value of 'a' is no number. Write digits such as 16 or 0.5",
+        "spec.parameters[0]: the value of 'a' is not a number. Write digits such as 16 or 0.5",
     ),
     "a number without quotes": (
         job({"name": "a", "value": 16}),
@@ -149,7 +149,7 @@ def test_values_from_the_command_line_are_checked_like_those_of_the_file() -> No
     body = job({"name": "n", "type": "number"}, write={"format": "parquet", "path": "s3://o/"})
     body["spec"]["read"]["paths"] = ["{{ params.n }}"]
     (text,) = refused(body, n="two")
-    assert text.startswith("spec.read.paths[0]: the value of 'n' is no number")
+    assert text.startswith("spec.read.paths[0]: the value of 'n' is not a number")
     (nested,) = refused(job({"name": "n"}, read={"format": "text", "paths": ["{{ params.n }}"]}),
                         n="{{ params.n }}")  # fmt: skip
     assert nested.startswith("spec.read.paths[0]: the value of 'n' contains a reference")

@@ -31,7 +31,7 @@ def test_platform_text_without_settings_yields_defaults(text: str) -> None:
     [
         ("imge: a", "imge: unknown field; did you mean 'image'?"),
         ("workers: {max: 0}", "workers.max: expected at least 1, got 0"),
-        ("profiles: {T4: {device: NPU}}", "profiles.T4.device: expected a kind of device as"),
+        ("profiles: {T4: {device: NPU}}", "profiles.T4.device: expected a PyTorch device type"),
         ("- image", "expected a mapping, got a list"),
         ("a: [", "not valid YAML: line 1, column 5: "),
         ("image: a\nimage: b", "not valid YAML: line 2, column 1: the key 'image' is given twice"),

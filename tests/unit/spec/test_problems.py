@@ -1,4 +1,4 @@
-"""Error messages contain the path, the actual value, and what is expected."""
+"""Error messages contain the path, the actual value and the expected value."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ def test_profile_resource_is_accepted(resource: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"resource": "NPU"}, ".resource: expected a resource as its device plugin names it"),
-        ({"resource": "huawei.com/"}, ".resource: expected a resource as its device plugin"),
-        ({"resource": "a/b\n"}, ".resource: expected a resource as its device plugin names it"),
-        ({"device": "npu:0"}, ".device: expected a kind of device as PyTorch names it, such as"),
-        ({"device": "NPU"}, ".device: expected a kind of device as PyTorch names it, such as"),
+        ({"resource": "NPU"}, ".resource: expected the resource of a device plugin"),
+        ({"resource": "huawei.com/"}, ".resource: expected the resource of a device plugin"),
+        ({"resource": "a/b\n"}, ".resource: expected the resource of a device plugin"),
+        ({"device": "npu:0"}, ".device: expected a PyTorch device type, such as"),
+        ({"device": "NPU"}, ".device: expected a PyTorch device type, such as"),
         ({"kind": "npu"}, ".kind: unknown field. Use one of resource, device, nodeSelector"),
         ({"tolerations": [{}]}, ".tolerations[0]: without a key, operator must be Exists"),
         ({"env": [{"name": "A"}]}, ".env[0]: give exactly one of value and valueFrom"),

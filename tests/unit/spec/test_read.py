@@ -149,7 +149,7 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
         ("manifest", "allow", ["intranet"],
          "[0]: expected a text that matches '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
         ("manifest", "allow", ["http://host:99999/"],
-         "[0]: no prefix of an address: its port is wrong, "
+         "[0]: not a valid prefix: its port is invalid, "
          "got 'http://host:99999/'"),
     ],
     ids=short,

@@ -189,7 +189,7 @@ def test_texts_of_a_report_are_safe_to_show() -> None:
     times = {"rows": 1, "seconds": 1, "cpuSeconds": 1, "rowsPerSecond": 1}
     fields |= {"steps": {hostile: times}, "seconds": {hostile: 1}, "progress": progress}
     report = Report.parse(json.dumps({**SMALLEST, **fields}))
-    told = json.loads(report.serialized())
-    assert {told[name] for name in ("message", "reason", "stage", "output", "errors")} == {SAFE}
-    lists = [*told["steps"], *told["seconds"], *told["batchSizes"], *told["notes"]]
-    assert {told["progress"]["eta"], *lists} == {SAFE}
+    fields = json.loads(report.serialized())
+    assert {fields[name] for name in ("message", "reason", "stage", "output", "errors")} == {SAFE}
+    lists = [*fields["steps"], *fields["seconds"], *fields["batchSizes"], *fields["notes"]]
+    assert {fields["progress"]["eta"], *lists} == {SAFE}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.accelerators import RAY_NAMES, misspelt
+from batchinference.spec.accelerators import RAY_NAMES, wrong_case_of
 from batchinference.spec.resources import Resources
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import refused, short
@@ -47,7 +47,7 @@ def test_accelerator_type_is_accepted(name: str, devices: Document) -> None:
 
 @pytest.mark.parametrize(("written", "known"), [("t4", "T4"), ("ASCEND910b", "Ascend910B")])
 def test_accelerator_type_in_wrong_case_is_refused(written: str, known: str) -> None:
-    assert misspelt(known) is None
+    assert wrong_case_of(known) is None
     assert refused(with_resources(gpu=1, acceleratorType=written)).startswith(
         f"{FIELD}: Ray knows no acceleratorType '{written}'; did you mean '{known}'?"
     )
@@ -55,7 +55,7 @@ def test_accelerator_type_in_wrong_case_is_refused(written: str, known: str) -> 
 
 def test_accelerator_type_requires_devices() -> None:
     assert refused(with_resources(cpu=2, acceleratorType="T4")).startswith(
-        f"{FIELD}: 'acceleratorType' says which devices: ask for some with gpu or custom"
+        f"{FIELD}: 'acceleratorType' is the type of the devices: request devices with gpu or custom"
     )
 
 
@@ -82,8 +82,8 @@ def test_custom_resource_is_accepted(name: str) -> None:
         ({"NPU\n": 1}, ".custom.'NPU\\n': as a key: expected letters, digits"),
         ({"N" * 64: 1}, f".custom.{'N' * 60}...: as a key: expected at most 63"),
         ({str(n): 1 for n in range(9)}, ".custom: expected at most 8 items"),
-        ({"GPU": 1}, ": 'GPU' is no custom resource: there is the field 'gpu'"),
-        ({"memory": 1}, ": 'memory' is no custom resource: there is the field 'memory'"),
+        ({"GPU": 1}, ": 'GPU' is not a custom resource: use the field 'gpu'"),
+        ({"memory": 1}, ": 'memory' is not a custom resource: use the field 'memory'"),
     ],
     ids=short,
 )

@@ -113,7 +113,9 @@ def test_union_with_conflicting_types_is_refused() -> None:
     class Either(BaseModel):
         either: Annotated[Number | Word, Field(discriminator="kind")]
 
-    with pytest.raises(ValueError, match=r"the arms of kind disagree about self\.value"):
+    with pytest.raises(
+        ValueError, match=r"variants of kind have different schemas for self\.value"
+    ):
         structural_schema(Either)
 
 
@@ -181,5 +183,5 @@ def test_long_description_is_truncated_on_one_line() -> None:
 def test_expanded_schema_keeps_the_variants() -> None:
     union = expanded_schema(Box)["properties"]["size"]
     assert union["tag"] == "size"
-    assert list(union["arms"]) == ["s", "l"]
-    assert union["arms"]["l"]["required"] == ["size", "shared"]
+    assert list(union["variants"]) == ["s", "l"]
+    assert union["variants"]["l"]["required"] == ["size", "shared"]

@@ -47,8 +47,8 @@ def test_source_requires_its_fields(read: Document, message: str) -> None:
         ("sql", {"shard_keys": ["id"]}, "'shard_keys' and an 'override_num_blocks' above 1 need"),
         ("sql", {"override_num_blocks": 2}, "'shard_keys' and an 'override_num_blocks' above 1"),
         ("sql", {"shard_keys": ["id; DROP TABLE t"], "override_num_blocks": 2},
-         "expected a name of SQL: letters, digits, '_' and '.'"),
-        ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs into the query, in the words of"),
+         "expected an SQL name: letters, digits, '_' and '.'"),
+        ("sql", {"limit": 3}, "spec.read.options: 'limit' belongs in the query, in the SQL"),
         ("huggingface", {"stream": True}, "did you mean 'streaming'?"),
         ("huggingface", {"limit": 0}, "expected at least 1, got 0"),
         ("lance", {"include_paths": True}, "unknown option 'include_paths' for lance"),
@@ -72,7 +72,7 @@ def test_source_option_is_refused(name: str, options: dict[str, Any], message: s
 )
 def test_sql_password_in_the_file_is_refused_and_not_shown(url: str) -> None:
     found = refused(reading_source("sql", url=url))
-    assert found.startswith("spec.read.url: a password does not belong into the file")
+    assert found.startswith("spec.read.url: a password does not belong in the file")
     assert "urlEnv" in found
     assert SECRET not in found
 
@@ -98,8 +98,8 @@ def test_sql_url_that_is_invalid_is_not_shown(url: str) -> None:
 )
 def test_sql_local_database_can_be_moved(url: str, place: str | None, moved: str | None) -> None:
     read = ReadSql(format="sql", query="SELECT 1", url=url)
-    assert read.places == ({} if place is None else {"url": place})
-    assert read.moved(lambda path: f"/jobs/{path}").url == (moved or url)
+    assert read.locations == ({} if place is None else {"url": place})
+    assert read.map_locations(lambda path: f"/jobs/{path}").url == (moved or url)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +114,21 @@ def test_sql_local_database_can_be_moved(url: str, place: str | None, moved: str
     ids=str,
 )
 def test_source_without_a_local_path_is_not_moved(read: ReadSql | ReadHuggingface) -> None:
-    assert read.places == {}
-    assert read.moved(lambda path: f"/jobs/{path}") == read
+    assert read.locations == {}
+    assert read.map_locations(lambda path: f"/jobs/{path}") == read
 
 
 @pytest.mark.parametrize("name", ["./data", "../data", "/data", "~/data", "file:///data"])
 def test_huggingface_local_path_can_be_moved(name: str) -> None:
     read = ReadHuggingface(format="huggingface", name=name)
-    assert read.places == {"name": name}
-    assert read.moved(lambda path: f"!{path}").name == f"!{name}"
+    assert read.locations == {"name": name}
+    assert read.map_locations(lambda path: f"!{path}").name == f"!{name}"
 
 
 def test_lance_path_can_be_moved() -> None:
     read = ReadLance(format="lance", path="data.lance")
-    assert read.places == {"path": "data.lance"}
-    assert read.moved(lambda path: f"/jobs/{path}").path == "/jobs/data.lance"
+    assert read.locations == {"path": "data.lance"}
+    assert read.map_locations(lambda path: f"/jobs/{path}").path == "/jobs/data.lance"
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -35,5 +35,5 @@ def test_stamp_is_read_in_utc(text: str, time: datetime) -> None:
         *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "\uff10026-03-01T12:00:00Z"),
     ],
 )
-def test_other_text_is_no_time(text: str) -> None:
+def test_other_text_is_not_a_time(text: str) -> None:
     assert time_of(text) is None

@@ -75,7 +75,7 @@ def test_partition_column_that_readers_skip_is_refused(format_: str, column: str
     ],
     ids=["no column", "taken"],
 )  # fmt: skip
-def test_order_without_a_column_of_its_own_is_refused(fields: dict[str, Any], message: str) -> None:
+def test_unusable_row_number_or_order_is_refused(fields: dict[str, Any], message: str) -> None:
     assert refused(writing("csv", **fields)) == f"spec.write: {message}"
 
 
@@ -97,7 +97,7 @@ def test_partition_column_is_accepted(format_: str, column: str) -> None:
 )
 def test_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
     message = refused(writing("sql", table="rows", url=url))
-    assert "a password does not belong into the file" in message
+    assert "a password does not belong in the file" in message
     assert "urlEnv" in message
     assert SECRET not in message
 
@@ -124,7 +124,7 @@ def test_iceberg_property_that_names_a_class_is_refused(name: str) -> None:
 def test_catalog_password_in_a_uri_is_refused_and_not_shown() -> None:
     catalog = {"properties": {"type": "sql", "uri": f"postgresql://me:{SECRET}@db/x"}}
     message = refused(writing("iceberg", table="ns.rows", catalog=catalog))
-    assert "a password does not belong into the file" in message
+    assert "a password does not belong in the file" in message
     assert SECRET not in message
 
 
@@ -135,7 +135,7 @@ def test_catalog_password_in_a_uri_is_refused_and_not_shown() -> None:
         ("sql", {"table": "rows", "url": "sqlite:///x", "urlEnv": "X"}, "give exactly one of url"),
         ("sql", {"url": "sqlite:///x"}, ".table: required, but missing"),
         ("sql", {"table": "my rows", "url": "sqlite:///x"}, ".table: expected the name of a table"),
-        ("sql", {"table": "rows", "url": "x.db"}, ".url: expected an address as SQLAlchemy has it"),
+        ("sql", {"table": "rows", "url": "x.db"}, ".url: expected a SQLAlchemy URL"),
         ("iceberg", {"table": "rows"}, "table: Iceberg has namespaces: write namespace.table"),
         (
             "iceberg",
@@ -171,15 +171,15 @@ def test_table_is_refused(format_: str, fields: dict[str, Any], message: str) ->
 def test_table_local_paths_are_found(
     format_: str, fields: dict[str, Any], places: dict[str, str]
 ) -> None:
-    assert written(format_, **fields).places == {"path": "s3://out/", **places}
+    assert written(format_, **fields).locations == {"path": "s3://out/", **places}
 
 
 def test_table_local_paths_can_be_moved() -> None:
     def move(path: str) -> str:
         return f"/jobs/{path}"
 
-    sql: Any = written("sql", table="t", url="sqlite:///x.db").moved(move)
+    sql: Any = written("sql", table="t", url="sqlite:///x.db").map_locations(move)
     assert sql.url == "sqlite:////jobs/x.db"
-    iceberg: Any = written("iceberg", table="n.t", catalog=CATALOG).moved(move)
+    iceberg: Any = written("iceberg", table="n.t", catalog=CATALOG).map_locations(move)
     moved = {"type": "sql", "uri": "sqlite:////jobs/c.db", "warehouse": "/jobs/./w"}
     assert iceberg.catalog.properties == moved

@@ -1,4 +1,4 @@
-"""Changes a job for one run: over its first rows only, from the start, or over its failed rows."""
+"""Changes a job for one run: preview its first rows, start over, or retry its failed rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from batchinference.spec.write import WriteColumns, WriteParquet
 
 
 def preview_of(job: BatchInference, rows: int, directory: str) -> BatchInference:
-    """Return the job over its first rows, with a Parquet output in a directory. The first bad row
-    fails it.
+    """Return the job over its first rows, with a Parquet output in `directory`.
 
-    Raises BadInput if the number of rows cannot be limited."""
+    The first failed row fails the job. Raises BadInput if the number of rows cannot be limited.
+    """
     from batchinference.pipeline.errors import BadInput
 
     read, write = job.spec.read, job.spec.write
@@ -48,9 +48,10 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with fields that start it over, whatever it has written.
+    """Return the job with fields that start it over and replace its output.
 
-    Raises BadInput if the job adds to the rows of other runs."""
+    Raises BadInput for `mode: append`, which adds rows to the output of earlier runs.
+    """
     from batchinference.pipeline.errors import BadInput
 
     write = job.spec.write

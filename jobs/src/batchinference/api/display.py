@@ -1,4 +1,4 @@
-"""Shows a running job: a progress bar on a terminal, otherwise lines, and a summary at the end."""
+"""Shows the progress of a job as a bar on a terminal or as lines, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ class Display:
     def __init__(
         self, console: Console | None = None, *, verbose: bool = False, silent: bool = False
     ) -> None:
-        """If `verbose`, the output of Ray and of this process is shown above the bar. If `silent`,
-        only the summary and the sample are shown."""
+        """Create a display.
+
+        `verbose` shows the output of Ray and of this process above the bar. `silent` shows only the
+        summary and the sample.
+        """
         self._silent = silent
         # a duplicate of stderr, because stderr may be redirected to a file for Ray's messages
         self._console = console or Console(file=os.fdopen(os.dup(2), "w"))
@@ -77,7 +80,7 @@ class Display:
         self._console.print(shown, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def show(self, report: Report) -> None:
-        """Show the progress, as a bar on a terminal and otherwise as lines."""
+        """Show the progress of a report: a bar on a terminal, otherwise lines."""
         if self._console.is_terminal:
             self._move_bar(report)
         elif not report.state.ended:
@@ -104,8 +107,11 @@ class Display:
             self.say(", ".join(part for part in parts if part))
 
     def summarize(self, report: Report, *, resumes: bool = True, log: str | None = None) -> None:
-        """Print a summary table. `resumes` is whether the next run keeps the rows of this run, and
-        `log` is the address of the stored log."""
+        """Print a summary table.
+
+        `resumes` is whether the next run keeps the rows of this run. `log` is the address of the
+        stored log.
+        """
         lines = summary_of(report, resumes=resumes)
         lines += [("log", log)] if log else []
         width = max(len(name) for name, _ in lines) + 2
@@ -131,7 +137,7 @@ def _progress(report: Report) -> list[str]:
 
 
 def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
-    """Return the lines of the summary of a run: a name and a value each."""
+    """Return the lines of the summary of a run, as pairs of name and value."""
     lines = [("job", report.name), ("result", _result(report, resumes=resumes))]
     if report.message:
         reason = f"{report.reason}: " if report.reason else ""
@@ -175,7 +181,7 @@ def _speed(report: Report) -> str:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the lengths of nested lists of numbers, such as an image; of the first ones only."""
+    """Return the shape of nested lists of numbers, such as an image. Only first items are read."""
     if isinstance(value, list) and value:
         inner = _shape(value[0])
         return [len(value), *inner] if inner or isinstance(value[0], int | float) else []

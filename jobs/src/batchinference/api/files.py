@@ -25,7 +25,7 @@ def read_text(file: str) -> str:
 def parameter_values(settings: Sequence[str] = ()) -> Values:
     """Return the values of parameters from `--set NAME=VALUE` and from the environment.
 
-    Raises SpecError if a setting has another form, or if a name is set twice.
+    Raises SpecError if a setting is not NAME=VALUE, or if a name is set twice.
     """
     given: dict[str, str] = {}
     for setting in settings:
@@ -38,7 +38,7 @@ def parameter_values(settings: Sequence[str] = ()) -> Values:
 
 
 def directory_of(file: str) -> Path:
-    """Return the directory of a job file, for its relative paths and its modules.
+    """Return the directory of a job file, against which its paths and modules are resolved.
 
     For stdin (`-`), this is the working directory.
     """
@@ -48,17 +48,17 @@ def directory_of(file: str) -> Path:
 def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     """Return the job with its relative local paths resolved against `directory`."""
     spec = job.spec
-    read = spec.read.moved(lambda path: _absolute(path, directory))
-    write = spec.write.moved(lambda path: _absolute(path, directory))
+    read = spec.read.map_locations(lambda path: _absolute(path, directory))
+    write = spec.write.map_locations(lambda path: _absolute(path, directory))
     errors = spec.errors
     if errors.path:
         errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})
-    steps = [_with_absolute_places(step, directory) for step in spec.steps]
+    steps = [_with_absolute_step_paths(step, directory) for step in spec.steps]
     update = {"read": read, "write": write, "errors": errors, "steps": steps}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
 
 
-def _with_absolute_places(step: Step, directory: Path) -> Step:
+def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     if step.nearest is not None:
         path = _absolute(step.nearest.path, directory)
         return step.model_copy(update={"nearest": step.nearest.model_copy(update={"path": path})})

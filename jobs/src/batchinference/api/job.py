@@ -1,4 +1,4 @@
-"""A job as an object, made of the same models as the YAML file."""
+"""The class `Job` of the Python API. It uses the same models as the YAML file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
 
 Fields = Mapping[str, Any]
-"""A part of a job as in the YAML file."""
+"""Fields of a job, named as in the YAML file."""
 
 
 @dataclass(frozen=True, init=False)
 class Job:
-    """A job: its specification, and the directory of its relative paths and its modules."""
+    """A job: its specification, and the directory for its relative paths and its modules."""
 
     resource: BatchInference
     directory: Path
@@ -37,9 +37,11 @@ class Job:
         directory: str | Path | None = None,
         **spec: Any,
     ) -> None:
-        """Create a job from models or from mappings with the fields of the YAML file. `spec` has
-        further fields of the spec, such as `errors`. `directory` is the working directory if it is
-        None. Raises SpecError, which names every problem."""
+        """Create a job from models, or from mappings with the fields of the YAML file.
+
+        `spec` has other fields of the spec, such as `errors`. `directory` defaults to the working
+        directory. Raises SpecError, which lists every problem.
+        """
         fields = {"read": read, "write": write, "steps": list(steps), **spec}
         document = {
             "apiVersion": API_VERSION,
@@ -53,7 +55,8 @@ class Job:
     def from_yaml(cls, path: str | Path, **parameters: str) -> Job:
         """Return the job in a YAML file. `parameters` are values of its `spec.parameters`.
 
-        Raises SpecError, which names every problem."""
+        Raises SpecError, which lists every problem.
+        """
         job = cls.__new__(cls)
         values = Values(parameters, os.environ)
         job._set(parse_one(read_text(str(path)), values), directory_of(str(path)))
@@ -73,14 +76,14 @@ class Job:
         return with_absolute_paths(self.resource, self.directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as in the YAML file. Default values are left out."""
+        """Return the job as a mapping with the fields of the YAML file, without default values."""
         document: dict[str, Any] = self.resource.model_dump(
             mode="json", by_alias=True, exclude_unset=True
         )
         return document
 
     def to_yaml(self) -> str:
-        """Return the YAML file of the job."""
+        """Return the job as YAML."""
         import yaml
 
         text: str = yaml.safe_dump(self.to_dict(), sort_keys=False)
@@ -96,7 +99,7 @@ class Job:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with its models as mappings with the names of the YAML file."""
+    """Return a value with its models as mappings, with the field names of the YAML file."""
     if isinstance(value, SpecModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Submits jobs to a cluster, and observes and controls them there."""
+"""Observes and controls jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The state of a job on a cluster. `raw` is the status as the operator writes it."""
+    """The state of a job on a cluster. `raw` is the status of the BatchInference."""
 
     name: str
     namespace: str
@@ -37,7 +37,7 @@ class JobStatus:
 
     @classmethod
     def of(cls, job: dict[str, Any]) -> JobStatus:
-        """Return the state of a BatchInference resource."""
+        """Return the state of a job from its BatchInference resource."""
         status = job.get("status") or {}
         progress, counts = status.get("progress") or {}, status.get("counts") or {}
         ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
@@ -81,8 +81,10 @@ class JobHandle:
         interval: float = 2.0,
         sleep: Callable[[float], Any] = time.sleep,
     ) -> JobStatus:
-        """Return the state of the job after it has ended, or raise TimeoutError after `timeout`
-        seconds."""
+        """Wait until the job has ended, and return its state.
+
+        `timeout` and `interval` are in seconds. Raises TimeoutError after `timeout`.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (status := self.status()).ended:
             if deadline is not None and time.monotonic() >= deadline:
@@ -99,15 +101,18 @@ class JobHandle:
         self.cluster.patch(self.name, {"suspend": False})
 
     def cancel(self) -> None:
-        """Stop the job and delete it. Its output keeps the rows that were written: if the job is
-        submitted again, it resumes."""
+        """Stop the job and delete it.
+
+        Its output keeps the rows that were written. If the job is submitted again, it resumes.
+        """
         self.cluster.delete(self.name)
 
 
 def checked_for_cluster(document: dict[str, Any], values: Values) -> dict[str, Any]:
-    """Return a BatchInference document with the values of its parameters, ready for a cluster.
+    """Return a BatchInference document with the values of its parameters inserted.
 
-    Raises SpecError if it is invalid, or if a cluster would refuse it."""
+    Raises SpecError if it is invalid, or if a cluster would refuse it.
+    """
     document = substitute(document, values)
     job = parse(document)
     plan_for_cluster(job.spec)

@@ -1,9 +1,10 @@
-"""Jobs on a Kubernetes cluster, with the kubeconfig of the user."""
+"""Client for the Kubernetes API, which uses the kubeconfig of the user."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,13 +19,15 @@ APPLY, MERGE_PATCH, JSON = (
     "application/json",
 )
 TIMEOUT_SECONDS = 30
+PAGE = 100
+"""Maximum number of objects per page of a list."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
 
 
 class ClusterError(Exception):
-    """The cluster cannot be reached, or refuses a request. The message is for people."""
+    """The cluster cannot be reached, or refuses a request. The message is for the user."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -32,10 +35,10 @@ class ClusterError(Exception):
 
 
 class Kubernetes:
-    """The jobs of one namespace. Without a namespace, that of the kubeconfig's context."""
+    """Client for the jobs of a namespace, by default the namespace of the kubeconfig's context."""
 
     def __init__(self, namespace: str | None = None, context: str | None = None) -> None:
-        """Raises ClusterError if the client is not installed, or if there is no kubeconfig."""
+        """Read the kubeconfig. Raises ClusterError without one, or without the client package."""
         try:
             from kubernetes import config
         except ImportError:
@@ -67,13 +70,24 @@ class Kubernetes:
         """Return a job."""
         return self.request("GET", self._path(KIND, self.namespace, name))
 
+    def list_jobs(self) -> Iterator[Object]:
+        """Yield all jobs of the namespace."""
+        more = ""
+        while True:
+            query = urlencode({"limit": PAGE, "continue": more})
+            found = self.request("GET", f"{self._path(KIND, self.namespace)}?{query}")
+            yield from found["items"]
+            more = found["metadata"].get("continue", "")
+            if not more:
+                return
+
     def patch(self, name: str, spec: Object) -> Object:
         """Change fields of the spec of a job, and return the job."""
         path = f"{self._path(KIND, self.namespace, name)}?fieldManager={FIELD_MANAGER}"
         return self.request("PATCH", path, {"spec": spec}, MERGE_PATCH)
 
     def delete(self, name: str) -> None:
-        """Delete a job. The operator stops it. Its output is kept."""
+        """Delete a job, which the operator then stops. Its output is kept."""
         self.request("DELETE", self._path(KIND, self.namespace, name))
 
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
@@ -83,7 +97,7 @@ class Kubernetes:
     def request(
         self, method: str, path: str, body: Object | None = None, content_type: str = JSON
     ) -> Object:
-        """Return the answer to a request. Raises ClusterError."""
+        """Send a request and return the JSON response. Raises ClusterError."""
         from urllib3.exceptions import HTTPError
 
         headers = {"Accept": JSON, "Content-Type": content_type}
@@ -99,12 +113,12 @@ class Kubernetes:
             raise ClusterError(f"{self.host} does not answer: {error}") from None
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise ClusterError(_refusal(response.status, content), response.status)
-        answer: Object = json.loads(content)
-        return answer
+        parsed: Object = json.loads(content)
+        return parsed
 
 
 def _refusal(status: int, content: bytes) -> str:
-    """Return why the API server refused a request."""
+    """Return the error message for a request that the API server refused."""
     try:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from batchinference.pipeline.verify.jobs import Work
 
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.:])-?\d+(\.\d+)?")
-"""Parts of an error message that differ from row to row. Line numbers follow a colon."""
+"""Parts of an error message that differ from row to row. Line numbers, after a colon, do not."""
 HEARTBEAT_SECONDS = 30.0
-"""A run whose last heartbeat is older than this has probably died."""
+"""Age of the last heartbeat after which a run counts as dead."""
 
 
 @dataclass(frozen=True)
 class ErrorGroup:
-    """Failed rows with the same step and cause, and one of them as an example."""
+    """Failed rows with the same step and cause. `example` is one of them."""
 
     step: str
     cause: str
@@ -34,11 +34,11 @@ class ErrorGroup:
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """The state of an output. `rows` are the input rows that are finished."""
+    """The state of an output. `rows` is the number of finished input rows."""
 
     output: str
     state: str
-    """complete, running or unfinished."""
+    """`complete`, `running` or `unfinished`."""
     rows: int
     total: int | None
     written: int
@@ -46,7 +46,7 @@ class OutputStatus:
     filtered: int
     attempt: int
     job: str
-    """The job that wrote last, and where it ran."""
+    """The job that wrote last, and the place where it ran."""
     heartbeat_age: float | None = None
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None
@@ -58,7 +58,7 @@ class OutputStatus:
 
 
 def works_at(output: str) -> list[Work]:
-    """Return the jobs that have written to an output. Raises JobFailure if there is no output."""
+    """Return the jobs that have written to an output. Raises JobFailure if there are none."""
     from batchinference.pipeline.errors import BadInput
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import places_at, work_at
@@ -77,7 +77,7 @@ def status_of(output: str) -> list[OutputStatus]:
 def _status(output: str, work: Work) -> OutputStatus:
     counts, report = _counts(work), _report_of(work)
     age = None if work.finished else _heartbeat_age(work)
-    running = age is not None and age < HEARTBEAT_SECONDS and not _is_over(work, report)
+    running = age is not None and age < HEARTBEAT_SECONDS and not _has_ended(work, report)
     ended = "complete" if work.finished else "unfinished"
     failed = report if report and report.reason and not running else None
     return OutputStatus(
@@ -96,7 +96,7 @@ def _status(output: str, work: Work) -> OutputStatus:
     )
 
 
-def _is_over(work: Work, report: Report | None) -> bool:
+def _has_ended(work: Work, report: Report | None) -> bool:
     """Return whether the last run has reported its end, or its process has died."""
     from batchinference.pipeline.commit.lease import is_dead
 
@@ -116,7 +116,7 @@ def _counts(work: Work) -> Any:
 
 
 def _total(work: Work, report: Report | None) -> int | None:
-    """Return the number of input rows, if a report or the statistics of the files have it."""
+    """Return the number of input rows from a report or file statistics, or None if unknown."""
     from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.input.snapshot import read_snapshot
 
@@ -127,8 +127,8 @@ def _total(work: Work, report: Report | None) -> int | None:
     except (JobFailure, OSError, ValueError):
         return None
     stats = frozen.stats
-    every = len(stats) == len(frozen)
-    return sum(each.rows for each in stats.values()) if every and stats else frozen.rows
+    complete = len(stats) == len(frozen)
+    return sum(each.rows for each in stats.values()) if complete and stats else frozen.rows
 
 
 def _report_of(work: Work) -> Report | None:
@@ -146,9 +146,10 @@ def _heartbeat_age(work: Work) -> float | None:
 
 
 def report_of(output: str) -> Report:
-    """Return the report of the job that has written to an output last.
+    """Return the latest report of the jobs that have written to an output.
 
-    Raises JobFailure if there is no output or no report."""
+    Raises JobFailure if there is no output or no report.
+    """
     from batchinference.pipeline.errors import BadInput
 
     reports = [report for work in works_at(output) if (report := _report_of(work))]
@@ -175,7 +176,7 @@ def last_log(output: str) -> Location:
 
 
 def error_tables(output: str) -> Iterator[pa.Table]:
-    """Yield the error records of the failed rows of an output. Raises JobFailure."""
+    """Yield tables with the error records of an output. Raises JobFailure."""
     import pyarrow as pa
 
     from batchinference.pipeline.errors import BadOutput
@@ -194,7 +195,7 @@ def error_tables(output: str) -> Iterator[pa.Table]:
 
 
 def error_groups(output: str) -> list[ErrorGroup]:
-    """Return the failed rows of an output by step and cause, the most frequent first."""
+    """Group the failed rows of an output by step and cause, most frequent first."""
     counts: dict[tuple[str, str], int] = {}
     examples: dict[tuple[str, str], dict[str, Any]] = {}
     for table in error_tables(output):
@@ -210,5 +211,5 @@ _SHOWN = ("path", "row", "error", "values")
 
 
 def cause_of(error: str) -> str:
-    """Return an error message with its quoted texts and numbers replaced by `...`."""
+    """Return an error message with its quoted strings and numbers replaced by `...`."""
     return _VARIABLE.sub("...", error)

@@ -1,4 +1,4 @@
-"""Runs a job on this machine, and gives access to its result."""
+"""The function `run` of the Python API, which runs a job on this machine, and its result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class JobFailed(Exception):
-    """A job has failed. `report` says why, and what it has written."""
+    """A job has failed. `report` has the reason and the counts of its rows."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(f"{report.name}: {report.reason}: {report.message}")
@@ -34,7 +34,7 @@ class JobFailed(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """A job that has succeeded."""
+    """The result of a successful job."""
 
     job: BatchInference
     report: Report
@@ -64,11 +64,11 @@ class Result:
         import polars as pl
 
         frame = pl.from_arrow(self.to_arrow())
-        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - of a table, not of an array
+        assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table gives a DataFrame, an array would not
         return frame
 
     def to_ray(self) -> ray.data.Dataset:
-        """Return the output as a Ray data set, and start Ray if it is not running."""
+        """Return the output as a Ray Dataset. Starts Ray if it is not running."""
         import ray
         import ray.data
 
@@ -88,7 +88,7 @@ class Result:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and of partitions."""
+    """Return the rows of Parquet files, with the columns of all files and partition columns."""
     import pyarrow.dataset as ds
 
     from batchinference.pipeline.storage.arrow_files import checked
@@ -108,10 +108,12 @@ def _parquet(write: WriteParquet) -> pa.Table:
 def run(
     job: Job, *, restart: bool = False, retry_errors: bool = False, verbose: bool = False
 ) -> Result:
-    """Run a job on this machine with a Ray of its own, and return its result.
+    """Run a job on this machine, on a new Ray instance, and return its result.
 
     `restart` starts over, `retry_errors` runs only the failed rows again, and `verbose` shows the
-    messages of Ray. Raises JobFailed, and JobFailure if the job cannot be changed that way."""
+    messages of Ray. Raises JobFailed if the job fails, and JobFailure if it does not support
+    `restart` or `retry_errors`.
+    """
     from batchinference.api.display import Display
     from batchinference.api.runner import Runner
 
@@ -127,7 +129,7 @@ def run(
 
 
 def _console() -> Any:
-    """Return a console that shows its output in a notebook; None outside of one."""
+    """Return a console for a notebook, or None outside a notebook."""
     if "ipykernel" not in sys.modules:
         return None
     from rich.console import Console

@@ -1,6 +1,7 @@
-"""The log of a run, which is stored next to the output and outlives the cluster.
+"""Stores the log of a run next to the output, where it outlives the cluster.
 
-The log is of bounded size. If it cannot be stored, the job does not fail."""
+The size of the log is limited. A job does not fail if its log cannot be stored.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 LOG_DIRECTORY = "logs"
 MAX_BEGINNING, MAX_END = 100_000, 900_000
-"""Characters that are kept of the beginning and of the end of a log."""
+"""Maximum characters of the beginning and of the end of a log. The middle is dropped."""
 MAX_LINE = 4000
 KEPT_LOGS = 20
-"""Logs of earlier runs that are kept for each output."""
+"""Maximum number of logs per output. Older logs are deleted."""
 
 
 class RunLog:
-    """The lines of a log: its beginning and its end."""
+    """The first and the last lines of a log."""
 
     def __init__(self) -> None:
         self._beginning: list[str] = []
@@ -35,16 +36,16 @@ class RunLog:
         self._left = MAX_BEGINNING
         self._size = self._dropped = 0
         self._state = ""
-        self._output_before = _output_size()
+        self._stdout_start = _stdout_size()
         self.uri: str | None = None
         """Where the log was stored."""
 
     def add(self, line: str) -> None:
-        """Add a line with the time."""
+        """Add a line, with the current time."""
         self._append(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}")
 
     def add_state(self, report: Report) -> None:
-        """Add the state of a run if it has changed."""
+        """Add a line for the state of a run if the state has changed."""
         if report.state != self._state:
             self._state = report.state
             reason = f": {report.reason}: {report.message}" if report.reason else ""
@@ -63,28 +64,31 @@ class RunLog:
             self._dropped += 1
 
     def add_own_output(self) -> None:
-        """Add the end of what was printed to stdout since the run began, if stdout is a file. This
-        is the log of a driver on a cluster, to which Ray adds the output of all workers."""
+        """Add the last output of this process since the run began, if stdout is a file.
+
+        On a cluster, this file is the log of the driver, to which Ray adds the output of all
+        workers.
+        """
         from batchinference.pipeline.errors import without_secrets
 
-        if self._output_before is None:
+        if self._stdout_start is None:
             return
         with suppress(OSError), open("/proc/self/fd/1", "rb") as file:
-            start = max(self._output_before, file.seek(0, os.SEEK_END) - MAX_END)
+            start = max(self._stdout_start, file.seek(0, os.SEEK_END) - MAX_END)
             file.seek(start)
-            if start > self._output_before:
-                file.readline()  # the name before a secret may be cut off
+            if start > self._stdout_start:
+                file.readline()  # a partial line may lack the name by which a secret is masked
             for line in file.read(MAX_END).decode(errors="replace").splitlines():
                 self._append(without_secrets(line))
 
     def text(self) -> str:
-        """Return the log."""
+        """Return the log as text."""
         dropped = [f"... {self._dropped} lines ..."] if self._dropped else []
         return "".join(f"{line}\n" for line in (*self._beginning, *dropped, *self._end))
 
     def store(self, job: BatchInference, report: Report) -> None:
         """Store the log next to the output, unless the run has not written to it."""
-        if report.attempt is None or not report.seconds:  # an idle run has no times
+        if report.attempt is None or not report.seconds:  # a run with nothing to do has no times
             return
         with suppress(Exception):  # storage may be the cause of the failure
             directory = log_directory(job)
@@ -96,8 +100,8 @@ class RunLog:
                 old.delete()
 
 
-def _output_size() -> int | None:
-    """Return the size of the file that is stdout; None if stdout is no file."""
+def _stdout_size() -> int | None:
+    """Return the size of stdout in bytes if it is a file, otherwise None."""
     with suppress(OSError):
         found = os.fstat(1)
         return found.st_size if stat.S_ISREG(found.st_mode) else None
@@ -105,7 +109,7 @@ def _output_size() -> int | None:
 
 
 def log_directory(job: BatchInference) -> Location:
-    """Return where the logs of a job are stored."""
+    """Return the directory of the logs of a job."""
     from batchinference.pipeline.commit.layout import Layout
 
     return Layout.of(job.spec).whole.state / LOG_DIRECTORY

@@ -21,15 +21,18 @@ if TYPE_CHECKING:
     from batchinference.pipeline.execution.worker_output import WorkerOutput
 
 USER_FAULTS = ("BadInput", "Interrupted")
-"""Reasons of failures that Ray's logs say nothing about."""
+"""Reasons of failures for which Ray's logs are not needed."""
 SHOWN_LINES = 20
-"""Lines of output of the steps that are shown while the job runs. The log has all of them."""
+"""Maximum number of output lines of steps that are shown while the job runs. The log has all."""
 
 
 @dataclass
 class Runner:
-    """One run of a job. `directory` has the user's modules. `say` is called with each line for the
-    user, and `publish` with each report. `quiet` hides the output of Ray."""
+    """One run of a job.
+
+    `directory` has the user's modules. `say` is called with each line for the user, and `publish`
+    with each report. `quiet` hides the output of Ray.
+    """
 
     job: BatchInference
     directory: Path
@@ -42,7 +45,7 @@ class Runner:
     _shown: int = field(default=0, init=False)
 
     def run_here(self) -> Report:
-        """Check the job, run it on a Ray of its own, and return its final report."""
+        """Check the job, run it on a new Ray instance, and return its final report."""
         from batchinference.pipeline.execution.cluster import importable, ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.job import JobRun
@@ -68,7 +71,7 @@ class Runner:
         self.publish(report)
 
     def _show_output(self) -> None:
-        """Show and log what the steps have printed. The first lines only are shown."""
+        """Log new output of the steps, and show the first SHOWN_LINES lines of it."""
         lines: list[str] = []
         if self._output is not None:
             with suppress(OSError):  # Ray may rotate the files
@@ -83,14 +86,14 @@ class Runner:
 
     @contextmanager
     def _ray(self, files: RayFiles) -> Iterator[Plan]:
-        """Start Ray and yield the plan for what it has found on this machine."""
+        """Start Ray, and yield the plan for the resources that it has found on this machine."""
         from batchinference.pipeline.execution.cluster import (
             embedded,
             machine_cpus,
             machine_devices,
         )
 
-        self._tell("starting Ray on this machine")
+        self._say_for_job("starting Ray on this machine")
         devices = machine_devices()
         expected = plan_for_machine(self.job.spec, int(devices.get(GPU, 0)), devices)
         cpus = ray_cpus(expected, machine_cpus())
@@ -104,12 +107,13 @@ class Runner:
     def run_on(self, address: str, plan: Plan) -> Report:
         """Run the job on the Ray cluster at an address and return its final report.
 
-        Raises JobFailure if there is no such cluster, or if the plan does not fit it."""
+        Raises JobFailure if there is no such cluster, or if the plan does not fit it.
+        """
         from batchinference.pipeline.execution.cluster import connected
         from batchinference.pipeline.execution.resources import check_nodes
         from batchinference.pipeline.job import JobRun
 
-        self._tell(f"connecting to Ray at {address}")
+        self._say_for_job(f"connecting to Ray at {address}")
         code = str(self.directory) if _uses_code(self.job) else None
         with connected(address, code, quiet=self.quiet) as nodes:
             check_nodes(plan, nodes)
@@ -118,7 +122,7 @@ class Runner:
         self.log.store(self.job, report)
         return report
 
-    def _tell(self, text: str) -> None:
+    def _say_for_job(self, text: str) -> None:
         self._say(f"{self.job.metadata.name}: {text}")
 
 

@@ -1,4 +1,4 @@
-"""Submits a job to a cluster."""
+"""The function `submit` of the Python API, which submits a job to a cluster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from batchinference.spec.parameters import Values
 def submit(job: Job, *, namespace: str | None = None, context: str | None = None) -> JobHandle:
     """Create or change a job on the cluster of the kubeconfig, and return its handle.
 
-    `namespace` and `context` are those of the kubeconfig if they are None. Raises SpecError if a
-    cluster would refuse the job, and ClusterError."""
+    `namespace` and `context` default to the values of the kubeconfig. Raises SpecError if a cluster
+    would refuse the job, and ClusterError if the request fails.
+    """
     document = checked_for_cluster(job.to_dict(), Values())
     cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)
     cluster.apply(document)

@@ -195,10 +195,12 @@ def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 
     Exit codes: 0 done, 1 the job's model failed, 2 the output or the query is wrong.
     """
+    from batchinference.api.search import SearchQuery
     from batchinference.cli.search import SearchOptions, search_output
 
-    given = {"text": text, "image": image, "row": row}
-    options = SearchOptions(given, count, column, where, model, trust_output, as_json)
+    options = SearchOptions(
+        SearchQuery(text, image, row, count, where), column, model, trust_output, as_json
+    )
     raise typer.Exit(search_output(output, options))
 
 

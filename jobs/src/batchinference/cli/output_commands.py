@@ -1,4 +1,4 @@
-"""The commands `status`, `watch`, `errors`, `logs` and `report`."""
+"""The commands `status`, `watch`, `errors`, `logs`, `report` and `ui`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def status(
 
     Exit codes: 0 shown, 2 there is no such output or job.
     """
+    from batchinference.api.targets import Target
     from batchinference.cli.show_status import show_status
-    from batchinference.cli.targets import Target
 
     show_status(Target(target, namespace, context), output)
 
@@ -50,8 +50,8 @@ def watch(
 
     Exit codes: 0 complete, 1 the job failed or its run has died, 2 there is no such output or job.
     """
+    from batchinference.api.targets import Target
     from batchinference.cli.show_status import watch_status
-    from batchinference.cli.targets import Target
 
     raise typer.Exit(watch_status(Target(target, namespace, context), interval))
 
@@ -67,8 +67,8 @@ def errors(
 
     Exit codes: 0 shown, 2 there is no such output or job.
     """
+    from batchinference.api.targets import Target
     from batchinference.cli.show_output import show_errors
-    from batchinference.cli.targets import Target
 
     show_errors(Target(target, namespace, context), output)
 
@@ -84,8 +84,8 @@ def logs(
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.
     """
+    from batchinference.api.targets import Target
     from batchinference.cli.show_output import show_logs
-    from batchinference.cli.targets import Target
 
     show_logs(Target(target, namespace, context), every=every)
 
@@ -101,7 +101,45 @@ def report(
 
     Exit codes: 0 shown, 2 there is no such output or job, or no report.
     """
+    from batchinference.api.targets import Target
     from batchinference.cli.show_output import show_report
-    from batchinference.cli.targets import Target
 
     show_report(Target(target, namespace, context), output)
+
+
+@app.command()
+def ui(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OUTPUT|JOB]...",
+            help="Output paths, or names of a cluster's jobs. Default: all jobs of the namespace.",
+        ),
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port of the page; 0 takes any free port.")
+    ] = 8484,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Your job file, whose model embeds search queries."),
+    ] = None,
+    trust_output: Annotated[
+        bool,
+        typer.Option(
+            "--trust-output", help="Load models and pictures that the outputs of the jobs name."
+        ),
+    ] = False,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Show jobs in the browser: live progress, failed rows, reports, and similarity search.
+
+    The page is served on this machine, to you only, until you press Ctrl+C.
+
+    Exit codes: 0 stopped, 2 there is no cluster, or the port is in use.
+    """
+    from batchinference.cli.show_ui import UiOptions, show_ui
+
+    options = UiOptions(targets or [], namespace, context, port, model, trust_output, browser)
+    raise typer.Exit(show_ui(options))

@@ -34,7 +34,7 @@ from batchinference.rendering.config_map import (
 )
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
-from batchinference.spec.report import REPORT_FILE, JobState, Report, last_word
+from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
 
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
 Publish = Callable[[Report], None]
@@ -103,7 +103,7 @@ def _mounted_plan(file: str) -> Plan | None:
 
 def _failure_exit_code(reason: str | None, message: str | None, options: RunOptions) -> int:
     if options.report_directory is not None:  # this process is the driver on a cluster
-        echo(last_word(reason, message), err=True)
+        echo(failure_line(reason, message), err=True)
     return exit_code(reason)
 
 

@@ -13,8 +13,9 @@ from batchinference.api.outputs import (
     report_of,
     works_at,
 )
+from batchinference.api.targets import Target
 from batchinference.cli.printing import Format, echo, print_data, print_table
-from batchinference.cli.targets import Target, read_output
+from batchinference.cli.targets import read_output
 from batchinference.spec.report import Report
 from batchinference.text import in_one_line
 

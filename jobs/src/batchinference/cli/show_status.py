@@ -5,29 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
+from batchinference.api.progress import JobProgress, progress_of_job, progress_of_output
+from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.printing import Format, echo, print_data, print_table
-from batchinference.cli.targets import Target, exit_on_cluster_error, read_output
-
-
-@dataclass(frozen=True)
-class JobProgress:
-    """The progress of a job. `failed` is whether an ended job has failed."""
-
-    state: str
-    rows: int
-    total: int | None
-    errors: int
-    ended: bool
-    failed: bool = False
-    rate: float | None = None
-    stage: str = ""
-    message: str = ""
+from batchinference.cli.targets import exit_on_cluster_error, read_output
 
 
 def show_status(target: Target, form: Format) -> None:
@@ -107,24 +94,9 @@ def watch_status(
 def _read_progress(target: Target) -> JobProgress:
     if target.is_job:
         with exit_on_cluster_error("watch"):
-            job = JobStatus.of(target.cluster().get(target.text))
-        return JobProgress(
-            job.phase, job.rows, job.total, job.failed, job.ended, job.phase == "Failed", job.rate,
-            job.stage, job.message,
-        )  # fmt: skip
+            return progress_of_job(JobStatus.of(target.cluster().get(target.text)))
     found: list[OutputStatus] = read_output("watch", target, status_of)
-    states = {each.state for each in found}
-    totals = [each.total for each in found]
-    running = "running" in states
-    return JobProgress(
-        "running" if running else "unfinished" if "unfinished" in states else "complete",
-        sum(each.rows for each in found),
-        None if None in totals else sum(total or 0 for total in totals),
-        sum(each.failed for each in found),
-        ended=not running,
-        failed="unfinished" in states,
-        message=next((each.last_error for each in found if each.last_error), ""),
-    )
+    return progress_of_output(found)
 
 
 def _line(progress: JobProgress, rate: float) -> str:

@@ -1,48 +1,17 @@
-"""Resolves the argument of a command: an output path, or the name of a job on a cluster."""
+"""Reads outputs and jobs for commands, and exits with a message if they cannot be read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.api.kubernetes import ClusterError
+from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.printing import echo
-
-
-@dataclass(frozen=True)
-class Target:
-    """The path of an output, or the name of a job on a cluster."""
-
-    text: str
-    namespace: str | None = None
-    context: str | None = None
-
-    @property
-    def is_job(self) -> bool:
-        """Whether this is the name of a job: a namespace or context is given, or it is no path."""
-        if self.namespace or self.context:
-            return True
-        is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
-        return not is_path
-
-    def cluster(self) -> Kubernetes:
-        return Kubernetes(self.namespace, self.context)
-
-    def output(self) -> str:
-        """Return the path of the output. For a job, it is read from its status or its spec.
-
-        Raises ClusterError.
-        """
-        if not self.is_job:
-            return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
-        job = self.cluster().get(self.text)
-        return str(job.get("status", {}).get("output") or job["spec"]["write"]["path"])
 
 
 @contextmanager

@@ -67,7 +67,7 @@ def _result(work: JobReport) -> str:
 def _finding_lines(finding: Finding) -> Iterator[Line]:
     yield finding.kind.value, f"{finding.count} {finding.kind.meaning}"
     yield from _spot_lines("", finding.spots, len(finding.spots))
-    yield "", f"-> {finding.kind.way_out}"
+    yield "", f"-> {finding.kind.fix}"
 
 
 def _spot_lines(name: str, spots: list[Spot], count: int) -> Iterator[Line]:

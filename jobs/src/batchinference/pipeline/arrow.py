@@ -1,10 +1,10 @@
-"""Conversions between Arrow, NumPy and Python, and the values that only Arrow can hold.
+"""Converts between Arrow, NumPy and Python, and finds values that only Arrow can hold.
 
 Tensors are converted with Ray, whose version pyproject.toml pins.
 
-Files can hold values that Python cannot: invalid UTF-8, dates beyond the year 9999. Arrow passes
-them on, and each step or writer that converts one raises an exception. So rows with such values
-fail when they are read, or when a step makes them.
+Files can hold values that Python cannot represent, such as invalid UTF-8 or dates after the year
+9999. Arrow passes them on, and a later conversion to Python raises an exception. Rows with such
+values therefore fail when they are read, or when a step creates them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Batch = dict[str, np.ndarray]
 
 MAX_LIST_BYTES = (1 << 31) - 1
 """Maximum bytes of tensors in one list array, whose offsets have 32 bits."""
-_COUNTED = (ArrowTensorType, ArrowTensorTypeV2)
-"""Tensor types with one shape. Ray computes the offsets of their values and does not read them."""
+_FIXED_SHAPE = (ArrowTensorType, ArrowTensorTypeV2)
+"""Tensor types with one shape. Ray ignores the stored offsets of their values."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -46,54 +46,55 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
     names = dict.fromkeys(name for table in tables for name in table.column_names)
-    given = _without_untyped(tables)
+    inputs = _without_null_tensors(tables)
     try:
-        return _ray_concat(given, promote_types=True, preserve_order=True).select(list(names))
+        return _ray_concat(inputs, promote_types=True, preserve_order=True).select(list(names))
     except Exception as error:
         for name in names:
-            _refuse_clash(name, given, error)
+            _raise_if_incompatible(name, inputs, error)
         raise
 
 
-def _refuse_clash(name: str, tables: Sequence[pa.Table], error: Exception) -> None:
-    kinds = (table.schema.field(name).type for table in tables if name in table.column_names)
-    joined = pa.null()
-    for kind in dict.fromkeys(kinds):
-        wider = unify_types(joined, kind)
+def _raise_if_incompatible(name: str, tables: Sequence[pa.Table], error: Exception) -> None:
+    types = (table.schema.field(name).type for table in tables if name in table.column_names)
+    unified = pa.null()
+    for other in dict.fromkeys(types):
+        wider = unify_types(unified, other)
         if wider is None:
             raise JobFailure(
-                f"column '{name}' is {joined} in some rows and {kind} in others, and no type holds "
-                "both: give it one type in the step that makes it, or in a step behind the read"
+                f"column '{name}' is {unified} in some rows and {other} in others, and no type "
+                "holds both: give it one type in the step that makes it, or in a step after "
+                "the read"
             ) from error
-        joined = wider
+        unified = wider
 
 
-def _without_untyped(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
     """Return the tables without null-typed columns that are tensors in other tables.
 
-    Ray cannot concatenate these."""
-    kinds = get_arrow_extension_tensor_types()
+    Ray cannot concatenate them with tensors."""
+    tensor_types = get_arrow_extension_tensor_types()
     fields = (field for table in tables for field in table.schema)
-    tensors = {field.name for field in fields if isinstance(field.type, kinds)}
+    tensor_names = {field.name for field in fields if isinstance(field.type, tensor_types)}
     return [table.drop_columns([field.name for field in table.schema
-                                if field.name in tensors and pa.types.is_null(field.type)])
+                                if field.name in tensor_names and pa.types.is_null(field.type)])
             for table in tables]  # fmt: skip
 
 
 def to_batch(table: pa.Table) -> Batch:
     """Return a table as NumPy arrays, as Ray Data passes them to `map_batches` functions."""
-    tensors = get_arrow_extension_tensor_types()
-    gaps = []
+    tensor_types = get_arrow_extension_tensor_types()
+    with_nulls = []
     for index, field in enumerate(table.schema):
-        if isinstance(field.type, tensors):
+        if isinstance(field.type, tensor_types):
             chunks = [in_place(chunk) for chunk in table.column(index).chunks]
             table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
-            gaps += [field.name] if table.column(index).null_count else []
-    whole = BlockAccessor.for_block(table.drop_columns(gaps)).to_numpy(
-        [name for name in table.column_names if name not in gaps]
+            with_nulls += [field.name] if table.column(index).null_count else []
+    arrays = BlockAccessor.for_block(table.drop_columns(with_nulls)).to_numpy(
+        [name for name in table.column_names if name not in with_nulls]
     )
     return {
-        name: _with_gaps(table.column(name)) if name in gaps else whole[name]
+        name: _to_object_array(table.column(name)) if name in with_nulls else arrays[name]
         for name in table.column_names
     }
 
@@ -104,7 +105,7 @@ def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
     Ray computes an offset as if each earlier row had a tensor in memory. A null row has none, so
     the tensors after a null row would be read at the wrong offset.
     """
-    if not len(tensors) or not isinstance(tensors.type, _COUNTED):
+    if not len(tensors) or not isinstance(tensors.type, _FIXED_SHAPE):
         return tensors
     storage = tensors.storage
     if storage.offsets[0].as_py() == storage.offset * math.prod(tensors.type.shape):
@@ -112,14 +113,14 @@ def in_place(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
     return tensors.type.wrap_array(storage.take(pa.array(np.arange(len(tensors)))))
 
 
-def _with_gaps(tensors: pa.ChunkedArray) -> np.ndarray:
-    """Return tensors as an object array, with None for nulls, which Ray Data cannot convert."""
+def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
+    """Return tensors as an object array with None for nulls, which Ray Data cannot convert."""
     batch = np.empty(len(tensors), dtype=object)
-    there = np.flatnonzero(tensors.is_valid().to_numpy())
-    if len(there):
+    valid = np.flatnonzero(tensors.is_valid().to_numpy())
+    if len(valid):
         values = to_batch(pa.table({"tensor": tensors.drop_null()}))["tensor"]
-        for place, value in zip(there, values, strict=True):
-            batch[place] = value
+        for index, value in zip(valid, values, strict=True):
+            batch[index] = value
     return batch
 
 
@@ -149,9 +150,9 @@ def to_column(values: Any) -> pa.ChunkedArray:
 
 def tensors_to_lists(table: pa.Table) -> pa.Table:
     """Return the table with tensors as (nested) lists, which all other tools can read."""
-    tensors = get_arrow_extension_tensor_types()
+    tensor_types = get_arrow_extension_tensor_types()
     for index, field in enumerate(table.schema):
-        if isinstance(field.type, tensors):
+        if isinstance(field.type, tensor_types):
             parts = (part for chunk in table.column(index).chunks for part in _parts(chunk))
             lists = pa.chunked_array([_as_lists(part) for part in parts], _list_type(field.type))
             table = table.set_column(index, field.name, lists)
@@ -193,8 +194,8 @@ def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
     """Raise JobFailure if a column that a step reads is missing: every row would fail."""
     for column in columns:
         if column not in batch.column_names:
-            there = ", ".join(batch.column_names)
-            message = f"step '{step}' reads column '{column}', but the columns here are {there}"
+            names = ", ".join(batch.column_names)
+            message = f"step '{step}' reads column '{column}', but the columns here are {names}"
             raise JobFailure(message)
 
 
@@ -213,8 +214,8 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     found: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)
-        there = iter(_values(chunk.filter(pa.array(valid))) if valid.any() else ())
-        found += [next(there) if known else None for known in valid]
+        tensors = iter(_values(chunk.filter(pa.array(valid))) if valid.any() else ())
+        found += [next(tensors) if is_valid else None for is_valid in valid]
     return found
 
 
@@ -248,7 +249,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
 _TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
-"""Types that are not inspected: their values are converted one by one."""
+"""Types whose values are converted one by one, because Arrow cannot check them."""
 
 
 def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
@@ -303,19 +304,19 @@ def _is_valid(text: pa.Array) -> bool:
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
     """Return whether all values are dates or timestamps of the years 1 to 9999 in every zone."""
     if kinds.is_date(kind):
-        a_day = 1 if kinds.is_date32(kind) else _DAY * 1000
-    elif kinds.is_timestamp(kind) and _is_known(kind):
-        a_day = _DAY * _PER_SECOND[kind.unit]
+        day = 1 if kinds.is_date32(kind) else _DAY * 1000
+    elif kinds.is_timestamp(kind) and _has_known_zone(kind):
+        day = _DAY * _PER_SECOND[kind.unit]
     else:
         return False
     found = pc.min_max(array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())).as_py()
-    room = _INT64 - a_day  # pandas converts nanoseconds, within int64
-    least, most = max(_FIRST_DAY * a_day, -room), min(_LAST_DAY * a_day, room)
-    return bool(least <= found["min"] and found["max"] <= most)
+    limit = _INT64 - day  # pandas converts nanoseconds to int64
+    first, last = max(_FIRST_DAY * day, -limit), min(_LAST_DAY * day, limit)
+    return bool(first <= found["min"] and found["max"] <= last)
 
 
 @lru_cache(maxsize=1024)
-def _is_known(kind: pa.TimestampType) -> bool:
+def _has_known_zone(kind: pa.TimestampType) -> bool:
     """Return whether Python knows the time zone of a timestamp."""
     try:
         pa.scalar(0, kind).as_py()

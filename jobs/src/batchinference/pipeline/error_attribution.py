@@ -36,15 +36,15 @@ _MEMORY_MESSAGES = (
     *("failed to allocate memory", "oom when allocating", "bad allocation"),
 )
 _NATIVE_LIBRARIES = frozenset({"onnxruntime", "tensorflow", "jax", "jaxlib"})
-"""Libraries whose errors are no RuntimeErrors, and report memory only in their messages."""
+"""Libraries whose errors are not RuntimeErrors, and report a lack of memory only as text."""
 _TRANSIENT = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
     r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
     r"|Azure Error: \[\w*\] (408|429|5\d\d|Fail to get a new connection|Error while)"
     r"|google::cloud::Status\((UNAVAILABLE|DEADLINE_EXCEEDED|INTERNAL|RESOURCE_EXHAUSTED)"
 )
-_STORES = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
-"""Distinguishes errors of object stores from those of pyarrow's decoders."""
+_STORE_ERROR = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
+"""Matches errors of object stores, and not errors of pyarrow's decoders."""
 _TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _TRANSIENT_ERRNOS = {errno.ESTALE, errno.ETIMEDOUT, errno.ECONNRESET, errno.EAGAIN}
@@ -72,13 +72,13 @@ def is_network_error(error: BaseException) -> bool:
 def is_about_the_row(error: BaseException) -> bool:
     """Return whether an error may be attributed to a row.
 
-    A JobFailure may not. Neither may errors of storage, network, memory or a device, after which
-    the same row may succeed in a retry."""
+    A JobFailure is not. Neither are errors of storage, network, memory or a device, because the
+    same row may succeed in a retry."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
         return False
-    if isinstance(error, RuntimeError) and any(words in str(error) for words in _BROKEN_DEVICE):
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in _BROKEN_DEVICE):
         return False
     return not isinstance(error, JobFailure)
 
@@ -100,8 +100,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     native = type(error).__module__.partition(".")[0] in _NATIVE_LIBRARIES
     if not native and not isinstance(error, RuntimeError):
         return False
-    words = str(error).lower()
-    return any(part in words for part in _MEMORY_MESSAGES)
+    text = str(error).lower()
+    return any(part in text for part in _MEMORY_MESSAGES)
 
 
 def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
@@ -110,7 +110,7 @@ def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
     Arrow's decoders also raise OSError, but without an errno."""
     if not isinstance(error, OSError):
         return False
-    return error.errno is not None or bool(_STORES.search(str(error)))
+    return error.errno is not None or bool(_STORE_ERROR.search(str(error)))
 
 
 def raise_storage_error(error: Exception) -> None:
@@ -138,16 +138,16 @@ def root_cause(error: BaseException) -> JobFailure:
     from another process have lost their cause."""
     chain = _chain(error)
     failure = _failure_in(chain)
-    away = is_transient(OSError(failure.message)) or is_transient(chain[-1])
-    return StorageAway(failure.message) if away else failure
+    transient = is_transient(OSError(failure.message)) or is_transient(chain[-1])
+    return StorageAway(failure.message) if transient else failure
 
 
 def _failure_in(chain: list[BaseException]) -> JobFailure:
     for link in chain:
         if isinstance(link, JobFailure):
             return link
-    if (death := next(filter(None, map(_death_in, chain)), None)) is not None:
-        return death
+    if (failure := next(filter(None, map(_dead_process_in, chain)), None)) is not None:
+        return failure
     last = chain[-1]
     if isinstance(last, OSError) and last.errno in NO_SPACE:
         return BadOutput(last.strerror or str(last))
@@ -155,21 +155,20 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
     return JobFailure(f"{type(last).__name__}: {text or '(no message)'}")
 
 
-def _death_in(error: BaseException) -> JobFailure | None:
+def _dead_process_in(error: BaseException) -> JobFailure | None:
     """Return the failure if an error reports a dead process, else None.
 
-    The message of Ray is not used: it is a page long and lists several possible causes, whatever
-    the real one was."""
+    Ray's message is not used: it is a page long and lists several possible causes."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if "creation task" in text or not kinds & _DEAD_PROCESS_ERRORS:
         return None
     found = _STEP_OF_ACTOR.search(text)
-    whose = f"of step '{found[1]}'" if found else "that reads, runs steps or writes"
+    process = f"of step '{found[1]}'" if found else "that reads, runs steps or writes"
     if "OutOfMemoryError" in kinds:
-        return OutOfMemory(f"memory ran out in a process {whose}: {_MORE_MEMORY}")
+        return OutOfMemory(f"memory ran out in a process {process}: {_MORE_MEMORY}")
     return WorkerCrashed(
-        f"a process {whose} died again and again ({type(error).__name__}): it was killed because "
+        f"a process {process} died again and again ({type(error).__name__}): it was killed because "
         f"memory ran out, or native code crashed. Against the first, {_MORE_MEMORY}"
     )
 

@@ -13,7 +13,8 @@ from batchinference.text import without_controls
 MAX_MESSAGE = 4000
 """Maximum characters of an error. Libraries put whole rows and responses into their messages."""
 MARGIN = 1 << 14
-"""Characters around a cut that are masked but not shown: a part of a secret is not recognized."""
+"""Characters around a cut that are masked but not shown, because part of a secret is not
+recognized."""
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
@@ -26,7 +27,7 @@ def without_secrets(text: str) -> str:
 
 
 def shown(text: str, most: int = MAX_MESSAGE) -> str:
-    """Return a text of any length and origin in the form for reports and error records.
+    """Return a text in a form that is safe and short enough for reports and error records.
 
     Secrets are removed. A long text is cut to its beginning and its end."""
     half, length = (most - 40) // 2, len(text)
@@ -62,10 +63,10 @@ def is_user_file(path: str) -> bool:
     or of this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
-    return os.path.isfile(real) and not installed and not real.startswith(_NOT_OF_USERS)
+    return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)
 
 
-_NOT_OF_USERS = tuple(
+_NON_USER_DIRECTORIES = tuple(
     os.path.realpath(path) + os.sep
     for path in (sysconfig.get_path("stdlib"), os.path.dirname(os.path.dirname(__file__)))
 )
@@ -121,7 +122,7 @@ class Interrupted(JobFailure):
 
 
 class Incomplete(JobFailure):
-    """The output does not hold each input row once, caused by a defect or a lost file."""
+    """The output does not hold each input row exactly once, because of a defect or a lost file."""
 
     reason = "Incomplete"
 

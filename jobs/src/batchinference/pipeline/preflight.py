@@ -1,6 +1,6 @@
 """Checks what a job names before it runs: input, columns, models, code and output.
 
-Nothing is written, no code of the user runs, and no model is loaded."""
+Nothing is written, no user code runs, and no model is loaded."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _problems(path: str, check: Callable[[], None]) -> Iterator[Problem]:
 
 
 def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:
-    """Raise BadOutput if the job cannot write to its output, or must not. What is there is checked
-    only with `read_code`, because the hashes of the code need all modules."""
+    """Raise BadOutput if the job cannot or must not write to its output. Existing content is
+    checked only with `read_code`, because the code hashes need all modules."""
     check_writable(Location(spec.write.path, spec.write.storage))
     if not read_code or spec.write.mode == "ignore":
         return
@@ -62,12 +62,12 @@ def check_writable(place: Location) -> None:
     if not place.local:
         return
     parents = [Path(place.path), *Path(place.path).parents]
-    there = next(path for path in parents if path.exists())
+    existing = next(path for path in parents if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise BadOutput(
-            f"write.path '{place.uri}' cannot be used: no file can be created in '{there}' "
+            f"write.path '{place.uri}' cannot be used: no file can be created in '{existing}' "
             f"({error.strerror}). Choose another path, or change its permissions"
         ) from None

@@ -264,7 +264,7 @@ def check_step(step: Step) -> None:
 def _check_model(step: str, model: Model) -> None:
     check_runtime(model)
     storage = model.storage_of_source
-    for place in model.other_places:
+    for place in model.other_locations:
         check(place, storage=storage)
     if model.source_or_none is not None:
         check(model.source_or_none, model.HUB_FILES, model.revision_or_none, storage)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +25,13 @@ from batchinference.spec.models import Model, SentenceTransformersModel, Transfo
 from batchinference.spec.read import ImageOptions, ReadImages
 from batchinference.spec.steps import Step
 
+if TYPE_CHECKING:
+    from batchinference.pipeline.steps.model import ModelTransform
+
 _TASKS = {"text": "feature-extraction", "image": "image-feature-extraction"}
-_KEPT = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
-_LOADED = {
+_SHARED_FIELDS = {"runtime", "source", "revision", "dtype", "attention", "truncate_dim"}
+"""Model fields that also apply to the other kind of input."""
+_SOURCE_FIELDS = {
     *("runtime", "source", "revision", "storage", "trust_source", "arch", "weights"),
     *("factory", "factory_args", "url", "name", "api_key_env", "headers_from", "lora_path"),
 }
@@ -37,20 +41,37 @@ QUERY = "query"
 
 
 def named_model(index: Index) -> str:
-    """Return what is loaded to embed a query, and from where, as JSON in ASCII."""
+    """Return the fields that identify the model of queries and its source, as ASCII JSON."""
     model = _step_of(index).model
     how: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_defaults": True}
-    return json.dumps(model.model_dump(**how, include=_LOADED) if model else {})
+    return json.dumps(model.model_dump(**how, include=_SOURCE_FIELDS) if model else {})
 
 
-def of_text(index: Index, text: str) -> np.ndarray:
-    """Return the embedding of a text, 1 x width."""
-    return _embed(step_for(index, "text"), pa.table({QUERY: [text]}))
+class LoadedModels:
+    """Models that embed queries. Each of them is loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, ModelTransform] = {}
+
+    def of(self, step: Step) -> ModelTransform:
+        """Return the model of a step."""
+        from batchinference.pipeline.steps.model import ModelTransform
+
+        key = step.model_dump_json()
+        if key not in self._loaded:
+            device = device_of(cpus=os.cpu_count() or 1, gpus=0)
+            self._loaded[key] = ModelTransform(step, device)
+        return self._loaded[key]
 
 
-def of_image(index: Index, file: Location) -> np.ndarray:
-    """Return the embedding of the image in a file, 1 x width."""
-    return _embed(step_for(index, "image"), _image(index.spec, file))
+def of_text(index: Index, text: str, models: LoadedModels | None = None) -> np.ndarray:
+    """Return the embedding of a text, 1 x width. `models` keeps the loaded model."""
+    return _embed(models or LoadedModels(), step_for(index, "text"), pa.table({QUERY: [text]}))
+
+
+def of_image(index: Index, file: Location, models: LoadedModels | None = None) -> np.ndarray:
+    """Return the embedding of the image in a file, 1 x width. `models` keeps the loaded model."""
+    return _embed(models or LoadedModels(), step_for(index, "image"), _image(index.spec, file))
 
 
 def step_for(index: Index, kind: str) -> Step:
@@ -59,21 +80,21 @@ def step_for(index: Index, kind: str) -> Step:
     Raises BadInput if there is no such step, or if it needs more input than the query.
     """
     step = _step_of(index)
-    made_of = _kind(index.spec, step.model) if step.model else None
-    if step.model is None or made_of is None:
+    input_kind = _input_kind(index.spec, step.model) if step.model else None
+    if step.model is None or input_kind is None:
         raise BadInput(
             f"step '{step.name}' made the embeddings in column '{index.column}' of more than a "
             "text or an image: search with --row"
         )
-    if made_of == kind:
-        _refuse_prepared(index, step)
+    if input_kind == kind:
+        _refuse_preprocessed_input(index, step)
         inputs = dict.fromkeys(step.model.inputs, QUERY)
         return step.model_copy(update={"model": step.model.model_copy(update={"inputs": inputs})})
-    return step.model_copy(update={"model": _other_side(step.model, made_of, kind)})
+    return step.model_copy(update={"model": _model_for_other_input(step.model, input_kind, kind)})
 
 
-def _kind(spec: BatchInferenceSpec, model: Model) -> str | None:
-    """Return whether a model embeds a `text` or an `image`; None for neither or several inputs."""
+def _input_kind(spec: BatchInferenceSpec, model: Model) -> str | None:
+    """Return `text` or `image`, the kind of input that a model embeds; None for other models."""
     ((name, column), *others) = model.inputs.items()
     if others:
         return None
@@ -84,21 +105,21 @@ def _kind(spec: BatchInferenceSpec, model: Model) -> str | None:
     return "text" if model.runtime == "http" else None
 
 
-def _other_side(model: Model, made_of: str, kind: str) -> Model:
+def _model_for_other_input(model: Model, input_kind: str, kind: str) -> Model:
     """Return the same model for the other kind of input, without the options for the job's kind.
 
     Raises BadInput if the model does not take the other kind.
     """
     other = {"inputs": {kind: QUERY}, "output": model.output}
-    kept = model.model_dump(include=_KEPT, by_alias=True, exclude_unset=True)
+    fields = model.model_dump(include=_SHARED_FIELDS, by_alias=True, exclude_unset=True)
     if isinstance(model, SentenceTransformersModel):
-        return SentenceTransformersModel.model_validate({**kept, **other})
+        return SentenceTransformersModel.model_validate({**fields, **other})
     if not isinstance(model, TransformersModel) or not _has_two_towers(model):
         raise BadInput(
             f"--{kind} needs a model of texts and images, such as CLIP, and the job's model takes "
-            f"one {made_of} a row"
+            f"one {input_kind} a row"
         )
-    return TransformersModel.model_validate({**kept, **other, "task": _TASKS[kind]})
+    return TransformersModel.model_validate({**fields, **other, "task": _TASKS[kind]})
 
 
 def _has_two_towers(model: TransformersModel) -> bool:
@@ -129,12 +150,14 @@ def _step_of(index: Index) -> Step:
     )
 
 
-def _refuse_prepared(index: Index, embed: Step) -> None:
-    """Raise BadInput if a step may have computed the model's input: the query skips that step."""
-    given = set(embed.model.inputs.values()) if embed.model else set()
+def _refuse_preprocessed_input(index: Index, embed: Step) -> None:
+    """Raise BadInput if a step may have computed the model's input. A query skips that step."""
+    input_columns = set(embed.model.inputs.values()) if embed.model else set()
     for step in index.spec.steps[: index.spec.steps.index(embed)]:
         computes = step.model is not None or step.add_columns is not None
-        if step.python is not None or (computes and given.intersection(columns_added(step))):
+        if step.python is not None or (
+            computes and input_columns.intersection(columns_added(step))
+        ):
             raise BadInput(
                 f"step '{step.name}' prepares what step '{embed.name}' embeds, and a query does "
                 "not go through it: search with --row"
@@ -145,8 +168,8 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     from batchinference.pipeline.input.readers import BadRow
     from batchinference.pipeline.input.readers.whole_file import ImageReader
 
-    given = spec.read.options
-    options = given if isinstance(given, ImageOptions) else ImageOptions()
+    read_options = spec.read.options
+    options = read_options if isinstance(read_options, ImageOptions) else ImageOptions()
     for decode in (step.decode for step in spec.steps):
         if isinstance(decode, DecodeImage):
             options = ImageOptions(mode=decode.mode, size=decode.size)
@@ -159,12 +182,11 @@ def _image(spec: BatchInferenceSpec, file: Location) -> pa.Table:
     return row.rename_columns([QUERY])
 
 
-def _embed(step: Step, query: pa.Table) -> np.ndarray:
+def _embed(models: LoadedModels, step: Step, query: pa.Table) -> np.ndarray:
     from batchinference.pipeline.arrow import tensors_to_lists
     from batchinference.pipeline.steps import TransformResult
-    from batchinference.pipeline.steps.model import ModelTransform
 
-    transform = ModelTransform(step, device_of(cpus=os.cpu_count() or 1, gpus=0))
+    transform = models.of(step)
     try:
         embedded = transform(query)
     except JobFailure:
@@ -181,7 +203,7 @@ SHOWN = 5
 
 
 def of_row(index: Index, row: str) -> np.ndarray:
-    """Return the embedding, 1 x width, of a row that is given by its number or as COLUMN=VALUE."""
+    """Return the embedding of a row (1 x width). `row` is its number, or COLUMN=VALUE."""
     number = int(row) if row.isdecimal() else _row_where(index, row)
     if number >= index.starts[-1]:
         raise BadInput(f"there is no row {number}: '{index.output.uri}' has {index.starts[-1]} "
@@ -208,8 +230,8 @@ def _row_where(index: Index, row: str) -> int:
         if len(found) > SHOWN:
             break
     if len(found) != 1:
-        many = ", ".join(map(str, found[:SHOWN])) + ("..." if len(found) > SHOWN else "")
-        which = f"rows {many}: choose one by its number" if found else "no row"
+        listed = ", ".join(map(str, found[:SHOWN])) + ("..." if len(found) > SHOWN else "")
+        which = f"rows {listed}: choose one by its number" if found else "no row"
         raise BadInput(f"{row} is true for {which}")
     return found[0]
 

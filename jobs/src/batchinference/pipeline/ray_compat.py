@@ -1,6 +1,6 @@
 """Private parts of Ray that this project uses, for the Ray version pinned in pyproject.toml.
 
-A test forbids other modules to import them from Ray.
+A test checks that no other module imports them from Ray.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _SLOW = {
     "HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource",
     "StatefulStageUDF": "ray.llm._internal.batch.stages.base",
 }
-"""Modules that take long to import and that few jobs need."""
+"""Modules that are slow to import and that few jobs need."""
 
 
 def __getattr__(name: str) -> Any:
@@ -88,8 +88,8 @@ def __getattr__(name: str) -> Any:
 
 @contextmanager
 def without_monitors(*, log_to_driver: bool) -> Iterator[None]:
-    """Make `ray.init` start no dashboard and no autoscaler, and start what sends the output of
-    workers to the driver only on request.
+    """Make `ray.init` start no dashboard and no autoscaler. The log monitor, which sends the output
+    of workers to the driver, starts only if `log_to_driver` is true.
 
     Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
     `ray.init` waits for the dashboard, even for one without web pages."""
@@ -119,7 +119,7 @@ def retries_of_this_task() -> int:
 
 
 def number_of_this_task() -> int:
-    """Return a number of the running task, which its retries share."""
+    """Return a number that identifies the running task. Its retries have the same number."""
     return int(str(get_runtime_context().get_task_id())[:12], 16)
 
 

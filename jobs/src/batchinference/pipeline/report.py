@@ -24,8 +24,8 @@ from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.report import JobState, Memory, Report, RowsOverTime, StepTimes
 from batchinference.spec.status import Counts, Progress
 
-SHOWN_NOTES = 20
-MOST_POINTS = 60
+MAX_NOTES = 20
+MAX_POINTS = 60
 """Maximum number of times in `Report.rows_over_time`."""
 PACKAGES = ("ray", "pyarrow", "numpy", "pillow", "torch", "transformers", "vllm", "onnxruntime")
 """The packages whose versions are in a report, if they are installed."""
@@ -37,8 +37,8 @@ def now() -> str:
 
 @dataclass
 class ReportBuilder:
-    """The state of a run, as its reports show it. `layout` is that of the current output, and
-    `notes` is the summary of an attempt that has ended."""
+    """The state of a run, as its reports show it. `layout` is the layout of the current output,
+    and `notes` summarizes the last attempt that has ended."""
 
     name: str
     layout: Layout
@@ -55,7 +55,7 @@ class ReportBuilder:
     _history: History = field(default_factory=lambda: History(time.monotonic()), init=False)
 
     def begin_output(self, layout: Layout) -> None:
-        """Report on this output from now on, and on nothing of the previous one."""
+        """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
         self._attempt = self.notes = self._meter = None
@@ -98,7 +98,7 @@ class ReportBuilder:
             self._history.add(counts.read, time.monotonic())
 
     def build(self, failure: JobFailure | None = None) -> Report:
-        """Return the report of the run as it is now. `failure` is why it has failed."""
+        """Return the report of the run as it is now. `failure` is the reason for a failed run."""
         counts = self._meter.counts if self._meter else None
         return Report(
             name=self.name,
@@ -127,15 +127,15 @@ class ReportBuilder:
         )
 
     def of_complete_output(self, layout: Layout, remark: str) -> Report:
-        """Return the stored report of an output that was complete already. Its name and times are
-        those of this run. Raises BadOutput if the rows of the output are unknown."""
+        """Return the stored report of an output that was complete already. Its name and times
+        come from this run. Raises BadOutput if the rows of the output are unknown."""
         message = "; ".join(filter(None, ("the output was complete already", remark)))
         return self._of_idle_run(
             load_report(layout), state=JobState.SUCCEEDED, reason=None, message=message
         )
 
     def of_ignored_output(self) -> Report:
-        """Return the report of a run that has left the path alone, because it is in use."""
+        """Return the report of a run that has written nothing, because the output is in use."""
         self.enter(JobState.SUCCEEDED)
         report = self.build()
         message = (
@@ -150,10 +150,10 @@ class ReportBuilder:
 
 @dataclass
 class History:
-    """The progress of a run, at no more than MOST_POINTS times. `start` is the time of its begin.
+    """The progress of a run, at no more than MAX_POINTS times. `start` is its start time.
 
-    When there are too many points, every second one is dropped, and from then on points are twice
-    as far apart."""
+    If there are too many points, every second point is dropped, and later points are twice as far
+    apart."""
 
     start: float
     _points: list[tuple[float, int]] = field(default_factory=list, init=False)
@@ -166,9 +166,9 @@ class History:
         if self._points and self._last[0] - self._points[-1][0] < self._gap:
             return
         self._points.append(self._last)
-        if len(self._points) == MOST_POINTS:
+        if len(self._points) == MAX_POINTS:
             del self._points[1::2]
-            self._gap = max(2 * self._gap, 2 * self._last[0] / MOST_POINTS)
+            self._gap = max(2 * self._gap, 2 * self._last[0] / MAX_POINTS)
 
     def points(self) -> RowsOverTime | None:
         """Return the recorded points, with the last one; None if there are none."""
@@ -176,7 +176,7 @@ class History:
             return None
         points = [*self._points, *([self._last] if self._last != self._points[-1] else [])]
         seconds, rows = zip(*points, strict=True)
-        return RowsOverTime(seconds=[round(each, 1) for each in seconds], rows=list(rows))
+        return RowsOverTime(seconds=[round(second, 1) for second in seconds], rows=list(rows))
 
 
 @cache
@@ -205,8 +205,8 @@ def load_report(done: Layout) -> Report:
 
 
 def finished_report(done: Layout, end: Snapshot) -> Report:
-    """Return the final report of an output that holds `end`, if the driver died before it wrote
-    one: the stored report, with the state and counts of a succeeded job. Raises BadOutput like
+    """Return the final report of an output with the snapshot `end`, if the driver died before it
+    wrote one: the stored report with the state and counts of a succeeded job. Raises BadOutput like
     `load_report`."""
     ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
     return load_report(done).model_copy(update={**ended, "counts": _counts(end)})
@@ -249,7 +249,7 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
     """Return a summary of all notes of an attempt: pairs of a step and its note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
-    words: dict[str, None] = {}
+    texts: dict[str, None] = {}
     peak, retries = 0, dict[float, int]()
     for step, text in notes:
         note = json.loads(text)
@@ -260,11 +260,11 @@ def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
             times[step].append(note)
         if "batch_size" in note:
             sizes[step].append(note["batch_size"])
-            words[_in_words(step, note)] = None
+            texts[_note_text(step, note)] = None
     smallest = {step: min(found) for step, found in sorted(sizes.items())}
     ordered = sorted(times, key=lambda step: (step == WRITE_STEP) - (step == READ_STEP))
     steps = {step: _times(times[step]) for step in ordered}
-    return RunNotes(smallest, peak, list(words)[:SHOWN_NOTES], steps, sum(retries.values()))
+    return RunNotes(smallest, peak, list(texts)[:MAX_NOTES], steps, sum(retries.values()))
 
 
 def _times(notes: list[dict[str, float]]) -> StepTimes:
@@ -279,7 +279,7 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
     )
 
 
-def _in_words(step: str, note: dict[str, float]) -> str:
+def _note_text(step: str, note: dict[str, float]) -> str:
     size = f"{note['batch_size']:g} rows a batch"
     if "out_of_memory_at" in note:
         return f"step '{step}': memory ran out with {note['out_of_memory_at']:g} rows, now {size}"
@@ -287,37 +287,37 @@ def _in_words(step: str, note: dict[str, float]) -> str:
 
 
 def merge_reports(before: Sequence[Report], report: Report) -> Report:
-    """Return the last report, with the counts, the retries and the progress of all reports added up
-    as far as the run has come. Notes are combined, and `errors` is the first one that is set. All
-    other fields are those of the last report."""
+    """Return the last report with the sums of the counts, retries and progress of all reports.
+    Notes are combined, and `errors` is the first one that is set. All other fields come from the
+    last report."""
     if not before:
         return report
     reports = [*before, report]
     return report.model_copy(
         update={
-            "counts": _sum(each.counts for each in reports),
-            "progress": _progress([each.progress for each in reports if each.progress]),
-            "errors": next((each.errors for each in reports if each.errors), None),
-            "retries": sum(each.retries for each in reports),
-            "notes": list(dict.fromkeys(note for each in reports for note in each.notes)),
+            "counts": _sum(item.counts for item in reports),
+            "progress": _progress([item.progress for item in reports if item.progress]),
+            "errors": next((item.errors for item in reports if item.errors), None),
+            "retries": sum(item.retries for item in reports),
+            "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
         }
     )
 
 
 def _sum(found: Iterable[Counts | None]) -> Counts:
-    each = [counts.model_dump() for counts in found if counts]
-    return Counts(**{name: sum(one[name] for one in each) for name in Counts.model_fields})
+    all_counts = [counts.model_dump() for counts in found if counts]
+    return Counts(**{name: sum(item[name] for item in all_counts) for name in Counts.model_fields})
 
 
-def _progress(each: Sequence[Progress]) -> Progress | None:
-    if not each:
+def _progress(parts: Sequence[Progress]) -> Progress | None:
+    if not parts:
         return None
-    totals = [one.total for one in each if one.total is not None]
-    total = sum(totals) if len(totals) == len(each) else None
-    rows = sum(one.rows for one in each)
-    percent = None if each[-1].percent is None or not total else 100 * rows // total
+    totals = [part.total for part in parts if part.total is not None]
+    total = sum(totals) if len(totals) == len(parts) else None
+    rows = sum(part.rows for part in parts)
+    percent = None if parts[-1].percent is None or not total else 100 * rows // total
     update = {"rows": rows, "total": total, "percent": percent}
-    return each[-1].model_copy(update=update)
+    return parts[-1].model_copy(update=update)
 
 
 @dataclass
@@ -329,9 +329,9 @@ class Meter:
     """Rows that earlier attempts have completed."""
     _since: float | None = field(default=None, init=False)
     counts: RowCounts = field(default=RowCounts(), init=False)
-    """The highest counts that were committed at any time."""
+    """The highest committed counts so far."""
     progress: Progress | None = field(default=None, init=False)
-    """The result of the last reading."""
+    """The progress at the last update."""
 
     def read(self, counts: RowCounts, now: float) -> None:
         """Update the progress at time `now`, when `counts` rows are committed."""
@@ -367,7 +367,8 @@ class Meter:
         )
 
     def _rate(self, now: float) -> float | None:
-        """Return rows per second since just before the first rows; None if there are none yet."""
+        """Return the rows per second since just before the first rows; None if there are no rows
+        yet."""
         elapsed = now - self._since if self._since is not None else 0.0
         rows = self.counts.read - self.before
         return rows / elapsed if elapsed > 0 and rows > 0 else None

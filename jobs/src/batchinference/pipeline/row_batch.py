@@ -1,8 +1,8 @@
 """A batch of rows and its provenance: the input rows that it accounts for.
 
 Steps see the table only. The provenance travels next to it: filtered rows and failed rows leave the
-table, and an input row may become several rows. So the commit of a batch knows what became of each
-input row without any bookkeeping column in the data.
+table, and an input row may become several rows. The commit of a batch therefore knows the outcome
+of each input row, and the data needs no extra columns.
 
 A row id packs the number of the file (in the sorted input snapshot) and the number of the row in
 the file. Ids depend only on the input, so that a row has the same id in every attempt.
@@ -27,20 +27,20 @@ READ_STEP = "read"
 WRITE_STEP = "write"
 """The step name in the error record of a row that could not be written, and in notes on writing."""
 NUMBERS_PER_FILE = 10**12
-"""What the numbers of rows in consecutive files differ by (`write.rowNumber`)."""
+"""Difference between the first row numbers (`write.rowNumber`) of consecutive files."""
 RowRange = tuple[int, int | None]
 """First row and row after the last; the latter is None if the end of the file is unknown."""
 MissingRows = dict[int, list[RowRange]]
 """Missing rows by file number. Files without missing rows are not included."""
 FULL_SHARE = 1 << 40
-"""The share of an input row that has all of its rows in one batch."""
+"""Share of an input row of which one batch holds all rows."""
 ERRORS = pa.schema(
     [
         ("id", pa.int64()),
         *((name, pa.string()) for name in ("step", "error", "traceback", "values")),
     ]
 )
-"""The columns of failed rows. The id is that of the input row."""
+"""The columns of failed rows. `id` is the id of the input row."""
 NO_IDS = np.empty(0, dtype=np.int64)
 NO_ROWS = pa.table({})
 
@@ -55,8 +55,8 @@ def unpack_ids(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers_of(ids: np.ndarray, first_file: int) -> np.ndarray:
-    """Return ids as numbers that people can read, in the same order (int64). `first_file` is the
-    number of the first file of the input."""
+    """Return readable row numbers for ids, in the same order (int64). `first_file` is the number of
+    the first file of the input."""
     files, rows = unpack_ids(ids)
     numbers: np.ndarray = (files + first_file) * NUMBERS_PER_FILE + rows
     return numbers
@@ -70,7 +70,7 @@ def consecutive_ids(file: int, first: int, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Rows, and what became of the input rows that the batch accounts for."""
+    """Rows, and the outcome of each input row that the batch accounts for."""
 
     table: pa.Table = field(default_factory=lambda: NO_ROWS)
     """The user's columns of the rows that neither failed nor were filtered."""
@@ -83,12 +83,12 @@ class RowBatch:
     filtered: np.ndarray = field(default_factory=lambda: NO_IDS)
     """The id of the input row of each filtered row (int64)."""
     ends: tuple[tuple[int, int], ...] = ()
-    """File and its number of rows, for each file whose last row the batch follows."""
+    """File number and row count of each file that was read to its end."""
     notes: tuple[tuple[str, str], ...] = ()
-    """Step and a note on it for the report, as JSON."""
+    """Pairs of a step and a note for the report, as JSON."""
     shares: np.ndarray | None = None
-    """The share of each row of `source` that the batch holds (int64), if Ray cut the rows of an
-    input row into several blocks. None if the batch holds all rows of each input row. The shares of
+    """The share of each row of `source` that the batch holds (int64), if Ray split the rows of an
+    input row over several blocks. None if the batch holds all rows of each input row. The shares of
     an input row in all batches add up to FULL_SHARE."""
 
     @classmethod
@@ -128,15 +128,15 @@ class RowBatch:
         )
 
     def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Return the first rows of a batch whose input rows have one row at most, and the rest with
-        everything else; None if nothing is left."""
+        """Split a batch in which no input row has several rows: return its first rows, and the rest
+        with its errors, filtered rows and notes. The rest is None if nothing is left."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
-        alone = len(self.source) == len(self.ids)
-        left = self.source[rows:] if alone else self.source[~np.isin(self.source, first)]
+        one_to_one = len(self.source) == len(self.ids)
+        remaining = self.source[rows:] if one_to_one else self.source[~np.isin(self.source, first)]
         table = self.table.slice(rows)
-        rest = replace(self, table=table, ids=self.ids[rows:], source=left)
+        rest = replace(self, table=table, ids=self.ids[rows:], source=remaining)
         return RowBatch.read(self.table.slice(0, rows), first), rest
 
     def cut_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
@@ -148,8 +148,8 @@ class RowBatch:
         return (first, rest) if len(rest.ids) else (self, None)
 
     def divided(self, rows: int) -> tuple[RowBatch, RowBatch]:
-        """Return the first rows with what became of their input rows, and a rest with everything
-        else. The input rows of these rows must have no other rows."""
+        """Split the batch: return its first rows with the outcome of their input rows, and the
+        rest. The input rows of the first part must have no rows in the rest."""
         ids = np.unique(self.ids[:rows])
         failed = self.errors.column("id").to_numpy()
         known = np.concatenate([self.ids, self.source, self.filtered, failed])
@@ -173,7 +173,7 @@ class RowBatch:
         return replace(self, table=self.table.take(pa.array(order)), ids=self.ids[order])
 
     def only(self, ids: np.ndarray) -> RowBatch:
-        """Return the rows of these input rows (int64)."""
+        """Return the part of the batch that belongs to these input rows (int64 ids)."""
         rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
         return replace(
@@ -208,15 +208,15 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
 
 
 def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
-    """Yield the rows of batches, as they were read, in batches of `rows()` rows, or of fewer rows
-    with `size` bytes. `rows` is called for each batch."""
+    """Yield batches that no step has changed in batches of `rows()` rows, or of fewer rows with
+    `size` bytes. `rows` is called for each batch."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:
         rest: RowBatch | None = batch
         while rest is not None:
-            within = (size - waiting_bytes) * len(rest.ids) // max(1, rest.nbytes)
-            first, rest = rest.cut(max(1, min(rows() - waiting_rows, within)))
+            fitting = (size - waiting_bytes) * len(rest.ids) // max(1, rest.nbytes)
+            first, rest = rest.cut(max(1, min(rows() - waiting_rows, fitting)))
             waiting.append(first)
             waiting_rows += len(first.ids)
             waiting_bytes += first.nbytes

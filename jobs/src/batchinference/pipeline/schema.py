@@ -1,4 +1,4 @@
-"""Widens column types, so that one type holds the values of several schemas.
+"""Widens column types so that one type can hold the values of several schemas.
 
 An integer and a float are widened to float64, and an integer and a decimal to a decimal with enough
 digits for any integer. Types are otherwise widened as by Arrow, and tensors as by Ray. The result
@@ -46,7 +46,7 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if isinstance(one, tensors) or isinstance(other, tensors):
         both = isinstance(one, tensors) and isinstance(other, tensors)  # Ray does not check this
         return _by_schema(unify_tensors, one, other, promote_types=True) if both else None
-    wider = _wider(_plain(one), _plain(other))
+    wider = _wider(_without_dictionary(one), _without_dictionary(other))
     return (
         wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
     )
@@ -95,7 +95,7 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _without_dictionary(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if kinds.is_dictionary(kind) else kind
 
 
@@ -130,14 +130,14 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    given = (one, other)
-    if all(map(kinds.is_floating, given)):
-        return max(given, key=lambda kind: kind.bit_width)
-    if any(map(kinds.is_floating, given)):
+    both = (one, other)
+    if all(map(kinds.is_floating, both)):
+        return max(both, key=lambda kind: kind.bit_width)
+    if any(map(kinds.is_floating, both)):
         return pa.float64()
-    if any(map(kinds.is_decimal, given)):
+    if any(map(kinds.is_decimal, both)):
         return _wider_decimal(one, other)
-    if pa.uint64() in given:
+    if pa.uint64() in both:
         return pa.uint64()  # Arrow would choose int64 for signed integers
     return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
 
@@ -172,11 +172,11 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     names = dict.fromkeys(field.name for kind in (one, other) for field in kind)
     fields = []
     for name in names:
-        given = [kind.field(name) for kind in (one, other) if kind.get_field_index(name) >= 0]
-        field = unify_field(given) if given else None  # a name may be ambiguous
+        matching = [kind.field(name) for kind in (one, other) if kind.get_field_index(name) >= 0]
+        field = unify_field(matching) if matching else None  # a name may be ambiguous
         if field is None:
             return None
-        fields.append(field.with_nullable(len(given) == 1 or field.nullable))
+        fields.append(field.with_nullable(len(matching) == 1 or field.nullable))
     return pa.struct(fields)
 
 
@@ -188,11 +188,11 @@ def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
     return True
 
 
-Clash = Callable[[pa.DataType, pa.DataType], pa.DataType]
-"""Returns the type of a column that has two types, neither of which can be widened to the other."""
+ResolveConflict = Callable[[pa.DataType, pa.DataType], pa.DataType]
+"""Returns the type of a column whose two types cannot be widened to a common type."""
 
 
-def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.DataType]:
+def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict[str, pa.DataType]:
     """Return the type of each column, for file formats without a schema.
 
     If files differ, the wider type is used."""
@@ -201,7 +201,7 @@ def agreed_types(schemas: Iterable[pa.Schema], clash: Clash) -> dict[str, pa.Dat
         for field in schema:
             known = agreed.get(field.name, field.type)
             wider = unify_types(known, field.type)
-            agreed[field.name] = clash(known, field.type) if wider is None else wider
+            agreed[field.name] = resolve(known, field.type) if wider is None else wider
     return agreed
 
 
@@ -232,7 +232,7 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
 
     A column with a wider type than the shared one is not changed. Raises TypeError for a column
     with an incompatible type, and ArrowInvalid for a value that is too large."""
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         shared = types.get(field.name, field.type)
         if field.type == shared or isinstance(shared, pa.ExtensionType):
             continue
@@ -240,6 +240,6 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
         if wider is None:
             raise TypeError(f"column '{field.name}' is {field.type}, and {shared} in other files")
         if wider == shared:
-            column = table.column(place).cast(shared)
-            table = table.set_column(place, pa.field(field.name, shared), column)
+            column = table.column(index).cast(shared)
+            table = table.set_column(index, pa.field(field.name, shared), column)
     return table

@@ -1,6 +1,6 @@
 """Plans the stages, actor pools and worker groups for a specification.
 
-Names are imported when they are used first. A worker process needs only the module `stages`.
+Names are imported on first use, because a worker process needs only the module `stages`.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Determines the columns before each step, and checks that the columns it reads exist."""
+"""Determines the columns before each step, and checks that the columns that it reads exist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORMAT_COLUMNS = {
 
 
 def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
-    """Return the columns that the reader yields, or None if they depend on the files."""
+    """Return the columns of the input, or None if they depend on the files."""
     options = spec.read.options
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
@@ -47,13 +47,13 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the problems with the columns that steps and the output name.
+    """Yield the problems with the columns that steps and the output use.
 
-    The columns after a step with user code are unknown without running it. From there until the
-    next step that selects columns, missing columns are not detected.
+    The columns after a step with user code are unknown. Missing columns are not detected from
+    there until the next step that selects columns.
     """
     for index, step in enumerate(spec.steps):
-        for message in _messages(step, columns):
+        for message in _step_problems(step, columns):
             yield Problem(f"spec.steps[{index}]", message)
         columns = _columns_after(step, columns)
     if columns == []:
@@ -62,35 +62,35 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         yield from _check_write(spec.write, columns)
 
 
-def _messages(step: Step, columns: list[str] | None) -> Iterator[str]:
+def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
     """Yield the problems with the columns that a step reads, adds and renames."""
-    yield from _wrong_names(step)
+    yield from _reserved_names(step)
     if columns is not None:
         for column in sorted(columns_read(step) - set(columns)):
-            yield _missing(step.name, column, columns)
-        yield from _taken(step, columns)
+            yield _missing_column(step.name, column, columns)
+        yield from _rename_conflicts(step, columns)
 
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the problems with the columns that the output names."""
+    """Yield the problems with the columns that the output uses."""
     for field, named in write.column_fields.items():
         for column in named if columns is not None else ():
             if columns is not None and column not in columns:
-                message = _not_there(f"it names column '{column}'", column, columns)
+                message = _unknown_column(f"it names column '{column}'", column, columns)
                 yield Problem(f"spec.write.{field}", message)
     if isinstance(write, WriteOrdered) and write.row_number in (columns or ()):
         message = f"there is a column '{write.row_number}' already. Choose another name"
         yield Problem("spec.write.rowNumber", message)
     chosen = write.columns_needed or columns
-    by = set(write.column_fields.get("partitionBy", ()))
-    if chosen and by.issuperset(chosen):
+    partition_columns = set(write.column_fields.get("partitionBy", ()))
+    if chosen and partition_columns.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
         yield Problem("spec.write.partitionBy", message)
 
 
-def _wrong_names(step: Step) -> list[str]:
+def _reserved_names(step: Step) -> list[str]:
     """Return messages for added columns whose names are reserved."""
-    reserved = f"columns that begin with '{OWN_PREFIX}' are the product's own"
+    reserved = f"columns that begin with '{OWN_PREFIX}' are reserved"
     return [
         f"step '{step.name}' adds column '{added}', but {reserved}"
         for added in columns_added(step)
@@ -98,7 +98,7 @@ def _wrong_names(step: Step) -> list[str]:
     ]
 
 
-def _taken(step: Step, columns: list[str]) -> list[str]:
+def _rename_conflicts(step: Step, columns: list[str]) -> list[str]:
     renamed = step.rename_columns or {}
     return [
         f"step '{step.name}' renames '{old}' to '{new}', and there is a column '{new}' already"
@@ -121,10 +121,10 @@ def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
     return [*left | dict.fromkeys(columns_added(step))]
 
 
-def _missing(step: str, column: str, columns: list[str]) -> str:
-    return _not_there(f"step '{step}' reads column '{column}'", column, columns)
+def _missing_column(step: str, column: str, columns: list[str]) -> str:
+    return _unknown_column(f"step '{step}' reads column '{column}'", column, columns)
 
 
-def _not_there(what: str, column: str, columns: list[str]) -> str:
-    there = ", ".join(columns) or "none"
-    return f"{what}, but the columns here are {there}{did_you_mean(column, columns)}"
+def _unknown_column(what: str, column: str, columns: list[str]) -> str:
+    known = ", ".join(columns) or "none"
+    return f"{what}, but the columns here are {known}{did_you_mean(column, columns)}"

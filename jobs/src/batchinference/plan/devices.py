@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from batchinference.plan.stages import Custom, Stage
-from batchinference.spec.merge import filled
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.profiles import GPU, Profile, known_profiles
 
 Profiles = Mapping[str, Profile]
 
 
 def with_devices(stage: Stage, profiles: Profiles) -> Stage:
-    """Return the stage with the custom resources that its pool requests and its device kinds."""
+    """Return the stage with the custom resources and the device kinds of its pool."""
     asked = stage.steps[0].resources if stage.replicas else None
     if asked is None:
         return stage
@@ -26,7 +26,7 @@ def with_devices(stage: Stage, profiles: Profiles) -> Stage:
 def profiles_of(
     gpus: int, custom: Custom, accelerator: str | None, profiles: Profiles
 ) -> dict[str, Profile]:
-    """Return the profile of each requested resource, by Ray's name of the resource, GPUs first.
+    """Return the profile of each requested resource, keyed by Ray's resource name, GPUs first.
 
     The profile of the accelerator type overrides the profile of its device. A resource without a
     profile gets an empty one.
@@ -36,5 +36,5 @@ def profiles_of(
     found = {name: known.get(name, Profile()) for name in names}
     if accelerator in known and names:
         device = next((name for name in names if found[name].device), names[0])
-        found[device] = filled(known[accelerator], found[device])
+        found[device] = with_defaults(known[accelerator], found[device])
     return found

@@ -1,8 +1,7 @@
 """Worker groups: the kinds of pods that a job's stages run on.
 
 All stages that request only CPUs share the group `cpu`. A pool that requests GPUs, memory or custom
-resources gets pods of exactly its shape, with one replica per pod. Pools of the same shape share a
-group.
+resources gets pods that fit exactly one replica. Pools with the same resources share a group.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
-"""Every job needs a first worker, so it starts together with the head. GPUs start on demand."""
+"""Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
-"""KubeRay puts the group's name into pod names and truncates those to 50 characters."""
+"""KubeRay puts the group's name into pod names, which it truncates to 50 characters."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def groups_of(stages: list[Stage], workers: Workers, *, fused: bool = False) -> 
     Fused stages need no CPUs for writing.
 
     Raises SpecError if the group `cpu` is too small for everything that must run at the same time.
-    Its actors would take all CPUs, and the tasks that feed them would wait forever.
+    Its actors would take all CPUs, and the tasks that feed them would never start.
     """
     shapes: dict[Shape, WorkerGroup] = {}
     for stage in stages:
@@ -116,18 +115,26 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 
 def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
-    beside = [(stage, cpus) for stage in stages for cpus in stage.beside]
-    must = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)]
-    must += [cpus for _, cpus in beside]
-    may = [stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)]
-    may += [cpus for stage, cpus in beside if stage.replicas for _ in range(stage.replicas.max)]
-    reading = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
-    cpus = workers.cpu or _default_cpus([*must, reading, WRITE_CPUS])
-    tasks = [reading] if fused else [reading, WRITE_CPUS]
-    _check_width(on_cpu, cpus)
+    helpers = [(stage, cpus) for stage in stages for cpus in stage.beside]
+    min_demands = [
+        stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)
+    ]
+    min_demands += [cpus for _, cpus in helpers]
+    max_demands = [
+        stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.max)
+    ]
+    max_demands += [
+        cpus for stage, cpus in helpers if stage.replicas for _ in range(stage.replicas.max)
+    ]
+    read_cpus = max([TASK_CPUS, *(stage.cpus for stage in on_cpu if stage.replicas is None)])
+    cpus = workers.cpu or _default_cpus([*min_demands, read_cpus, WRITE_CPUS])
+    tasks = [read_cpus] if fused else [read_cpus, WRITE_CPUS]
+    _check_step_cpus(on_cpu, cpus)
     least = DEFAULT_WORKERS if workers.min is None else workers.min
-    most = workers.max or max(pods_needed([*may, *tasks], cpus) + 1, least)
-    _check_deadlock(pods_needed([*must, *tasks], cpus), most, cpus, sum(must), sum(tasks))
+    most = workers.max or max(pods_needed([*max_demands, *tasks], cpus) + 1, least)
+    _check_deadlock(
+        pods_needed([*min_demands, *tasks], cpus), most, cpus, sum(min_demands), sum(tasks)
+    )
     if least > most:
         raise SpecError([Problem("spec.cluster.workers", f"min ({least}) is above max ({most})")])
     memory = workers.memory or DEFAULT_MEMORY
@@ -156,11 +163,11 @@ def _default_cpus(demands: list[float]) -> float:
 
     The result is at most MAX_DEFAULT_CPUS, unless a single demand is larger.
     """
-    together = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
-    return float(max(together, math.ceil(max(demands))))
+    total = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
+    return float(max(total, math.ceil(max(demands))))
 
 
-def _check_width(stages: list[Stage], cpus: float) -> None:
+def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
     for stage in stages:
         if stage.cpus > cpus:
             message = (

@@ -1,4 +1,4 @@
-"""Fits stages to one machine: steps run without the resources that it lacks."""
+"""Fits stages to one machine: steps run without the resources that the machine lacks."""
 
 from __future__ import annotations
 
@@ -12,33 +12,39 @@ from batchinference.spec.resources import Resources
 from batchinference.spec.steps import Replicas, Step
 
 
-def fitted(
+def fit_to_machine(
     stages: list[Stage], found: Mapping[str, float], memory: float | None
 ) -> tuple[list[Stage], list[str]]:
-    """Return the stages as the machine can run them, and a note per missing resource of a step.
+    """Return the stages without the resources that the machine lacks, and a note about each.
 
-    `found` has the number of each of the machine's devices, by Ray's names. `memory` is the memory
-    available to replicas, in bytes. If it is None, memory requests are dropped without a note.
+    `found` maps Ray's resource names to the number of units that the machine has. `memory` is the
+    memory available to replicas, in bytes. If it is None, memory requests are dropped without a
+    note.
 
-    A step whose device is missing is planned as if it had not asked for it, so that it needs no
-    pool for it. Other missing resources, such as licences, keep their pools, which limit how many
-    replicas there are.
+    A step whose device is missing is planned as if it had not requested it, so that it needs no
+    pool for it. Other missing resources, such as licences, keep their pools, which limit the number
+    of replicas.
     """
     notes: list[str] = []
-    # one machine uses the accelerators that it has, whatever their type
-    result = [_one_at_least(replace(stage, accelerator=None)) for stage in stages]
-    for name, wanted in _wanted(stages).items():
-        there = int(found.get(name, 0))
-        if wanted > there:
-            lack = f"the job needs {wanted} {name}(s) at the same time and this machine has {there}"
-            without = [stage for stage in stages if name in stage.resources]
-            notes += [f"step '{one.name}' runs {_how(one, name)}: {lack}" for one in without]
-            result = [_without(stage, name) for stage in result]
-    return _within(memory, result, notes), notes
+    # a machine uses its accelerators whatever their type
+    result = [_with_min_one_replica(replace(stage, accelerator=None)) for stage in stages]
+    for name, wanted in _requested(stages).items():
+        available = int(found.get(name, 0))
+        if wanted > available:
+            reason = (
+                f"the job needs {wanted} {name}(s) at the same time and this machine has "
+                f"{available}"
+            )
+            affected = [stage for stage in stages if name in stage.resources]
+            notes += [
+                f"step '{one.name}' runs {_fallback(one, name)}: {reason}" for one in affected
+            ]
+            result = [_without_resource(stage, name) for stage in result]
+    return _within_memory(memory, result, notes), notes
 
 
-def _wanted(stages: list[Stage]) -> dict[str, int]:
-    """Return the total of each resource for one replica of every pool."""
+def _requested(stages: list[Stage]) -> dict[str, int]:
+    """Return the total of each resource that one replica of every pool requests."""
     wanted: dict[str, int] = {}
     for stage in stages:
         for name, count in stage.resources.items():
@@ -46,13 +52,13 @@ def _wanted(stages: list[Stage]) -> dict[str, int]:
     return wanted
 
 
-def _how(stage: Stage, name: str) -> str:
+def _fallback(stage: Stage, name: str) -> str:
     if stage.is_llm:
         return "without GPUs, which vLLM needs unless it was built for CPUs"
     return "on the CPU" if name in dict(stage.kinds) else f"without {name}"
 
 
-def _without(stage: Stage, name: str) -> Stage:
+def _without_resource(stage: Stage, name: str) -> Stage:
     if name not in stage.resources:
         return stage
     if name in dict(stage.kinds):
@@ -64,32 +70,31 @@ def _without(stage: Stage, name: str) -> Stage:
 
 def _without_device(step: Step, name: str) -> Step:
     """Return the step without its request for GPUs or for a custom resource."""
-    asked = step.resources or Resources()
-    custom = {other: count for other, count in asked.custom.items() if other != name}
+    requested = step.resources or Resources()
+    custom = {other: count for other, count in requested.custom.items() if other != name}
     update = {"gpu": 0} if name == GPU else {"custom": custom}
-    return step.model_copy(update={"resources": asked.model_copy(update=update)})
+    return step.model_copy(update={"resources": requested.model_copy(update=update)})
 
 
-def _within(memory: float | None, stages: list[Stage], notes: list[str]) -> list[Stage]:
-    """Return the stages, with their memory requests only if one replica of each pool fits."""
+def _within_memory(memory: float | None, stages: list[Stage], notes: list[str]) -> list[Stage]:
+    """Return the stages without their memory requests, unless one replica of each pool fits."""
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)
     if memory is not None and wanted <= memory:
         return stages
     if memory is not None:
-        lack = (
+        reason = (
             f"the job needs {wanted / 2**30:.1f} Gi at the same time and this machine has "
             f"{memory / 2**30:.1f} Gi"
         )
-        notes += [f"step '{stage.name}' runs in what memory there is: {lack}" for stage in pools]
+        notes += [
+            f"step '{stage.name}' runs without its memory request: {reason}" for stage in pools
+        ]
     return [replace(stage, memory=None) for stage in stages]
 
 
-def _one_at_least(stage: Stage) -> Stage:
-    """Return the stage with a minimum of one replica.
-
-    On one machine, pools grow from one replica, whatever minimum applies on a cluster.
-    """
+def _with_min_one_replica(stage: Stage) -> Stage:
+    """Return the stage with a minimum of one replica, whatever its minimum on a cluster is."""
     if stage.replicas is None:
         return stage
     return replace(stage, replicas=Replicas.model_construct(min=1, max=stage.replicas.max))

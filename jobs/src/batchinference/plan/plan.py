@@ -1,4 +1,4 @@
-"""The plan of a job: stages and worker groups, computed from a specification without side effects.
+"""Computes the plan of a job, its stages and worker groups, from the specification.
 
 The operator renders pods from the same plan that the pipeline runs.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from batchinference.plan.columns import check_columns, input_columns
 from batchinference.plan.devices import with_devices
 from batchinference.plan.groups import WorkerGroup, group_of, groups_of
-from batchinference.plan.machine import fitted
+from batchinference.plan.machine import fit_to_machine
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Stage, stages_of
-from batchinference.plan.writing import with_writers
+from batchinference.plan.writing import cpus_with_writers
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.profiles import GPU
@@ -28,11 +28,10 @@ class Plan:
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
     fused: bool
-    """Whether each task reads a part of the input, runs all steps and writes the results. This
-    needs an input with enough parts: see `execution.executor`. Otherwise, and if the plan is not
-    fused, the stages are operators."""
+    """Whether each task reads a part of the input, runs all steps and writes the results. An input
+    with too few parts runs as operators nevertheless: see `execution.executor`."""
     notes: tuple[str, ...] = ()
-    """Notes on how the plan differs from the job's file because of the machine it runs on."""
+    """How the plan differs from the job file because the machine lacks resources."""
 
     @property
     def task_cpus(self) -> float:
@@ -44,7 +43,7 @@ class Plan:
 
 
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
-    """Return the plan for a cluster. Raises SpecError if the job could not finish."""
+    """Return the plan for a cluster. Raises SpecError if the job would never finish."""
     stages = _checked_stages(spec)
     fused = is_fused(stages, spec.write)
     # an input with too few parts for fused tasks needs CPUs for pools and for writing
@@ -65,16 +64,17 @@ def plan_for_machine(
     them. `memory` is the memory that Ray makes available to replicas, in bytes. If it is None,
     memory requests are dropped.
     """
-    stages, notes = fitted(_checked_stages(spec), {**(custom or {}), GPU: gpus}, memory)
+    stages, notes = fit_to_machine(_checked_stages(spec), {**(custom or {}), GPU: gpus}, memory)
     return Plan(tuple(stages), (), is_fused(stages, spec.write), tuple(notes))
 
 
 def is_fused(stages: list[Stage], write: Write) -> bool:
     """Return whether one task can read, run all steps and write.
 
-    Pools that the job asks for and wide tasks need operators of their own. A table needs the
-    columns of the first rows before it is written. Rows of several parts of the input are collected
-    for a file with `rowsPerFile` rows."""
+    Pools that the job requests, and tasks that need more CPUs than a read task, require separate
+    operators. A table requires the columns of the first rows before it is written. `rowsPerFile`
+    collects the rows of several parts of the input.
+    """
     operators = any(
         stage.needs_pool
         or stage.rows_per_block
@@ -86,16 +86,16 @@ def is_fused(stages: list[Stage], write: Write) -> bool:
 
 
 def ray_cpus(plan: Plan, machine: int) -> int:
-    """Return the CPUs that a Ray on a machine with `machine` CPUs must have for the plan."""
+    """Return the number of CPUs with which to start Ray on a machine with `machine` CPUs."""
     if plan.fused:
         return max(machine, math.ceil(plan.task_cpus))
-    return max(with_writers(machine), math.ceil(cpus_needed(plan)))
+    return max(cpus_with_writers(machine), math.ceil(cpus_needed(plan)))
 
 
 def cpus_needed(plan: Plan) -> float:
     """Return the minimum number of CPUs for the plan.
 
-    With fewer CPUs, the replicas would starve the tasks that feed them and the write tasks.
+    With fewer CPUs, the replicas would leave none for the tasks that feed them and for writing.
     """
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
     pools += sum(sum(stage.beside) for stage in plan.stages)

@@ -1,4 +1,4 @@
-"""The plan of an attempt as a file, which the operator writes and the driver reads."""
+"""Reads and writes the plan file of an attempt: the operator writes it, the driver reads it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from batchinference.plan.plan import Plan
 from batchinference.spec.problems import Problem, SpecError
 
-_PLAN = TypeAdapter(Plan)  # building it takes longer than the rest of rendering a job
+_PLAN = TypeAdapter(Plan)  # built once, because this takes longer than rendering a job
 
 
 def serialize_plan(plan: Plan) -> str:
@@ -16,7 +16,7 @@ def serialize_plan(plan: Plan) -> str:
 
 
 def parse_plan(text: str) -> Plan:
-    """Return the plan in a file. Raises SpecError if this version does not understand it."""
+    """Return the plan in a file. Raises SpecError if this version cannot read it."""
     try:
         return _PLAN.validate_json(text)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Drops columns right after the last step that needs them, so that later steps carry less."""
+"""Moves column drops to right after the last step that needs the columns, to save memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from batchinference.spec.steps import Step
 
 
 def drop_early(steps: list[Step]) -> list[Step]:
-    """Return the steps with each dropped column dropped right after the last step that needs it.
+    """Return the steps with each column drop moved to right after the last step that needs it.
 
-    The resulting rows and columns are the same. A drop is never moved before a step with user code,
+    The output is the same. A drop is never moved before a step with user code,
     because that code may read every column.
     """
     result: list[_Placed] = []
@@ -39,7 +39,7 @@ class _Placed:
 
 
 def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
-    """Insert the drop of a column behind the last step with user code or with this column."""
+    """Insert the drop of a column after the last step with user code or with this column."""
     place = len(steps)
     while place > 0 and not (steps[place - 1].step.python or column in steps[place - 1].columns):
         place -= 1
@@ -50,7 +50,7 @@ def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
 
 
 def columns_read(step: Step) -> set[str]:
-    """Return the columns that a step reads. Empty for user code, whose columns are unknown."""
+    """Return the columns that a step reads; empty for user code, whose columns are unknown."""
     if step.model is not None:
         return set(step.model.inputs.values())
     if step.filter is not None:
@@ -69,7 +69,7 @@ def columns_read(step: Step) -> set[str]:
 
 
 def columns_added(step: Step) -> list[str]:
-    """Return the columns that a step adds or replaces. Empty for user code."""
+    """Return the columns that a step adds or replaces; empty for user code."""
     if step.model is not None:
         return [step.model.output]
     if step.add_columns is not None:

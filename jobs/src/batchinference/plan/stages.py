@@ -1,10 +1,10 @@
 """Stages: groups of steps that Ray Data runs as one operator.
 
-Adjacent steps that only change columns run together in one task. A model or a class gets its own
+Adjacent steps without a model or class run together in one task. A model or a class gets its own
 actor pool. CPU work is not fused into that pool, so that the next batch is prepared while the
-device computes. Only drops of columns are fused into a pool: image data that no later step reads
-then never leaves the actor. If no stage needs its pool, tasks run all stages, and there are no
-operators: see `plan.is_fused`.
+device computes. Only column drops are fused into a pool, so that image data that no later step
+reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
+`plan.is_fused`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SEARCH_ROWS = 256
 TASK_CPUS = 1.0
 """CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
-"""CPUs of a write task. It mostly waits for storage. If it needed a whole CPU, it might have to
-wait until all reading is done, and rows are not safe until they are written."""
-BESIDE_CPUS = 0.25
-"""CPUs of an actor that prepares rows for a model's actors, and mostly waits for them."""
+"""CPUs of a write task, which mostly waits for storage. With a whole CPU, it might not start until
+all reading is done, and rows are not safe until they are written."""
+HELPER_CPUS = 0.25
+"""CPUs of a helper actor, which prepares rows for a model's actors and mostly waits for them."""
 Custom = tuple[tuple[str, int], ...]
-"""Custom resources: pairs of Ray's name and the number of units."""
+"""Custom resources: pairs of Ray's resource name and number of units."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Stage:
     """One operator: its steps, and the resources of each of its tasks or actors.
 
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
-    means a whole block. `kinds` lists the resources that are devices, each with PyTorch's name of
-    the device kind. On a cluster, the GPUs of a replica are divided among `pods` pods, each with
-    `cpus` and `memory`. `beside` has one number for each actor pool that prepares rows for this
-    stage: the CPUs of one of its actors.
+    means a whole block. `kinds` maps resources that are devices to PyTorch's device type. On a
+    cluster, the GPUs of a replica are divided among `pods` pods, each with `cpus` and `memory`.
+    `beside` has one entry per actor pool that prepares rows for this stage: the CPUs of each of its
+    actors.
     """
 
     name: str
@@ -55,12 +55,12 @@ class Stage:
 
     @property
     def resources(self) -> dict[str, int]:
-        """GPUs and custom resources of one replica, by Ray's names."""
+        """GPUs and custom resources of one replica, by Ray's resource names."""
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The columns with texts that the model pads to the longest one of a batch."""
+        """The text columns that the model pads to the longest text of a batch."""
         model = self.steps[0].model if self.steps else None
         return model.padded_texts if model else ()
 
@@ -72,7 +72,7 @@ class Stage:
 
     @property
     def needs_pool(self) -> bool:
-        """Whether the job asks for a number of replicas, or for a replica with more than CPUs."""
+        """Whether the job sets `replicas`, or requests more than CPUs for a replica."""
         step = self.steps[0] if self.steps else None
         if self.replicas is None or step is None:
             return False
@@ -88,7 +88,7 @@ class Stage:
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
-    """Return the stages of the steps, in order, with columns dropped as early as possible."""
+    """Return the stages of the steps, in order. Columns are dropped as early as possible."""
     stages: list[Stage] = []
     for step in drop_early(steps):
         stage = _stage(step)
@@ -111,7 +111,7 @@ def _stage(step: Step) -> Stage:
             _batch_size(step),
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
-            beside=(BESIDE_CPUS,) * (step.model.actors_beside if step.model else 0),
+            beside=(HELPER_CPUS,) * (step.model.preprocessing_pools if step.model else 0),
         )
     return Stage(step.name, (step,), resources.cpu)
 

@@ -1,4 +1,4 @@
-"""Computes the number of concurrent write tasks and the CPUs that they need."""
+"""Computes the number of concurrent write tasks, and the CPUs that they need."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from itertools import count
 
 from batchinference.plan.stages import WRITE_CPUS
 
-MIN_WRITERS, CPUS_A_WRITER = 2, 2
+MIN_WRITERS, CPUS_PER_WRITER = 2, 2
 
 
 def writers(cpus: float) -> int:
     """Return the maximum number of concurrent write tasks for this number of CPUs.
 
-    For an operator without a concurrency limit, Ray Data reserves up to a quarter of all CPUs. That
-    is far too much for write tasks: of three CPUs, it would leave one for tasks that compute. With
-    a limit, Ray Data reserves only the CPUs that this number of tasks can use.
+    Without a concurrency limit, Ray Data reserves up to a quarter of all CPUs for an operator. This
+    is too much for write tasks: of three CPUs, only one would remain for computing. With a limit,
+    Ray Data reserves only the CPUs that this number of tasks can use.
     """
-    return max(MIN_WRITERS, int(cpus / CPUS_A_WRITER))
+    return max(MIN_WRITERS, int(cpus / CPUS_PER_WRITER))
 
 
-def with_writers(cpus: int) -> int:
-    """Return the CPUs that Ray must have so that `cpus` CPUs remain besides the write tasks."""
-    return next(all_ for all_ in count(cpus) if all_ - writers(all_) * WRITE_CPUS >= cpus)
+def cpus_with_writers(cpus: int) -> int:
+    """Return the number of CPUs with which Ray has `cpus` CPUs left after the write tasks."""
+    return next(total for total in count(cpus) if total - writers(total) * WRITE_CPUS >= cpus)

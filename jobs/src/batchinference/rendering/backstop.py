@@ -1,4 +1,4 @@
-"""Deadlines in the RayJob itself, which KubeRay enforces while the operator is not running."""
+"""Computes the deadlines of the RayJob, which KubeRay enforces if the operator does not run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Deadlines
 
 GRACE_SECONDS = 3600
-"""Seconds between the operator's deadline for an attempt and that of KubeRay. The operator knows
-the cause, so it should act first, even after a restart, which takes less than this."""
+"""Seconds between the operator's deadline and KubeRay's deadline for an attempt. The operator knows
+the cause, so it should act first, even after a restart, which takes less time."""
 MAX_SECONDS = 2**31 - 1
 """The largest value that KubeRay accepts."""
 
 
 class Backstop(NamedTuple):
-    """Seconds from the start of a RayJob after which KubeRay ends it; None means never."""
+    """Seconds from the start of a RayJob after which KubeRay ends it. None means never."""
 
     active: int | None = None
-    """Deadline for the end of the RayJob."""
+    """Deadline for the RayJob to end."""
     pre_running: int | None = None
     """Deadline for its cluster to be ready for the driver."""
 

@@ -1,4 +1,4 @@
-"""Checks whether a cluster would accept a job for which a plan exists."""
+"""Checks whether a planned job can run on a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchinference.spec.problems import Problem
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
-    """Yield the problems of a job with complete cluster settings, except for those of its pods."""
+    """Yield the problems of a job with complete cluster settings. Its pods are not checked here."""
     yield from check_paths(spec)
     yield from check_profiles(spec)
     yield from check_priority(spec)
@@ -25,7 +25,7 @@ def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> It
 
 
 def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Problem]:
-    """Yield the problems with settings that name groups."""
+    """Yield a problem for each setting with an unknown worker group."""
     yield from check_groups("spec.cluster.rayStartParams", list(cluster.ray_start_params), groups)
     for index, patch in enumerate(cluster.patches):
         yield from check_groups(f"spec.cluster.patches[{index}].groups", patch.groups, groups)

@@ -1,4 +1,4 @@
-"""Renders the ConfigMap of an attempt, with the files that its driver reads: job and plan."""
+"""Renders the ConfigMap of an attempt, with the job file and the plan file for its driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 from batchinference.plan import Plan, serialize_plan
 from batchinference.rendering.names import Names
 from batchinference.rendering.objects import Owner, metadata
-from batchinference.spec.job import API_VERSION, KIND, LIFE, BatchInference
+from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
 
 JOB_FILE = "job.yaml"
@@ -31,11 +31,11 @@ _OPERATOR_FIELDS: dict[str, bool | set[str]] = {
     **dict.fromkeys(("idle_timeout", "termination_grace_period"), True),
     "head": {"node_selector", "tolerations"},
 }
-"""The settings of the cluster that only the operator reads."""
+"""Cluster settings that only the operator reads."""
 
 
 def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
-    """Return the files that the driver of an attempt reads: its effective spec and its plan."""
+    """Return the files for the driver of an attempt by name: the effective spec and the plan."""
     return {JOB_FILE: job_file(job, uid), PLAN_FILE: serialize_plan(plan)}
 
 
@@ -55,8 +55,8 @@ def config_map(
 def config_map_name(names: Names, files: dict[str, str]) -> str:
     """Return the name of the ConfigMap with these files.
 
-    It contains their digest, because the spec may change between the creation of the ConfigMap and
-    that of the RayJob.
+    It contains their digest, because the spec may change after the creation of the ConfigMap and
+    before the creation of the RayJob.
     """
     return names.config_map(digest_of("".join(files.values())))
 
@@ -82,10 +82,10 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 
 
 def job_file(job: BatchInference, uid: str) -> str:
-    """Return the job file as YAML: name, namespace and uid, and the spec without LIFE fields.
+    """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
-    Settings of the cluster that are empty or that the driver does not read are left out, and so are
-    parameters, whose values are in their places: older images may not know these fields.
+    Older images may not know new fields. Therefore empty cluster settings, settings that the driver
+    does not read, and `parameters`, whose values are already inserted, are omitted.
     """
     dumped = job.spec.model_dump(
         mode="json",
@@ -93,7 +93,7 @@ def job_file(job: BatchInference, uid: str) -> str:
         exclude_none=True,
         exclude={"cluster": _OPERATOR_FIELDS, "parameters": True},
     )
-    spec = {name: value for name, value in dumped.items() if name not in LIFE}
+    spec = {name: value for name, value in dumped.items() if name not in OPERATOR_FIELDS}
     cluster = {name: value for name, value in spec["cluster"].items() if value not in ([], {})}
     document = {
         "apiVersion": API_VERSION,
@@ -105,5 +105,5 @@ def job_file(job: BatchInference, uid: str) -> str:
         },
         "spec": {**spec, "cluster": cluster},
     }
-    # ASCII only: PyYAML loses some Unicode line breaks if it writes them unescaped
+    # the default is ASCII: PyYAML loses some Unicode line breaks if they are not escaped
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)

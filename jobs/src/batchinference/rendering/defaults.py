@@ -11,8 +11,8 @@ from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
-from batchinference.spec.limits import lowest
-from batchinference.spec.merge import filled
+from batchinference.spec.limits import lower_limits
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.patches import ALL_GROUPS
 from batchinference.spec.problems import Problem, SpecError, problems_of
 
@@ -22,26 +22,29 @@ def effective(job: BatchInference, defaults: Cluster) -> BatchInference:
 
     Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
     named items (env, volumes, imagePullSecrets) are merged by name. Any other value of the job
-    replaces the default. Of two limits the lower one applies: a job may set a lower limit than the
-    platform, but not a higher one. Patches of the platform come after those of the job, so that
-    they are applied last and the job's keep their indexes. Groups in `rayStartParams` and `patches`
-    of the platform that the job does not have are ignored.
+    replaces the default. The lower of two limits applies, so a job cannot exceed the limits of the
+    platform. The platform's patches are appended to the job's patches: they are applied last, and
+    the indexes of the job's patches do not change. In the platform's `rayStartParams` and
+    `patches`, groups that the job does not have are ignored.
+
     Raises SpecError if the merged settings are invalid.
     """
-    limits = lowest(job.spec.cluster.limits, defaults.limits)
-    cluster = filled(job.spec.cluster, defaults).model_copy(update={"limits": limits})
+    limits = lower_limits(job.spec.cluster.limits, defaults.limits)
+    cluster = with_defaults(job.spec.cluster, defaults).model_copy(update={"limits": limits})
     _check(cluster)
     if defaults.ray_start_params or defaults.patches:
         plan = plan_for_cluster(_with_cluster(job, cluster).spec)
         known = {ALL_GROUPS, HEAD_GROUP, *(group.name for group in plan.groups)}
-        cluster = cluster.model_copy(update=_by_group(job.spec.cluster, cluster, defaults, known))
+        cluster = cluster.model_copy(
+            update=_group_settings(job.spec.cluster, cluster, defaults, known)
+        )
     return _with_cluster(job, cluster)
 
 
-def _by_group(
+def _group_settings(
     own: Cluster, merged: Cluster, defaults: Cluster, known: Container[str]
 ) -> dict[str, Any]:
-    """Return the settings that name groups, without those of the platform for unknown groups."""
+    """Return `rayStartParams` and `patches` without the platform's settings for unknown groups."""
     params = {
         group: options
         for group, options in merged.ray_start_params.items()
@@ -62,7 +65,7 @@ def _with_cluster(job: BatchInference, cluster: Cluster) -> BatchInference:
 def _check(cluster: Cluster) -> None:
     """Raise SpecError if the merged settings are invalid.
 
-    Settings that are valid separately may use the same mount path, or exceed a limit together.
+    Settings that are valid separately may conflict, for example by using the same mount path.
     """
     try:
         Cluster.model_validate(cluster.model_dump(by_alias=True, exclude_none=True))

@@ -1,4 +1,4 @@
-"""Devices of a worker group: the settings of its pods and the parameters of `ray start`."""
+"""Adds the devices of a worker group to its pods and to the parameters of `ray start`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batchinference.spec.profiles import GPU, Profile
 
 
 def start_parameters(group: WorkerGroup) -> dict[str, str]:
-    """Return the parameters of `ray start`.
+    """Return the parameters of `ray start` for a group.
 
     Ray's autoscaler also uses them for scaling, so they must contain every resource that a replica
     requests.
@@ -25,8 +25,8 @@ def start_parameters(group: WorkerGroup) -> dict[str, str]:
     if group.accelerator:
         resources[f"accelerator_type:{group.accelerator}"] = 1
     if resources:
-        # quoted for KubeRay's shell. KubeRay cannot parse escaped inner quotes, as in Ray's
-        # documentation, as JSON, and would then omit all devices
+        # Quoted for KubeRay's shell. Inner quotes must not be escaped as in Ray's documentation:
+        # KubeRay could not parse the value as JSON, and would omit all devices.
         parameters["resources"] = f"'{json.dumps(resources)}'"
     return parameters
 
@@ -36,16 +36,15 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     for name, profile in found.items():
-        _place(pod, profile)
+        _apply_profile(pod, profile)
         if profile.resource:
-            _grant(pod, profile.resource, counts[name])
+            _request_resource(pod, profile.resource, counts[name])
 
 
 def device_count(group: WorkerGroup, profiles: Profiles) -> int:
     """Return the number of devices of a pod of the group.
 
-    Counts the devices that profiles request from Kubernetes and the devices that only Ray counts,
-    whatever the names of the profiles.
+    This includes devices that profiles request from Kubernetes and devices that only Ray counts.
     """
     counts = {GPU: group.gpus, **dict(group.custom)}
     found = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
@@ -54,7 +53,7 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
     )
 
 
-def _place(pod: dict[str, Any], profile: Profile) -> None:
+def _apply_profile(pod: dict[str, Any], profile: Profile) -> None:
     container = pod["containers"][0]
     own = {variable.name for variable in profile.env}
     others = [variable for variable in container["env"] if variable["name"] not in own]
@@ -68,12 +67,12 @@ def _place(pod: dict[str, Any], profile: Profile) -> None:
     pod.update({name: value for name, value in settings.items() if value})
 
 
-def _grant(pod: dict[str, Any], resource: str, count: int) -> None:
+def _request_resource(pod: dict[str, Any], resource: str, count: int) -> None:
     """Add `count` units of a resource to limits and requests, and tolerate its taint.
 
-    Nodes with the resource often have a taint of the same name.
+    Nodes with the resource often have a taint with the same name.
     """
-    for side in pod["containers"][0]["resources"].values():
-        side[resource] = str(int(side.get(resource, 0)) + count)
+    for quantities in pod["containers"][0]["resources"].values():
+        quantities[resource] = str(int(quantities.get(resource, 0)) + count)
     taint = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
     pod["tolerations"] = [*pod.get("tolerations", []), taint]

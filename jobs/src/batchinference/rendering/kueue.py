@@ -1,4 +1,4 @@
-"""The fields that Kueue requires of a RayJob in one of its queues."""
+"""Adds the fields to a RayJob that Kueue requires in its queues."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MAX_GROUPS = 17
 def queued(ray_job: dict[str, Any], cluster: Cluster) -> dict[str, Any]:
     """Return the RayJob with the fields that Kueue requires, or unchanged if it has no queue.
 
-    In a queue, the RayJob is suspended until it is admitted. It is elastic, because otherwise Kueue
-    rejects a cluster that Ray's autoscaler may change. Without a queue it must not be elastic:
-    Kueue 0.18 adds a scheduling gate to the pods of every elastic RayCluster, and removes it only
-    from clusters that it admits.
+    In a queue, the RayJob is suspended until it is admitted. It must be elastic, because Kueue
+    rejects other clusters with Ray's autoscaler. Without a queue, it must not be elastic: Kueue
+    0.18 adds a scheduling gate to the pods of every elastic RayCluster, and removes it only from
+    clusters that it admits.
     """
     if cluster.queue is None:
         return ray_job

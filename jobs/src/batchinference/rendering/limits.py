@@ -1,7 +1,7 @@
 """Checks that worker groups cannot grow beyond the limits of a job.
 
-No group is reduced silently. The operator cannot know which of several groups should get less, and
-the job would be slower than its file says.
+Groups are not reduced silently. The operator cannot know which of several groups to reduce, and the
+job would be slower than its file implies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from batchinference.spec.limits import Limits
 from batchinference.spec.problems import Problem
 
 Shares = list[tuple[str, float, int]]
-"""Groups of pods: the name, the amount that each pod has, and the maximum number of pods."""
+"""For each group of pods: its name, the amount per pod, and the maximum number of pods."""
 
 
 def check_limits(
@@ -25,7 +25,7 @@ def check_limits(
 ) -> list[Problem]:
     """Return a problem for each of `cluster.limits` that the pods of a RayCluster could exceed.
 
-    Pods count at least with what they had before the patches.
+    A patch cannot lower the amount for which a pod counts.
     """
     devices: Shares = []
     cpus: Shares = []
@@ -44,7 +44,7 @@ def check_limits(
 
 
 def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
-    """Return a problem if devices are limited and a pod has claims, whose size is not known."""
+    """Return a problem if devices are limited and a pod has claims, whose size is unknown."""
     if limits.gpu is None and limits.gpu_hours is None:
         return None
     claiming = [
@@ -63,7 +63,7 @@ def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None
 
 
 def _check_unlimited(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
-    """Return a problem if CPUs are limited and a patched container may use any number of them."""
+    """Return a problem if CPUs are limited and a patched container has no CPU limit."""
     found = [
         f"{container['name']} of group {name}"
         for name, _, template in templates_of(ray_cluster)
@@ -92,8 +92,8 @@ def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Proble
     if limit is None or most <= limit:
         return None
     parts = ", ".join(f"{name} {count} x {each:g}" for name, each, count in shares if each)
-    own = any(name == CPU_GROUP and each for name, each, _ in shares)
-    fields = "replicas.max or cluster.workers.max" if own else "replicas.max"
+    has_cpu_group = any(name == CPU_GROUP and each for name, each, _ in shares)
+    fields = "replicas.max or cluster.workers.max" if has_cpu_group else "replicas.max"
     message = (
         f"the job may grow to {most:g} {unit} ({parts}) and {limit:g} are allowed: lower {fields}, "
         f"or raise the limit, in the job and where the platform's defaults have one"

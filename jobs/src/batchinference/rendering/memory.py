@@ -1,4 +1,4 @@
-"""Gives groups of pods more memory than the job requests, after they ran out of it."""
+"""Raises the memory of groups of pods that ran out of memory above the job's requests."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from batchinference.spec.steps import Step
 Object = dict[str, Any]
 
 
-def with_memory(job: BatchInference, least: Mapping[str, str]) -> BatchInference:
-    """Return the job with at least this memory in the pods of each group, by the group's name.
+def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
+    """Return the job with at least this memory per pod. `minimum` maps group names to memory.
 
     Groups that the job does not have are ignored. Raises SpecError if the job cannot be planned.
     """
-    if not least:
+    if not minimum:
         return job
     plan, cluster = plan_for_cluster(job.spec), job.spec.cluster
-    own = {HEAD_GROUP: head_size(cluster)[1], **{one.name: one.memory for one in plan.groups}}
-    more = {
+    planned = {HEAD_GROUP: head_size(cluster)[1], **{one.name: one.memory for one in plan.groups}}
+    raised = {
         group: memory
-        for group, memory in least.items()
-        if group in own and memory_bytes(memory) > memory_bytes(own[group])
+        for group, memory in minimum.items()
+        if group in planned and memory_bytes(memory) > memory_bytes(planned[group])
     }
     pools = {
-        stage.name: more.get(plan.group_of(stage))
+        stage.name: raised.get(plan.group_of(stage))
         for stage in plan.stages
         if plan.group_of(stage) != CPU_GROUP
     }
     update = {
-        "cluster": _cluster(cluster, more),
+        "cluster": _cluster(cluster, raised),
         "steps": [_step(step, pools.get(step.name)) for step in job.spec.steps],
     }
     return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
@@ -64,7 +64,7 @@ def check_patched_memory(before: Object, after: Object) -> list[Problem]:
 
 
 def _ray_memory(template: Object) -> list[Any]:
-    """Return the requested memory and the memory limit of the container of Ray."""
+    """Return the memory request and the memory limit of the Ray container."""
     resources = template["spec"]["containers"][0].get("resources") or {}
     return [(resources.get(kind) or {}).get("memory") for kind in ("requests", "limits")]
 

@@ -13,8 +13,7 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 GENERATION = f"{GROUP}/generation"
 """Annotation of a RayJob with the generation of the BatchInference that it was created from."""
 GPUS_LABEL = f"{GROUP}/gpus"
-"""Label of a pod with the number of its GPUs and other devices, whatever their Kubernetes resource
-names are."""
+"""Label of a pod with the number of its devices: GPUs and all other kinds."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8

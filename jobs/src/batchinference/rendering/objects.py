@@ -1,4 +1,4 @@
-"""What the rendered objects have in common: metadata, owners, and parts of the spec as dicts."""
+"""Helpers for rendered objects: metadata, owner references, and dumps of models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchinference.spec.job import API_VERSION, KIND
 
 @dataclass(frozen=True)
 class Owner:
-    """The owner of other objects, which are deleted with it. By default a BatchInference."""
+    """The owner of other objects, which are deleted with it. It is a BatchInference by default."""
 
     name: str
     uid: str
@@ -22,7 +22,7 @@ class Owner:
     def reference(self) -> dict[str, Any]:
         """Return the owner reference.
 
-        It omits blockOwnerDeletion, because OpenShift requires permission to set finalizers for it.
+        It omits blockOwnerDeletion, for which OpenShift requires permission to set finalizers.
         """
         return {
             "apiVersion": self.api_version,
@@ -36,7 +36,7 @@ class Owner:
 def metadata(
     name: str, namespace: str | None, labels: dict[str, str], owner: Owner | None
 ) -> dict[str, Any]:
-    """Return the metadata of an object. Without an owner, it has no owner reference."""
+    """Return the metadata of an object, with an owner reference if it has an owner."""
     result: dict[str, Any] = {"name": name, "labels": labels}
     if namespace:
         result["namespace"] = namespace
@@ -46,5 +46,5 @@ def metadata(
 
 
 def dump(model: BaseModel) -> dict[str, Any]:
-    """Return a part of the specification in the form that Kubernetes expects."""
+    """Return a model as JSON with the field names of Kubernetes, without unset fields."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)

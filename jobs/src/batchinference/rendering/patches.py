@@ -1,7 +1,7 @@
 """Applies `cluster.patches` to the rendered pods.
 
-A patch cannot change what BatchInference and KubeRay rely on, or what protects other tenants: each
-of these parts is compared before and after the patch.
+A patch cannot change the parts on which BatchInference and KubeRay rely, or that protect other
+tenants. Each of these parts is compared before and after the patch.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from batchinference.spec.problems import Problem, SpecError, did_you_mean
 
 Object = dict[str, Any]
 RAY_CONTAINER = "ray"
-"""The container in which Ray runs, in every pod. KubeRay requires it to be the first."""
+"""The container that runs Ray in every pod. KubeRay requires it to be the first container."""
 RESERVED_DOMAINS = ("batchinference.dev", "ray.io", "kueue.x-k8s.io", "app.kubernetes.io")
-"""Domains of the labels and annotations by which BatchInference, KubeRay and Kueue find pods."""
+"""Domains of labels and annotations with which BatchInference, KubeRay and Kueue select pods."""
 _POD_FIELDS = (
     *("restartPolicy", "serviceAccountName", "serviceAccount", "automountServiceAccountToken"),
-    # processes of other containers could read the files of the autoscaler, such as its token
+    # with a shared process namespace, other containers could read the autoscaler's token
     *("shareProcessNamespace", "hostPID"),
 )
 _RAY_FIELDS = ("command", "args", "ports", "restartPolicy", "restartPolicyRules")
-"""Ports too: the head's Service has either the ports of the container or the defaults."""
+"""Protected fields of the Ray container. The ports determine the ports of the head's Service."""
 _KUBERAY_CONTAINERS = ("autoscaler", "wait-gcs-ready")
 _PROJECTED = {"configMap", "secret", "downwardAPI", "clusterTrustBundle"}
-"""Sources without credentials of the ServiceAccount. That of the head may change other pods."""
+"""Sources of projected volumes without a ServiceAccount token. With the token of the head's
+ServiceAccount, a container could change other pods."""
 _GRACE = "terminationGracePeriodSeconds"
 _PROTECTED = "it belongs to BatchInference or KubeRay and cannot be patched. Remove it"
 
 
 def templates_of(ray_cluster: Object) -> list[tuple[str, int, Object]]:
-    """Return name, maximum number of pods and pod template of each group of a RayCluster spec."""
+    """Return the name, maximum number of pods, and pod template of each group of a RayCluster."""
     workers = ray_cluster["workerGroupSpecs"]
     return [
         (HEAD_GROUP, 1, ray_cluster["headGroupSpec"]["template"]),
@@ -49,7 +50,7 @@ def templates_of(ray_cluster: Object) -> list[tuple[str, int, Object]]:
 
 
 def check_groups(field: str, names: Sequence[str], groups: Sequence[str]) -> Iterator[Problem]:
-    """Yield a problem for each name that is no group of the job."""
+    """Yield a problem for each name that is not a group of the job."""
     known = [HEAD_GROUP, *groups]
     for name in names:
         if name not in (ALL_GROUPS, *known):
@@ -58,7 +59,7 @@ def check_groups(field: str, names: Sequence[str], groups: Sequence[str]) -> Ite
 
 
 def patched(ray_cluster: Object, patches: Sequence[Patch]) -> Object:
-    """Return the RayCluster spec with the patches applied to its pods, in their order.
+    """Return the RayCluster spec with the patches applied to its pods, in order.
 
     Raises SpecError if a patch changes a protected part.
     """
@@ -80,7 +81,7 @@ def _patched(group: str, template: Object, patches: Sequence[Patch]) -> Object:
 def versions(
     group: str, template: Object, patches: Sequence[Patch]
 ) -> Iterator[tuple[str, Object]]:
-    """Yield for each patch of a group its field, and the template after it and those before it.
+    """Yield for each patch of a group its field, and the template after this and earlier patches.
 
     Raises SpecError if a patch changes a protected part.
     """
@@ -98,7 +99,7 @@ def _apply(original: Object, template: Object, patch: Patch, field: str) -> Obje
         pod = strategic_merge(template["spec"], patch.pod.spec)
         devices = devices_of_pod(pod) - devices_of_pod(original["spec"])
         cpus_of_pod(pod)
-        protected = [*_reserved_keys(metadata), *_changed(template["spec"], pod)]
+        protected = [*_reserved_keys(metadata), *_changed_protected_parts(template["spec"], pod)]
         found = [*((path, _PROTECTED) for path in protected), *_grace_problems(pod)]
     except MergeError as error:
         raise SpecError([Problem(f"{field}.spec.{error.path}", str(error))]) from None
@@ -107,19 +108,19 @@ def _apply(original: Object, template: Object, patch: Patch, field: str) -> Obje
     if found:
         raise SpecError([Problem(f"{field}.{path}", message) for path, message in found])
     merged = strategic_merge(template["metadata"], metadata)
-    # Ray keeps its devices even if the patch removes them from the container
+    # Ray still schedules onto its devices if a patch removes them from the container
     devices = int(original["metadata"]["labels"].get(GPUS_LABEL, "0")) + max(0, devices)
     return {"metadata": _with_devices(merged, devices), "spec": pod}
 
 
 def _with_devices(metadata: Object, devices: int) -> Object:
-    """Return the metadata with the label of the number of devices, by which they are charged."""
+    """Return the metadata with the number of devices as a label, for the accounting of devices."""
     labels = {name: value for name, value in metadata["labels"].items() if name != GPUS_LABEL}
     return {**metadata, "labels": labels | ({GPUS_LABEL: str(devices)} if devices else {})}
 
 
 def _grace_problems(pod: Object) -> Iterator[tuple[str, str]]:
-    """Yield path and problem of each grace period for which the next attempt would not wait."""
+    """Yield path and problem of each grace period that is longer than the next attempt waits."""
     periods = {f"spec.{_GRACE}": pod.get(_GRACE)}
     for kind in ("containers", "initContainers"):
         for one in pod.get(kind) or []:
@@ -137,7 +138,7 @@ def _reserved_keys(metadata: Object) -> Iterator[str]:
         yield from (f"metadata.{kind}.{key}" for key in reserved)
 
 
-def _changed(before: Object, after: Object) -> Iterator[str]:
+def _changed_protected_parts(before: Object, after: Object) -> Iterator[str]:
     """Yield the protected parts of a pod spec that differ."""
     yield from (f"spec.{name}" for name in _POD_FIELDS if before.get(name) != after.get(name))
     yield from _changed_ray_container(before["containers"][0], after.get("containers") or [{}])
@@ -178,7 +179,7 @@ def _reserved_volumes(pod: Object) -> list[Object]:
 
 
 def _reserved_mounts(container: Object, *, paths: bool = True) -> list[Object]:
-    """Return the mounts of reserved volumes, and those at reserved paths."""
+    """Return the mounts of reserved volumes, and with `paths` also the mounts at reserved paths."""
     return [
         one
         for one in container.get("volumeMounts") or []

@@ -1,4 +1,4 @@
-"""Checks local paths in a job that runs on a cluster, where every pod has its own disk."""
+"""Checks the local paths in a job. On a cluster, every pod has its own disk."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from batchinference.spec.models import Model
 from batchinference.spec.problems import Problem
 from batchinference.spec.steps import Step
 
-_WAY_OUT = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
+_FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
 
 def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
     """Return a problem for each path that does not refer to the same place in every pod.
 
-    Input may be part of the image, so absolute input paths are accepted. Output requires a volume.
+    Absolute input paths are accepted, because the image may contain the input. Output requires a
+    volume.
     """
     problems = []
-    for field, place in spec.read.places.items():
+    for field, place in spec.read.locations.items():
         if is_local(place) and not _absolute(place):
             problems.append(_relative(f"spec.read.{field}", place))
     for index, step in enumerate(spec.steps):
         relative = _relative_places(step).items()
         problems += [_relative(f"spec.steps[{index}].{field}", place) for field, place in relative]
     outputs: list[tuple[str, str | None]] = [
-        *((f"spec.write.{field}", place) for field, place in spec.write.places.items()),
+        *((f"spec.write.{field}", place) for field, place in spec.write.locations.items()),
         ("spec.errors.path", spec.errors.path),
     ]
     for field, output in outputs:
         if output is not None and is_local(output) and not _mounted(output, spec):
-            message = f"'{output}' is not on a mounted volume, so it would be lost: {_WAY_OUT}"
+            message = f"'{output}' is not on a mounted volume, so it would be lost: {_FIX}"
             problems.append(Problem(field, message))
     return problems
 
@@ -53,7 +54,7 @@ def _relative_places(step: Step) -> dict[str, str]:
 
 
 def _relative(field: str, path: str) -> Problem:
-    return Problem(field, f"'{path}' is a relative path, which no pod has: {_WAY_OUT}")
+    return Problem(field, f"'{path}' is a relative path, which no pod has: {_FIX}")
 
 
 def _absolute(path: str) -> bool:
@@ -61,16 +62,16 @@ def _absolute(path: str) -> bool:
 
 
 def _is_relative_source(model: Model, source: str) -> bool:
-    """Return whether a source is a relative path. Hub model names look like relative paths."""
+    """Return whether a source is a relative path. The name of a Hub model is not."""
     is_path = not model.HUB_FILES or source.startswith((".", "~", "file:"))
     return is_path and is_local(source) and not _absolute(source)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    """Return whether a path is on a volume, and the innermost such volume is writable."""
-    inside = PurePosixPath(normpath(local_path(path)))
-    around = [volume for volume in spec.cluster.volumes if inside.is_relative_to(_mount(volume))]
-    return bool(around) and _is_writable(max(around, key=lambda volume: len(_mount(volume))))
+    """Return whether a path is on a volume, and the innermost volume at this path is writable."""
+    target = PurePosixPath(normpath(local_path(path)))
+    mounted = [volume for volume in spec.cluster.volumes if target.is_relative_to(_mount(volume))]
+    return bool(mounted) and _is_writable(max(mounted, key=lambda volume: len(_mount(volume))))
 
 
 def _mount(volume: Volume) -> str:

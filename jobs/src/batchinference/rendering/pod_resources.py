@@ -1,4 +1,4 @@
-"""The CPUs and devices of a pod, counted over all of its containers."""
+"""Computes the CPUs and devices of a pod from all of its containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NATIVE_DOMAIN = "kubernetes.io"
 
 
 def running_containers(pod: Object) -> list[Object]:
-    """Return the containers of a pod spec that run at the same time, with native sidecars."""
+    """Return the containers of a pod spec that run at the same time, including native sidecars."""
     return [*(pod.get("containers") or []), *_init_containers(pod, sidecars=True)]
 
 
@@ -25,14 +25,15 @@ def _init_containers(pod: Object, *, sidecars: bool) -> list[Object]:
 
 def cpus_of_pod(pod: Object) -> float:
     """Return the CPUs that a pod may use. Raises ValueError for an invalid quantity."""
-    whole = _amounts(pod).get("cpu", 0.0)
-    return max(whole, _most(pod, lambda container: _amounts(container).get("cpu", 0.0)))
+    pod_level = _amounts(pod).get("cpu", 0.0)
+    return max(pod_level, _peak(pod, lambda container: _amounts(container).get("cpu", 0.0)))
 
 
 def containers_without_cpu_limit(pod: Object) -> list[Object]:
-    """Return the containers of a pod spec, and its init containers, without a CPU limit.
+    """Return the containers and init containers of a pod spec that have no CPU limit.
 
-    A limit of 0 is none. The limit of the pod does not count: older versions of Kubernetes drop it.
+    A limit of 0 means no limit. A limit of the whole pod does not count, because older versions of
+    Kubernetes drop it.
     """
     found = [*(pod.get("containers") or []), *(pod.get("initContainers") or [])]
     return [
@@ -43,16 +44,16 @@ def containers_without_cpu_limit(pod: Object) -> list[Object]:
 
 
 def devices_of_pod(pod: Object) -> int:
-    """Return the devices that a pod requests: extended resources and claims, each at least one.
+    """Return the number of devices that a pod requests: extended resources and resource claims.
 
     Raises ValueError for an invalid quantity.
     """
     claims = len(pod.get("resourceClaims") or [])
-    return claims + ceil(_most(pod, _devices))
+    return claims + ceil(_peak(pod, _devices))
 
 
-def _most(pod: Object, amount: Callable[[Object], float]) -> float:
-    """Return the most that a pod uses at a time. Init containers run one after the other."""
+def _peak(pod: Object, amount: Callable[[Object], float]) -> float:
+    """Return the maximum amount that a pod uses at a time. Init containers run one by one."""
     first = max(map(amount, _init_containers(pod, sidecars=False)), default=0.0)
     start = first + sum(map(amount, _init_containers(pod, sidecars=True)))
     return max(start, sum(map(amount, running_containers(pod))))
@@ -67,10 +68,10 @@ def _devices(container: Object) -> float:
 
 
 def _amounts(owner: Object) -> dict[str, float]:
-    """Return the amount of each resource of a container or a pod: its limit or its request."""
+    """Return the amount of each resource of a container or pod: the larger of request and limit."""
     found: dict[str, float] = {}
-    for side in ("requests", "limits"):
-        for name, quantity in ((owner.get("resources") or {}).get(side) or {}).items():
+    for kind in ("requests", "limits"):
+        for name, quantity in ((owner.get("resources") or {}).get(kind) or {}).items():
             amount = cpus_of(quantity)
             if not 0 <= amount <= MAX_AMOUNT:
                 raise ValueError(f"not a quantity: {quantity}")

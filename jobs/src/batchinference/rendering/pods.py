@@ -26,17 +26,17 @@ HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"
 HEAD_PROCESSES_BYTES = 512 << 20
 OBJECT_STORE_SHARE = 0.3
-LEAST_OBJECT_STORE_BYTES = 75 << 20
-"""This and OBJECT_STORE_SHARE have the values in `ray._private.ray_constants`."""
+MIN_OBJECT_STORE_BYTES = 75 << 20
+"""OBJECT_STORE_SHARE and this are the values in `ray._private.ray_constants`."""
 JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
 SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607
-"""Lifetime of the token: the Kubernetes default. The kubelet renews the token before it expires."""
+"""Lifetime of the token, the Kubernetes default. The kubelet renews it before it expires."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Environment variable with the seconds that Ray gives a driver to stop."""
+"""Environment variable of Ray: seconds that a driver has to stop."""
 GRACE = "5s"
-"""KubeRay starts Ray in a shell that does not forward SIGTERM, so Ray needs no longer wait."""
+"""Short, because KubeRay starts Ray in a shell that does not forward SIGTERM to Ray."""
 
 RESTRICTED: dict[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -44,13 +44,13 @@ RESTRICTED: dict[str, Any] = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""Container settings that the Pod Security level `restricted` requires."""
+"""Container security context that the Pod Security level `restricted` requires."""
 
 
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    The files of the attempt are mounted in it.
+    It mounts the files of the attempt.
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     template["spec"] |= _placement_of_head(cluster.head)
@@ -69,7 +69,7 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
 
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
-    """Add the ServiceAccount files to the pod as a volume. Return the mount for their container.
+    """Add a volume with the ServiceAccount files to the pod. Return the mount for a container.
 
     Kubernetes adds the same volume to pods that do not set automountServiceAccountToken.
     """
@@ -93,12 +93,12 @@ def head_size(cluster: Cluster) -> tuple[float, str]:
 def object_store_bytes(memory: str) -> int:
     """Return the size of the head's object store for a head with this memory.
 
-    It is Ray's default share of the memory that Ray's own processes do not need, and at least the
+    It is Ray's default share of the memory that Ray's processes leave free, and at least the
     minimum that Ray accepts. Without this value, Ray would use the memory that is free at startup,
     which may be too little on a small head.
     """
     free = memory_bytes(memory) - HEAD_PROCESSES_BYTES
-    return max(LEAST_OBJECT_STORE_BYTES, int(free * OBJECT_STORE_SHARE))
+    return max(MIN_OBJECT_STORE_BYTES, int(free * OBJECT_STORE_SHARE))
 
 
 def worker_template(cluster: Cluster, names: Names, group: WorkerGroup) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict
 
 
 def _placement(cluster: Cluster) -> dict[str, Any]:
-    """Return the optional pod settings that the cluster settings contain."""
+    """Return the optional settings of all pods that the job sets."""
     settings: dict[str, Any] = {
         "serviceAccountName": cluster.service_account_name,
         "priorityClassName": cluster.priority_class_name,
@@ -155,7 +155,7 @@ def _placement(cluster: Cluster) -> dict[str, Any]:
 
 
 def _placement_of_head(head: Head) -> dict[str, Any]:
-    """Return the settings that the head has instead of those of all pods."""
+    """Return the settings that replace the settings of all pods for the head."""
     settings: dict[str, Any] = {}
     if head.node_selector is not None:
         settings["nodeSelector"] = head.node_selector
@@ -165,16 +165,16 @@ def _placement_of_head(head: Head) -> dict[str, Any]:
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:
-    """Return limits and requests. Requests equal the limits unless the job sets lower requests."""
+    """Return limits and requests. Requests equal limits unless the job sets lower requests."""
     limits = {"cpu": cpu_quantity(cpus), "memory": memory}
-    wanted = cluster.requests
-    if wanted is None:
+    configured = cluster.requests
+    if configured is None:
         return {"limits": limits, "requests": dict(limits)}
-    asked = {
-        "cpu": cpu_quantity(min(wanted.cpu or cpus, cpus)),
-        "memory": smaller_memory(wanted.memory, memory),
+    requests = {
+        "cpu": cpu_quantity(min(configured.cpu or cpus, cpus)),
+        "memory": smaller_memory(configured.memory, memory),
     }
-    return {"limits": limits, "requests": asked}
+    return {"limits": limits, "requests": requests}
 
 
 def _mount(volume: Volume) -> dict[str, Any]:
@@ -184,6 +184,6 @@ def _mount(volume: Volume) -> dict[str, Any]:
 
 def _volume(volume: Volume) -> dict[str, Any]:
     source = dump(volume)
-    for ours in ("name", "mountPath", "readOnly"):
-        source.pop(ours, None)
+    for field in ("name", "mountPath", "readOnly"):
+        source.pop(field, None)
     return {"name": volume.name, **source}

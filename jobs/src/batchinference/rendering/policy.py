@@ -1,7 +1,6 @@
-"""The policy of the platform: which settings of their pods jobs may choose.
+"""Checks the settings of a job against the policy of the platform.
 
-Settings that the platform's defaults contain are not checked, because the platform chose them.
-`policy_cel` has the same rules for the API server.
+The platform's own defaults are not checked. `policy_cel` has the same rules for the API server.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from batchinference.spec.problems import Problem
 
 Path = tuple[str, ...]
 PodPath = Annotated[str, Field(pattern=r"^(metadata|spec)(\.[A-Za-z]+)+$", max_length=128)]
-"""A field of a pod such as spec.affinity. Items of lists have the path of their list."""
+"""A field of a pod, such as spec.affinity. List items have the path of their list."""
 Name = Annotated[str, Field(min_length=1, max_length=316)]
 Names = Annotated[list[Name], Field(max_length=64)]
 ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
-"""A registry or a repository. It has a slash: `registry.example` would also be the beginning of
-`registry.example.attacker.example`."""
+"""A registry or a repository. The slash is required, because the prefix `registry.example` would
+also match `registry.example.attacker.example`."""
 
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "projected"),
@@ -36,15 +35,15 @@ RESTRICTED_VOLUMES = (
 """The kinds of volumes that the Pod Security Standard `restricted` allows."""
 Tree = dict[str, "Tree"]
 NO_KINDS = ("name", "mountPath", "readOnly")
-"""Fields of a volume that are not named after its kind."""
+"""Fields of a volume that do not name its kind."""
 UNSET = (None, False, 0, "")
 NONE = "none"
 
 
 class PlatformPolicy(BaseModel):
-    """The chart value `policy`. True allows all values, and a list allows only these.
+    """The chart value `policy`. True allows all values, a list only the listed values.
 
-    The highest priority and the number of devices are limits, see `defaults.limits`.
+    The maximum priority and number of devices are set by `defaults.limits`.
     """
 
     model_config = ConfigDict(
@@ -70,7 +69,7 @@ class PlatformPolicy(BaseModel):
     host_access: bool = False
     """Whether patches may give a pod access to its node."""
     patches: bool | Annotated[list[PodPath], Field(max_length=64)] = False
-    """Whether jobs may have `cluster.patches`, or the fields of pods that these may change."""
+    """Whether jobs may set `cluster.patches`, or the list of pod fields that patches may change."""
 
     def check(self, own: Cluster) -> list[Problem]:
         """Return the problems with the settings of a job, before the defaults are merged."""
@@ -83,10 +82,11 @@ class PlatformPolicy(BaseModel):
 
 @dataclass(frozen=True)
 class Rule:
-    """Which values of some fields a part of the policy allows.
+    """A rule of the policy, which checks the values of some fields.
 
-    In a path, `[]` stands for each item of a list and `{}` for each value of a mapping. `*` yields
-    the names of fields, such as the kind of a volume, and `?` an empty text if a field is missing.
+    In a path, `[]` matches each item of a list, and `{}` each value of a mapping. `*` yields the
+    names of the fields, such as the kind of a volume. After a field, `?` yields an empty string if
+    the field is missing.
     """
 
     policy: str
@@ -94,11 +94,12 @@ class Rule:
     paths: tuple[str, ...]
     """The fields below `spec.cluster`."""
     compare: Literal["name", "image", "any"] = "name"
-    """Whether a value must be a listed name, must begin with a listed prefix, or is refused."""
+    """With `name`, a value must be listed. With `image`, it must begin with a listed prefix. With
+    `any`, every value is refused."""
 
     @property
     def tree(self) -> Tree:
-        """The paths as nested steps."""
+        """The paths as a tree of their parts."""
         root: Tree = {}
         for path in self.paths:
             below = root
@@ -107,7 +108,7 @@ class Rule:
         return root
 
     def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
-        """Yield the problem of each value that the policy does not allow."""
+        """Yield a problem for each value that the policy does not allow."""
         allowed = policy.model_dump(by_alias=True)[self.policy]
         if allowed is True or (self.policy == "patches" and allowed):
             return
@@ -131,12 +132,12 @@ class Rule:
 
 def refusal(policy: str, allowed: str) -> str:
     """Return the end of the message about a value that the policy does not allow."""
-    way_out = "Change or remove it, or ask who runs the operator"
-    return f"is not allowed by the platform (policy.{policy}: {allowed}). {way_out}"
+    fix = "Change or remove it, or ask who runs the operator"
+    return f"is not allowed by the platform (policy.{policy}: {allowed}). {fix}"
 
 
 def _find(value: Any, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of all fields to which a tree leads."""
+    """Yield path and value of all fields that match a tree."""
     if not tree:
         yield path, value
     for step, below in tree.items():
@@ -145,7 +146,7 @@ def _find(value: Any, tree: Tree, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _children(value: Any, step: str) -> list[tuple[str, Any]]:
-    """Return the end of the path and the value of each child; none if the type is another."""
+    """Return the path suffix and the value of each child; empty if `step` expects another type."""
     if step == "[]":
         items = value if isinstance(value, list) else []
         return [(f"[{index}]", item) for index, item in enumerate(items)]
@@ -205,7 +206,7 @@ RULES = (
 
 
 def parse_policy(text: str) -> PlatformPolicy:
-    """Return the policy of a YAML text. Raises SpecError that names every problem."""
+    """Return the policy in a YAML text. Raises SpecError, which lists every problem."""
     return parse_settings(text, PlatformPolicy)
 
 

@@ -16,9 +16,9 @@ from batchinference.spec.steps import Step
 def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
     """Yield the problems with devices that steps request, given complete cluster settings.
 
-    Devices without a profile are problems, because node labels cannot be guessed. They differ
-    between clouds, and a pod without a node selector gets any GPU, perhaps a more expensive one. A
-    replica with several kinds of devices is also a problem.
+    A device without a profile is a problem. Its node labels cannot be guessed, because they differ
+    between clouds, and without a node selector a pod might get a more expensive GPU. A replica with
+    several kinds of devices is also a problem.
     """
     for index, step in enumerate(spec.steps):
         if step.resources:

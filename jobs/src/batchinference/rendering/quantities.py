@@ -14,7 +14,7 @@ def cpu_quantity(cpus: float) -> str:
 
 
 def smaller_memory(wanted: str | None, limit: str) -> str:
-    """Return the wanted memory, but at most the limit. The limit is also the default."""
+    """Return the wanted memory, at most the limit. The default is the limit."""
     if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
         return limit
     return wanted

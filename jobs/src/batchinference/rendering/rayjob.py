@@ -1,7 +1,7 @@
 """Renders the ConfigMap and the RayJob of one attempt.
 
-The operator creates it once. Kueue also changes its spec, so the operator afterwards changes only
-its deadlines and its ttlSecondsAfterFinished, each with a patch of that field.
+The operator creates the RayJob once. Kueue also changes its spec. Therefore the operator later
+patches only its deadlines and ttlSecondsAfterFinished, each field separately.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from batchinference.spec.problems import raise_for_problems
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
 POD_TEMPLATE = "PodTemplate"
-"""The kind by which the API server validates a pod without creating one."""
+"""The kind with which the API server validates a pod without creating it."""
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
 """Ray's dashboard serves the files of this directory, even after the driver has exited."""
 KEEP_SECONDS = 600
 """Minimum seconds for which KubeRay keeps a finished cluster, so that the operator can read the
-driver's report. Idle workers are removed earlier. The operator ends the wait once it has read the
+driver's report. Idle workers are removed earlier. The operator ends this period once it has the
 report and `ttl.cluster` has passed."""
 IDLE_TIMEOUT = "60s"
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
@@ -63,8 +63,8 @@ def attempt_objects(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
 
-    Both contain the same plan. `generation` is that of the spec. Raises SpecError if the job could
-    not run on a cluster.
+    Both contain the same plan. `generation` is the generation of the BatchInference. Raises
+    SpecError if the job cannot run on a cluster.
     """
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(job.spec, plan.groups))
@@ -107,9 +107,9 @@ def _ray_job(
 def patched_pods(
     job: BatchInference, names: Names
 ) -> Iterator[tuple[tuple[str, dict[str, Any]], ...]]:
-    """Yield for each patched group the field of each of its patches, and a PodTemplate.
+    """Yield for each patched group the field of each patch, and a PodTemplate with the patch.
 
-    The PodTemplate has this patch and those before it, so that of the last patch has all.
+    The PodTemplate also has all earlier patches, so the last one has all patches of the group.
     """
     patches = job.spec.cluster.patches
     if not patches:
@@ -117,7 +117,7 @@ def patched_pods(
     plan = plan_for_cluster(job.spec)
     cluster = _ray_cluster(job, names, files_of(job, plan, names.uid), plan.groups)
     for group, _, template in templates_of(cluster):
-        # an existing PodTemplate with a fixed name would make the dry run fail
+        # with a fixed name, the dry run would fail if this PodTemplate existed
         about = {"generateName": f"{names.ray_job}-{group}-", "namespace": job.metadata.namespace}
         pod = {"apiVersion": "v1", "kind": POD_TEMPLATE, "metadata": about}
         if found := tuple(versions(group, template, patches)):
@@ -125,7 +125,7 @@ def patched_pods(
 
 
 def entrypoint() -> str:
-    """Return the driver's command line. It has no values from the job that need quoting."""
+    """Return the driver's command line, which has no values from the job."""
     command = ["batchinference", "run", "--address", "auto", "--report-directory", RAY_LOGS]
     return shlex.join([*command, JOB_PATH])
 

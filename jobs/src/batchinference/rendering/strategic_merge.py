@@ -1,7 +1,8 @@
-"""Strategic merge of pods: a patch names the list items to change, as with `kubectl patch`.
+"""Strategic merge patch of pods, as with `kubectl patch`.
 
-Objects are merged by field, and `null` deletes a field. Lists of items with a key are merged by
-this key, new items come last, and all other lists are replaced. The keys are those of the core API.
+Objects are merged by field, and `null` deletes a field. Lists of items with a merge key are merged
+by this key, and new items are appended. All other lists are replaced. The merge keys are the same
+as in the core API.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _DEFAULTS = {"protocol": "TCP"}
 
 
 class MergeError(Exception):
-    """A list or an object is patched by a value of another type. `path` is its place in the pod."""
+    """A list or an object is patched with another type. `path` is its path in the pod."""
 
     def __init__(self, path: str, expected: str) -> None:
         super().__init__(f"expected {expected}")

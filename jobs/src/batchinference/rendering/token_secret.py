@@ -1,4 +1,4 @@
-"""Renders the Secret with the token of an attempt's cluster."""
+"""Renders the Secret with the token of an attempt's Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from batchinference.rendering.names import Names
 from batchinference.rendering.objects import Owner, metadata
 
 TOKEN_KEY = "auth_token"  # noqa: S105
-"""The key of the Secret that KubeRay reads the token from."""
+"""The key of the token in the Secret, as KubeRay expects it."""
 
 
 def token_secret(
@@ -16,8 +16,8 @@ def token_secret(
 ) -> dict[str, Any]:
     """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
 
-    Its owner must be the RayJob, not the BatchInference. KubeRay still needs the token to stop the
-    job of a RayJob that is being deleted, and would otherwise wait for the Secret forever.
+    Its owner must be the RayJob, not the BatchInference. KubeRay needs the token to stop the job of
+    a RayJob that is being deleted. If the Secret were deleted first, KubeRay would wait forever.
     """
     return {
         "apiVersion": "v1",

@@ -1,6 +1,6 @@
-"""The specification: pydantic models, what is wrong with a document, and what is made of them.
+"""The specification: pydantic models, their validation, and files generated from them.
 
-Names are imported when they are used first. A worker process needs only a few of the modules.
+Names are imported on first use, because a worker process needs only a few of the modules.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Names by which Ray counts accelerators and other resources of its nodes."""
+"""Ray's names of accelerators and of custom resources."""
 
 from __future__ import annotations
 
@@ -23,24 +23,28 @@ RAY_NAMES = (
     *("Apple-Silicon", "M1", "M1-Pro", "M1-Max", "M1-Ultra"),
     *("M2", "M2-Pro", "M2-Max", "M2-Ultra", "M3", "M3-Pro", "M3-Max"),
 )
-"""`ray.util.accelerators` of Ray 2.60. Ray finds others as well, such as `Ascend910B2`, and gives
-them the name that their driver has."""
+"""The names in `ray.util.accelerators` of Ray 2.60. Ray also detects other accelerators, such as
+`Ascend910B2`, and uses the names that their drivers report."""
 
 
-def misspelt(name: str) -> str | None:
-    """The name of Ray's that differs from this one in upper and lower case alone. Ray tells them
-    apart, and would wait for a node that never comes."""
+def wrong_case_of(name: str) -> str | None:
+    """Return the accelerator name that differs from `name` only in case; None if there is none.
+
+    Names are case-sensitive: with the wrong case, Ray would wait forever for a matching node.
+    """
     if name in RAY_NAMES:
         return None
     return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)
 
 
-def _resource_name(name: str) -> str:
+def _check_resource_name(name: str) -> str:
     if not re.fullmatch(ACCELERATOR, name):
-        words = "expected letters, digits, '-', '_' and '.', a letter or digit at both ends"
-        raise PydanticCustomError("resource_name", words, {})
+        message = "expected letters, digits, '-', '_' and '.', a letter or digit at both ends"
+        raise PydanticCustomError("resource_name", message, {})
     return name
 
 
-ResourceName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_resource_name)]
-"""A key of a map, for which a CRD has no pattern."""
+ResourceName = Annotated[
+    str, Field(min_length=1, max_length=63), AfterValidator(_check_resource_name)
+]
+"""Validated in Python because a CRD cannot have a pattern for map keys."""

@@ -1,4 +1,4 @@
-"""Parts of an address: the schemes of storage, and paths."""
+"""Schemes and paths of URIs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def scheme_of(uri: str) -> str:
-    """Return the scheme of a URI; a plain path counts as `file`."""
+    """Return the scheme of a URI; `file` for a plain path."""
     match = _SCHEME.match(uri)
     return match.group(1).lower() if match else "file"
 
@@ -26,5 +26,5 @@ def local_path(uri: str) -> str:
 
 
 def is_relative_path(value: Any) -> bool:
-    """Return whether a value is a text that can only be a relative path."""
+    """Return whether a value is a string that is clearly a relative path."""
     return isinstance(value, str) and value.startswith(("./", "../"))

@@ -1,4 +1,4 @@
-"""Keyword arguments for code of the user's or of a library."""
+"""Keyword arguments for user code or a library."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
-def _portable(value: Any, depth: int = 0) -> Any:
-    """A value that JSON can hold: it comes to a cluster as it is on a laptop.
+def _check_json_value(value: Any, depth: int = 0) -> Any:
+    """Return the value. Raises PydanticCustomError if JSON cannot represent it.
 
-    YAML knows dates, binaries, keys that are numbers and lists that hold themselves as well.
+    A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys and
+    lists that contain themselves.
     """
     if depth > MAX_DEPTH:
         raise _error(f"nested more than {MAX_DEPTH} levels deep")
@@ -26,10 +27,10 @@ def _portable(value: Any, depth: int = 0) -> Any:
         if not all(isinstance(key, str) for key in value):
             raise _error("a key must be a text: put it in quotes")
         for child in value.values():
-            _portable(child, depth + 1)
+            _check_json_value(child, depth + 1)
     elif isinstance(value, list):
         for child in value:
-            _portable(child, depth + 1)
+            _check_json_value(child, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise _error("JSON has no such number")
     elif not isinstance(value, str | int | float | None):
@@ -41,22 +42,24 @@ def _error(message: str) -> PydanticCustomError:
     return PydanticCustomError("argument", "{message}", {"message": message})
 
 
-def small(values: _Values) -> _Values:
-    """Return the values. Raises if they are too large as JSON.
+def check_json_size(values: _Values) -> _Values:
+    """Return the values. Raises PydanticCustomError if they are too large as JSON.
 
-    A CRD cannot limit the size of values of any shape, and the operator keeps all jobs in
-    memory."""
+    The operator keeps all jobs in memory, and a CRD cannot limit the size of arbitrary values.
+    """
     if (size := len(json.dumps(values))) > MAX_BYTES:
         raise _error(f"at most {MAX_BYTES} bytes as JSON, here are {size}: put them into a file")
     return values
 
 
-Values = Annotated[dict[str, Annotated[Any, AfterValidator(_portable)]], Field(max_length=64)]
-Arguments = Annotated[Values, AfterValidator(small)]
+Values = Annotated[
+    dict[str, Annotated[Any, AfterValidator(_check_json_value)]], Field(max_length=64)
+]
+Arguments = Annotated[Values, AfterValidator(check_json_size)]
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """The texts anywhere in arguments; keys are none."""
+    """Yield all strings in nested arguments, without keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -65,7 +68,7 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def names_in(value: Any) -> Iterator[str]:
-    """The keys anywhere in arguments."""
+    """Yield all keys in nested arguments."""
     if isinstance(value, dict):
         yield from value
     if isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""What every model of the specification has in common."""
+"""Base classes, patterns and types that all models of the specification share."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DNS_SUBDOMAIN = rf"^{_DNS_PART}(\.{_DNS_PART})*$"
 _QUALIFIED = rf"({_DNS_PART}(\.{_DNS_PART})*/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?"
 LABEL_KEY = f"^{_QUALIFIED}$"
 CONTROLLER = rf"^{_DNS_PART}(\.{_DNS_PART})*/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
-"""The name of a controller, with the domain of its owner."""
+"""The pattern of a controller name, with the domain of its owner."""
 REASON = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
-"""The reason of a condition, as Kubernetes defines it."""
+"""The pattern of the reason of a condition, as defined by Kubernetes."""
 TAINT_KEY = f"^({_QUALIFIED})?$"
 LABEL_VALUE = "^([A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?)?$"
 DATA_KEY = "^[-._A-Za-z0-9]+$"
 ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
-"""An absolute path without `.`, `..` and `:`, which Kubernetes refuses or resolves."""
+"""An absolute path. Kubernetes rejects or resolves paths with `.`, `..` or `:`."""
 DELIMITER = r"^[\t -~]$"
 WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
-"""Without the characters of numbers, dates and booleans, which are written without quotes."""
+"""Excludes the characters of numbers, dates and booleans, because these are not quoted in CSV."""
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
 HTTP_URL = r"^https?://[^\x00-\x20]+$"
 CRON = "^[-0-9A-Za-z*/,#]+( +[-0-9A-Za-z*/,#]+){4}$"
@@ -37,35 +37,35 @@ TIME_ZONE = "^[A-Z][-A-Za-z0-9_+]*(/[-A-Za-z0-9_+]+)*$"
 PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
-"""Not by `\\s`, which means something else to Python, Rust and Go."""
+"""Does not use `\\s`, because its meaning differs between Python, Rust and Go."""
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = "^[a-z0-9][-.a-z0-9]*/[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
 START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 
 
-def _each_once(names: list[str]) -> list[str]:
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise PydanticCustomError("twice", "'{name}' is named twice", {"name": twice[0]})
+def _check_unique(names: list[str]) -> list[str]:
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        raise PydanticCustomError("twice", "'{name}' is named twice", {"name": duplicates[0]})
     return names
 
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
-EachOnce = AfterValidator(_each_once)
-Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), EachOnce]
+Unique = AfterValidator(_check_unique)
+Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
 
 
 def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """CEL rules for the API server and their messages, as an addition to a JSON schema."""
-    found = [{"rule": rule, "message": message} for rule, message in pairs]
-    return {"x-kubernetes-validations": found}
+    """Return CEL rules and their messages as an extension of a JSON schema."""
+    validations = [{"rule": rule, "message": message} for rule, message in pairs]
+    return {"x-kubernetes-validations": validations}
 
 
 class SpecModel(BaseModel):
-    """A part of the specification: camelCase fields, nothing unknown, nothing coerced."""
+    """Part of the specification, with camelCase fields. Unknown fields and coercions are errors."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -76,6 +76,6 @@ class SpecModel(BaseModel):
 
 
 class OptionsModel(BaseModel):
-    """Options that carry the names Ray Data gives them, hence snake_case."""
+    """Options with the snake_case names of Ray Data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -34,19 +34,19 @@ class Cause(StrEnum):
     RAY_JOB_DELETED = "RayJobDeleted"
 
     @classmethod
-    def named(cls, word: object) -> Cause | None:
-        """The cause of this name; None when there is none."""
-        return next((cause for cause in cls if cause == word), None)
+    def named(cls, name: object) -> Cause | None:
+        """Return the cause with this name; None if there is none."""
+        return next((cause for cause in cls if cause == name), None)
 
     @property
     def retried(self) -> bool:
-        """Whether the job is retried by default: failures of machines, not of the job."""
+        """Return whether the job is retried by default: true if the job itself is not at fault."""
         return self in _RETRIED
 
     @property
-    def gives_up(self) -> bool:
-        """Whether the operator ends the attempt, so that its driver may still run."""
-        return self in _GIVING_UP
+    def ended_by_operator(self) -> bool:
+        """Return whether the operator ended the attempt. Its driver may still be running."""
+        return self in _ENDED_BY_OPERATOR
 
     @property
     def meaning(self) -> str:
@@ -64,7 +64,7 @@ _RETRIED = frozenset(
      Cause.HEAD_LOST, Cause.STORAGE_AWAY, Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE,
      Cause.INTERRUPTED}
 )  # fmt: skip
-_GIVING_UP = frozenset(
+_ENDED_BY_OPERATOR = frozenset(
     {Cause.STALLED, Cause.UNSCHEDULABLE, Cause.IMAGE_PULL, Cause.CONTAINER_CONFIG, Cause.CRASH_LOOP,
      Cause.REFUSED, Cause.DEADLINE_EXCEEDED, Cause.LIMIT_EXCEEDED}
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What only a cluster needs: image, service account, environment, volumes, worker groups."""
+"""Settings for clusters only: image, ServiceAccount, environment, volumes and worker groups."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from batchinference.spec.quantities import HeadMemory, Memory, MemoryRequest
 
 Directory = Annotated[str, Field(pattern=DIRECTORY, max_length=1024)]
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
-"""Kueue takes it from a label, hence the length."""
+"""The length is the maximum of a label value, because Kueue reads the name from a label."""
 RESERVED_VOLUMES = "^(ray-logs|shared-mem|ray-token|batchinference-job|batchinference-kube-api)$"
 RESERVED_PATHS = (
     "^/+((tmp/+ray|dev/+shm|etc/+batchinference|(var/+)?run/+secrets/+(kubernetes|ray)[.]io)"
     "(/.*)?)?$"
 )
-"""What KubeRay and the operator mount in the pods, and the root directory."""
+"""Mount paths of KubeRay and the operator, and the root directory."""
 _RESERVED = "is reserved for Ray, KubeRay and the operator"
 _ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
 
 MAX_GRACE_SECONDS = 60
-"""The next attempt waits this long for the pods of the previous one."""
+"""The next attempt waits at most this long for the pods of the previous one."""
 
 
 def _check_grace(duration: str) -> str:
@@ -56,10 +56,11 @@ RAY_START_OPTIONS = (
     *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
     *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
 )
-"""The others are set by BatchInference or KubeRay, or open the node to other clients."""
+"""Options that a job may set. BatchInference or KubeRay sets the others, or they would allow other
+clients to connect to the node."""
 
 
-def _start_option(name: str) -> str:
+def _check_start_option(name: str) -> str:
     if name not in RAY_START_OPTIONS:
         message = "not an option of `ray start` that a job may set. Use one of {known}"
         raise PydanticCustomError("start_option", message, {"known": ", ".join(RAY_START_OPTIONS)})
@@ -68,22 +69,22 @@ def _start_option(name: str) -> str:
 
 RayStartParams = Annotated[
     dict[
-        Annotated[str, Field(max_length=64), AfterValidator(_start_option)],
+        Annotated[str, Field(max_length=64), AfterValidator(_check_start_option)],
         Annotated[str, Field(pattern=START_VALUE, max_length=256)],
     ],
     Field(max_length=32),
 ]
-"""Options by name. KubeRay puts the values into a shell command, hence their pattern."""
+"""Options by name. Values have a pattern because KubeRay inserts them into a shell command."""
 
 
 class NamedRef(SpecModel):
     name: ObjectName
-    """The object's name."""
+    """The name of the object."""
 
 
 class ClaimVolume(SpecModel):
     claim_name: ObjectName
-    """The PersistentVolumeClaim's name."""
+    """The name of the PersistentVolumeClaim."""
 
 
 class HostPathVolume(SpecModel):
@@ -93,11 +94,11 @@ class HostPathVolume(SpecModel):
 
 class SecretVolume(SpecModel):
     secret_name: ObjectName
-    """The Secret's name."""
+    """The name of the Secret."""
 
 
 class Volume(SpecModel):
-    """A volume, mounted in every pod of the job. It holds exactly one source."""
+    """A volume that is mounted in every pod of the job. It has exactly one source."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -112,19 +113,19 @@ class Volume(SpecModel):
     )
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
-    """The volume's name in the pods."""
+    """The name of the volume in the pods."""
     mount_path: Directory
-    """Where it appears."""
+    """The directory at which the volume is mounted."""
     read_only: bool = False
-    """Mount it without the right to write."""
+    """Whether the volume is mounted read-only."""
     persistent_volume_claim: ClaimVolume | None = None
-    """A claim that all pods can mount (ReadWriteMany or ReadOnlyMany)."""
+    """A PersistentVolumeClaim that all pods can mount (ReadWriteMany or ReadOnlyMany)."""
     host_path: HostPathVolume | None = None
-    """A directory of the node: shared only where every pod runs on one node."""
+    """A directory of the node. Pods share it only if all of them run on the same node."""
     config_map: NamedRef | None = None
-    """A ConfigMap, one file a key."""
+    """A ConfigMap, with one file per key."""
     secret: SecretVolume | None = None
-    """A Secret, one file a key."""
+    """A Secret, with one file per key."""
 
     @model_validator(mode="after")
     def _check(self) -> Volume:
@@ -141,29 +142,29 @@ class Volume(SpecModel):
 
 
 class Requests(SpecModel):
-    """What a pod asks of the scheduler, where that is less than it may use."""
+    """The resource requests of a pod, if they are lower than its limits."""
 
     cpu: Cpus | None = None
-    """CPUs."""
+    """Number of CPUs."""
     memory: MemoryRequest | None = None
-    """Memory."""
+    """Memory, such as 2Gi."""
 
 
 class Head(SpecModel):
-    """The head pod: Ray's own services and the driver. No step runs on it."""
+    """The head pod, which runs the Ray services and the driver. No step runs on it."""
 
     cpu: Cpus | None = None
-    """CPUs. One by default."""
+    """Number of CPUs. 1 by default."""
     memory: HeadMemory | None = None
-    """Memory, 1Gi at least. 4Gi by default."""
+    """Memory, at least 1Gi. 4Gi by default."""
     node_selector: NodeSelector | None = None
-    """Labels that the node of the head must have, instead of those in cluster.nodeSelector."""
+    """Labels that the node of the head must have, instead of `cluster.nodeSelector`."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] | None = None
-    """Taints that the head pod tolerates, instead of those in cluster.tolerations."""
+    """Taints that the head pod tolerates, instead of `cluster.tolerations`."""
 
 
 class Workers(SpecModel):
-    """The worker group `cpu`: it reads, writes and runs every step that asks for CPUs alone."""
+    """The worker group `cpu`, which reads, writes and runs all steps that need only CPUs."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -172,16 +173,15 @@ class Workers(SpecModel):
     )
 
     cpu: Cpus | None = None
-    """CPUs of one worker. By default, as many as hold a replica of each CPU step, a
-    reading and a writing task, but at most 8 where no single replica needs more."""
+    """CPUs of a worker. By default, enough for one replica of each CPU step, a read task and a
+    write task, but at most 8 unless a single replica needs more."""
     memory: Memory | None = None
-    """Memory of one worker. 4Gi by default."""
+    """Memory of a worker. 4Gi by default."""
     min: Annotated[int, Field(ge=0, le=10000)] | None = None
-    """Workers that start with the cluster. One by default; with 0 the first task brings
-    the first."""
+    """Minimum number of workers, which start with the cluster. 1 by default. With 0, the first task
+    starts the first worker."""
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """Workers that the group may grow to. Enough for every replica, and one more, by
-    default."""
+    """Maximum number of workers. By default, one more than all replicas need."""
 
     @model_validator(mode="after")
     def _check(self) -> Workers:
@@ -193,18 +193,18 @@ class Workers(SpecModel):
 
 
 class Cluster(SpecModel):
-    """Settings of the job's pods. A laptop ignores them."""
+    """Settings for the pods of the job. Local runs ignore them."""
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    """The image of every pod: the product's pipeline image, or yours built from it."""
+    """The image of all pods: the BatchInference pipeline image, or your own image built from it."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    """When the image is pulled, as Kubernetes has it."""
+    """When the image is pulled. By default, Kubernetes decides by the tag of the image."""
     image_pull_secrets: Annotated[list[NamedRef], Field(max_length=8)] = []
-    """Secrets with which the image is pulled."""
+    """Secrets for pulling the image."""
     service_account_name: ObjectName | None = None
-    """The ServiceAccount of the pods, for instance one bound to a cloud role."""
+    """The ServiceAccount of the pods, for example one that is bound to a cloud role."""
     env: Environment = []
-    """Environment variables of every pod."""
+    """Environment variables of all pods."""
     volumes: Annotated[
         list[Volume],
         Field(
@@ -218,49 +218,50 @@ class Cluster(SpecModel):
             ),
         ),
     ] = []
-    """Volumes of every pod."""
+    """Volumes of all pods."""
     node_selector: NodeSelector = {}
     """Labels that a node must have."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
     """Taints that the pods tolerate."""
     priority_class_name: ObjectName | None = None
-    """The PriorityClass of every pod."""
+    """The PriorityClass of all pods."""
     requests: Requests | None = None
-    """What every pod asks of the scheduler, where it is less than its limits: for small and for
-    shared nodes. By default a pod asks for all it may use."""
+    """The resource requests of all pods, if they are lower than the limits: for small or shared
+    nodes. By default, requests are equal to limits."""
     head: Head = Head()
     """The head pod."""
     workers: Workers = Workers()
-    """The worker group for everything that needs no device."""
+    """The worker group for all work that does not need a device."""
     queue: QueueName | None = None
-    """The LocalQueue of Kueue by which the job waits for its quota. Each attempt is created
-    suspended and begins when Kueue admits it."""
+    """The Kueue LocalQueue in which the job waits for quota. Each attempt is created suspended, and
+    starts when Kueue admits it."""
     queue_priority_class: QueueName | None = None
-    """The WorkloadPriorityClass that the job has there."""
+    """The WorkloadPriorityClass of the job in this queue."""
     limits: Limits = Limits()
-    """How much the job may take of the cluster."""
+    """Limits on the resources of the job."""
     ray_start_params: Annotated[dict[GroupName, RayStartParams], Field(max_length=32)] = {}
     """Options of `ray start` by group: `head`, `cpu`, the name of another worker group, or `*` for
-    all. The options of a single group override those of `*`."""
+    all groups. The options of a group override the options of `*`."""
     idle_timeout: Duration | None = None
-    """How long a worker is idle before the autoscaler removes it. 60s by default."""
+    """How long a worker must be idle before the autoscaler removes it. 60s by default."""
     termination_grace_period: GracePeriod | None = None
-    """How long a pod has to end before it is killed, at most 60s. 5s by default. Ray does not use
-    the time, but sidecars may."""
+    """The grace period of the pods before they are killed, at most 60s. 5s by default. Ray does not
+    need it, but sidecars may."""
     patches: Annotated[list[Patch], Field(max_length=16)] = []
-    """Changes to the pods that no other field can express. They are applied last. The platform may
-    forbid or limit them. Patches of the platform's defaults are applied after those of the job."""
+    """Patches of the pods, for changes that no other field can express. They are applied last. The
+    platform can forbid or limit them. Patches in the platform's defaults are applied after the
+    patches of the job."""
     profiles: Profiles = {}
-    """What the steps' `acceleratorType` and `custom` resources are on this cluster, by their names,
-    and `GPU` for GPUs of any type. GPU (nvidia.com/gpu) and NPU (huawei.com/Ascend910) are known
-    already; a profile of that name changes them."""
+    """How pods request each `acceleratorType` and `custom` resource of the steps on this cluster,
+    by name. `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU` (huawei.com/Ascend910)
+    are built in. A profile with one of these names overrides the fields that it sets."""
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:
         for field in ("name", "mount_path"):
             values = [getattr(volume, field) for volume in self.volumes]
-            if twice := [value for value in values if values.count(value) > 1]:
+            if duplicates := [value for value in values if values.count(value) > 1]:
                 message = "two volumes have the {field} '{value}'"
-                shown = {"field": to_camel(field), "value": twice[0]}
-                raise PydanticCustomError("volumes", message, shown)
+                context = {"field": to_camel(field), "value": duplicates[0]}
+                raise PydanticCustomError("volumes", message, context)
         return self

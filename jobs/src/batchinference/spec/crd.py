@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated from the models."""
+"""The CustomResourceDefinitions, generated from the models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SCHEDULE_COLUMNS = (
     ("Missed", "integer", ".status.missedRuns", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
 )
-TABLES = [get_args(one.model_fields["format"].annotation)[0] for one in get_args(WriteTable)]
+TABLES = [get_args(table.model_fields["format"].annotation)[0] for table in get_args(WriteTable)]
 _Columns = tuple[tuple[str, str, str, int], ...]
 
 
@@ -86,8 +86,8 @@ def schedule_definition() -> dict[str, Any]:
 def _template(schema: Any) -> Any:
     """Return the schema of the BatchInferences that a schedule creates.
 
-    The template of a schedule can be changed, and the definition of BatchInferences describes its
-    fields.
+    Rules for immutable fields are removed, because a template can be changed. Descriptions are
+    removed, because they are in the CRD of BatchInferences.
     """
     if isinstance(schema, list):
         return [_template(child) for child in schema if "oldSelf" not in str(child)]
@@ -203,10 +203,10 @@ _IMMUTABLE = (
 
 
 def _unchanged(spec: Schema) -> str:
-    """Return the rule that what defines the rows does not change.
+    """Return the rule that the fields that define the rows do not change.
 
-    Each step has a rule of its own. A list of the type `map` is equal in any order, but the order
-    of the steps matters.
+    Each step has a separate rule. CEL compares lists of the type `map` without their order, but the
+    order of the steps matters.
     """
     fixed = [name for name in spec["properties"] if name not in (*MUTABLE, "steps", "errors")]
     same = [_equal(name, required=name in spec["required"]) for name in fixed]
@@ -214,22 +214,22 @@ def _unchanged(spec: Schema) -> str:
     same.append(f"has(self.steps) == has(oldSelf.steps) && (!has(self.steps) || {order})")
     errors = spec["properties"]["errors"]["properties"]
     same += [
-        f"{_error_field('self', name, one)} == {_error_field('oldSelf', name, one)}"
-        for name, one in errors.items()
+        f"{_error_field('self', name, field)} == {_error_field('oldSelf', name, field)}"
+        for name, field in errors.items()
         if name not in MUTABLE_LIMITS
     ]
     return " && ".join(same)
 
 
 def _error_field(owner: str, name: str, schema: Schema) -> str:
-    """Return the value of a field of `errors`, or its default if `errors` does not have it."""
+    """Return a CEL expression for a field of `errors`, with a default if it is absent."""
     absent = "false" if schema["type"] == "boolean" else "''"
     given = f"has({owner}.errors) && has({owner}.errors.{name})"
     return f"({given} ? {owner}.errors.{name} : {absent})"
 
 
 def _unchanged_step(step: Schema) -> Schema:
-    """Return the rule that what defines the result of a step does not change."""
+    """Return the rule that the fields that define the result of a step do not change."""
     fixed = [name for name in step["properties"] if name not in ("name", *MUTABLE_OF_STEP)]
     return {"rule": " && ".join(map(_equal, fixed)), "message": _IMMUTABLE}
 

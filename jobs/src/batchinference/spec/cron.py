@@ -1,8 +1,8 @@
-"""The times of a cron schedule in a time zone.
+"""Calculates the times of a cron schedule in a time zone.
 
-cronsim follows Debian's cron, which descends from Vixie cron, also when clocks are changed. A time
-that is skipped runs right after the gap, and a time that occurs twice runs once. This is not so if
-the minute or the hour begins with `*`: such a schedule follows the elapsed time.
+cronsim behaves like Debian's cron, also when clocks change: a skipped time runs right after the
+gap, and a repeated time runs once. If the minute or the hour begins with `*`, the schedule follows
+the elapsed time instead.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 MAX_COUNTED = 1000
-"""Maximum number of times that are counted."""
+"""The maximum result when missed times are counted."""
 
 
 class Cron:
     """A cron schedule. All times are in UTC."""
 
     def __init__(self, schedule: str, zone: str) -> None:
-        """Raises ValueError with the reason if the schedule or the time zone is invalid."""
+        """Parse a schedule. Raises ValueError if the schedule or the time zone is invalid."""
         try:
             self.zone = ZoneInfo(zone)
         except (KeyError, ValueError, OSError):
-            way_out = "Use a name of the IANA database such as Europe/Berlin"
-            raise ValueError(f"the timeZone '{zone}' is unknown. {way_out}") from None
+            fix = "Use a name of the IANA database such as Europe/Berlin"
+            raise ValueError(f"the timeZone '{zone}' is unknown. {fix}") from None
         self._schedule = schedule
         try:
             CronSim(schedule, datetime.now(UTC))
@@ -35,15 +35,15 @@ class Cron:
             raise ValueError(f"the schedule '{schedule}' is invalid: {error}") from None
 
     def times(self, after: datetime) -> Iterator[datetime]:
-        """Yield the times after another one, in order and each once."""
+        """Yield the scheduled times after `after`, in order and without duplicates."""
         for time in CronSim(self._schedule, after.astimezone(self.zone)):
-            # an ambiguous local time may also mean the hour before `after`
-            if (found := time.astimezone(UTC)) > after:
-                yield found
-                after = found
+            # an ambiguous local time can also be the hour before `after`
+            if (time_utc := time.astimezone(UTC)) > after:
+                yield time_utc
+                after = time_utc
 
     def next(self, after: datetime) -> datetime | None:
-        """Return the first time after another one; None if there is none in 50 years."""
+        """Return the first scheduled time after `after`; None if there is none in 50 years."""
         return next(self.times(after), None)
 
     def due(self, after: datetime, until: datetime) -> tuple[datetime | None, int]:
@@ -51,13 +51,13 @@ class Cron:
 
         The time is None if there is none. The number is at most MAX_COUNTED.
         """
-        found = list(islice(self._between(after, until), MAX_COUNTED))
-        if len(found) < MAX_COUNTED:
-            return (found[-1] if found else None), len(found)
-        window, last = timedelta(hours=1), found[-1:]
-        while not (recent := list(self._between(max(last[0], until - window), until))):
-            if until - window <= last[0]:
-                return last[0], MAX_COUNTED
+        times = list(islice(self._between(after, until), MAX_COUNTED))
+        if len(times) < MAX_COUNTED:
+            return (times[-1] if times else None), len(times)
+        window, last = timedelta(hours=1), times[-1]
+        while not (recent := list(self._between(max(last, until - window), until))):
+            if until - window <= last:
+                return last, MAX_COUNTED
             window *= 2
         return recent[-1], MAX_COUNTED
 

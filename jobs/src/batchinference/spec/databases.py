@@ -1,4 +1,4 @@
-"""Databases and catalogs, whose passwords stay out of the file."""
+"""Databases and catalogs. Passwords must not be in the job file."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _SECRET = re.compile(
 )
 _ONE_ADDRESS = "give exactly one of url and urlEnv"
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
-"""The properties by which pyiceberg imports a class, such as py-io-impl."""
+"""Properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
-"""A user with a password, in which SQLAlchemy takes a slash for what it is."""
+"""A user with a password. SQLAlchemy allows a slash in the password."""
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
 
 def sqlite_file(url: str) -> str | None:
-    """The path of the file that is a SQLite database; None for another one."""
+    """Return the path of the file of a SQLite database; None for any other database."""
     match = _SQLITE.match(url)
     return match.group(2) if match and match.group(2) != ":memory:" else None
 
 
-def with_sqlite_moved(url: str, move: Callable[[str], str]) -> str:
-    """The address with the file of a SQLite database elsewhere; that of another one as it is."""
+def map_sqlite_file(url: str, change: Callable[[str], str]) -> str:
+    """Return the URL with `change` applied to the path of a SQLite file, if it has one."""
     match = _SQLITE.match(url)
     if match is None or sqlite_file(url) is None:
         return url
-    return match.group(1) + move(match.group(2)) + url[match.end() :]
+    return match.group(1) + change(match.group(2)) + url[match.end() :]
 
 
-def _without_password(url: str) -> str:
+def _check_no_password(url: str) -> str:
     parts = urlsplit(url)
     names = [name for name, _ in parse_qsl(parts.query)]
     if _PASSWORD.search(url) or any(
@@ -49,45 +49,45 @@ def _without_password(url: str) -> str:
     ):
         raise PydanticCustomError(
             HIDDEN,
-            "a password does not belong into the file: keep the whole address in a Secret, hand it "
-            "over in cluster.env and name the variable in urlEnv",
+            "a password does not belong in the file: store the whole address in a Secret, pass it "
+            "in cluster.env and name the variable in urlEnv",
             {},
         )
     return url
 
 
 DatabaseUrl = Annotated[
-    str, Field(pattern=DATABASE_URL, max_length=1024), AfterValidator(_without_password)
+    str, Field(pattern=DATABASE_URL, max_length=1024), AfterValidator(_check_no_password)
 ]
 TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
 
 class Database(SpecModel):
-    """A database that SQLAlchemy can reach."""
+    """A database that SQLAlchemy can access."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(("has(self.url) != has(self.urlEnv)", _ONE_ADDRESS))
     )
 
     url: DatabaseUrl | None = None
-    """The address of the database, as SQLAlchemy has it, without a password: sqlite:////data/x.db,
-    or postgresql+psycopg://user@host/name."""
+    """The SQLAlchemy URL of the database, without a password, such as sqlite:////data/x.db or
+    postgresql+psycopg://user@host/name."""
     url_env: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
-    """Instead: the environment variable that holds the address. On a cluster `cluster.env` fills
+    """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
     it from a Secret."""
 
     @property
     def file(self) -> dict[str, str]:
-        """The file of a SQLite database, by its field; nothing for another one."""
+        """Return the file of a SQLite database by field; empty for any other database."""
         file = sqlite_file(self.url or "")
         return {"url": file} if file else {}
 
-    def with_file_moved(self, move: Callable[[str], str]) -> Self:
-        url = self.url and with_sqlite_moved(self.url, move)
+    def map_file(self, change: Callable[[str], str]) -> Self:
+        url = self.url and map_sqlite_file(self.url, change)
         return self.model_copy(update={"url": url})
 
     @model_validator(mode="after")
-    def _one_address(self) -> Database:
+    def _check_address(self) -> Database:
         if (self.url is None) == (self.url_env is None):
             raise PydanticCustomError("database_url", _ONE_ADDRESS, {})
         return self
@@ -98,7 +98,7 @@ def names_class(name: str) -> bool:
     return bool(_CLASS.search(name))
 
 
-def _property(name: str) -> str:
+def _check_property_name(name: str) -> str:
     if names_class(name):
         raise PydanticCustomError(
             "catalog_class",
@@ -109,27 +109,29 @@ def _property(name: str) -> str:
     if _SECRET.search(name):
         raise PydanticCustomError(
             HIDDEN,
-            "a secret does not belong into the file: pyiceberg takes it from the environment "
+            "a secret does not belong in the file: pyiceberg reads it from the environment "
             "variable PYICEBERG_CATALOG__NAME__PROPERTY, which cluster.env fills from a Secret",
             {},
         )
     return name
 
 
-PropertyName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_property)]
+PropertyName = Annotated[
+    str, Field(min_length=1, max_length=128), AfterValidator(_check_property_name)
+]
 
 
 class Catalog(SpecModel):
-    """An Iceberg catalog, as pyiceberg's `load_catalog` takes it. What is left out comes from
-    pyiceberg's configuration file and environment variables."""
+    """An Iceberg catalog: the arguments of pyiceberg's `load_catalog`. Absent settings are taken
+    from pyiceberg's configuration file and environment variables."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)] = "default"
-    """Its name in pyiceberg's configuration."""
+    """The name of the catalog in pyiceberg's configuration."""
     properties: Annotated[
         dict[
-            PropertyName, Annotated[str, Field(max_length=1024), AfterValidator(_without_password)]
+            PropertyName, Annotated[str, Field(max_length=1024), AfterValidator(_check_no_password)]
         ],
         Field(max_length=32),
     ] = {}
-    """Its properties, such as type, uri and warehouse; secrets only through the environment.
-    Properties that name a class to import, such as py-io-impl, are refused."""
+    """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
+    environment. Properties that name a class to import, such as py-io-impl, are rejected."""

@@ -21,7 +21,7 @@ from batchinference.spec.media import (
 SAMPLE_RATE = "sample_rate"
 
 
-def _known(encoding: str) -> str:
+def _check_encoding(encoding: str) -> str:
     try:
         codecs.lookup(encoding)
     except LookupError:
@@ -30,17 +30,17 @@ def _known(encoding: str) -> str:
 
 
 class DecodeModel(SpecModel):
-    """The fields of each kind of content."""
+    """The fields that all formats share."""
 
     column: ColumnName
-    """The column of bytes, or of structs with a field `bytes` as in data sets of Hugging Face.
-    Null stays null."""
+    """The column with bytes, or with structs with a field `bytes` as in Hugging Face data sets.
+    Null values stay null."""
     output: ColumnName | None = None
     """The column for the result. By default, the result replaces `column`."""
 
     @property
     def columns_added(self) -> list[str]:
-        """The columns that the step adds or replaces."""
+        """Return the columns that the step adds or replaces."""
         return [self.output or self.column]
 
 
@@ -48,11 +48,11 @@ class DecodeImage(DecodeModel):
     """Image files: height x width x channels (uint8)."""
 
     format: Literal["image"]
-    """What the bytes are."""
+    """The format of the bytes."""
     mode: Mode = "RGB"
-    """The mode that every image is converted to, as Pillow names it."""
+    """The Pillow mode to which every image is converted."""
     size: Size | None = None
-    """Height and width in pixels to which every image is resized."""
+    """Height and width in pixels to which every image is resized. Not resized by default."""
     max_pixels: MaxPixels = MAX_PIXELS
     """Maximum number of pixels of an image. A larger image is a failed row."""
 
@@ -61,11 +61,11 @@ class DecodeAudio(DecodeModel):
     """Audio files: channels x samples (float32, from -1 to 1), and a column `sample_rate`."""
 
     format: Literal["audio"]
-    """What the bytes are."""
+    """The format of the bytes."""
     sample_rate: SampleRate | None = None
-    """Samples per second to which all audio is resampled. By default, each value keeps its own."""
+    """Sampling rate in Hz to which all audio is resampled. By default, each value keeps its own."""
     mono: bool = False
-    """Mix the channels into one. The result is then samples instead of channels x samples."""
+    """Mix all channels into one. The result then has the shape samples, not channels x samples."""
 
     @property
     def columns_added(self) -> list[str]:
@@ -73,23 +73,25 @@ class DecodeAudio(DecodeModel):
 
 
 class DecodeText(DecodeModel):
-    """Text."""
+    """Encoded text."""
 
     format: Literal["text"]
-    """What the bytes are."""
-    encoding: Annotated[str, Field(min_length=1, max_length=32), AfterValidator(_known)] = "utf-8"
-    """Python's name of the encoding."""
+    """The format of the bytes."""
+    encoding: Annotated[
+        str, Field(min_length=1, max_length=32), AfterValidator(_check_encoding)
+    ] = "utf-8"
+    """The Python name of the encoding."""
 
 
 class DecodeJson(DecodeModel):
-    """JSON documents that are objects, as bytes or text."""
+    """JSON objects, as bytes or text."""
 
     format: Literal["json"]
-    """What the bytes are."""
+    """The format of the bytes."""
     fields: JsonSchema
-    """The type of each wanted field: `bool`, `int64`, `float64`, `string`, `list<TYPE>` or
-    `struct<NAME: TYPE, ...>`. Other fields are dropped, missing ones are null, and a document with
-    another type is a failed row."""
+    """The fields to keep, and the type of each: `bool`, `int64`, `float64`, `string`, `list<TYPE>`
+    or `struct<NAME: TYPE, ...>`. Other fields are dropped, and missing fields are null. If a value
+    has another type, the row is a failed row."""
 
 
 Decode = Annotated[

@@ -1,7 +1,7 @@
-"""Descriptions of fields, which are the docstrings below them.
+"""Reads descriptions of fields from the docstrings below them.
 
-They are looked for when schemas are generated, and only then: pydantic's own
-`use_attribute_docstrings` reads the source of every class in every process that imports the models.
+Descriptions are read only when schemas are generated. pydantic's `use_attribute_docstrings` would
+read the source of each class in each process that imports the models.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from pydantic_core import core_schema
 
 
 class WithDescriptions(GenerateJsonSchema):
-    """Pydantic's JSON schema with the description of each field."""
+    """Generates the JSON schema of a model with the description of each field."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
-        made = super().model_schema(schema)
+        result = super().model_schema(schema)
         model = schema["cls"]
         for name, text in descriptions(model).items():
             field = model.model_fields.get(name)
             if field is not None:
-                made["properties"][field.alias or name].setdefault("description", text)
-        return made
+                result["properties"][field.alias or name].setdefault("description", text)
+        return result
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Field to description, for a model with all that it inherits."""
-    found: dict[str, str] = {}
-    for kind in reversed(model.__mro__):
-        if issubclass(kind, BaseModel) and kind is not BaseModel:
-            found |= _described_in(kind.__module__).get(kind.__name__, {})
-    return found
+    """Return the descriptions of the fields of a model by field, including inherited fields."""
+    result: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            result |= _module_descriptions(base.__module__).get(base.__name__, {})
+    return result
 
 
 @cache
-def _described_in(module: str) -> dict[str, dict[str, str]]:
-    """Class to field to description, for the classes of a module."""
+def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
+    """Return the descriptions of all classes of a module, by class and field."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return {

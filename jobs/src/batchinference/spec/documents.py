@@ -1,4 +1,4 @@
-"""From YAML text to BatchInference objects, and to the settings of a platform."""
+"""Parses YAML into BatchInference objects and platform settings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ _YAML_HINTS = {
     "mapping values are not allowed": "; add the ':' that is missing before it, or put a text that "
     "contains ': ' in quotes",
 }
-"""What to do about an error of PyYAML, by a part of its message."""
+"""Parts of PyYAML error messages, and the fixes that are added to these messages."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and strict about keys given twice, of which YAML would silently take the last."""
+    """A safe loader that rejects duplicate keys. PyYAML would silently use the last one."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # here and not where the dict is made: by then merge keys (<<) have been written out, and
-        # a key that overrides a merged one stands there twice
+        # checked before merge keys (<<) are expanded, because a key may override a merged key
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -46,19 +45,19 @@ class _Loader(yaml.SafeLoader):
         try:
             value = super().construct_object(node, deep)
             if isinstance(value, int):
-                str(value)  # fails for thousands of digits, which could not be shown later either
+                str(value)  # fails for thousands of digits, which error messages cannot show
             return value
         except (ValueError, LookupError, AttributeError, ArithmeticError):
-            # 2020-13-45 looks like a date, and PyYAML lets Python's own errors through
+            # PyYAML does not catch the errors of Python, for example for the date 2020-13-45
             kind = node.tag.rsplit(":", 1)[-1]
             problem = f"cannot be read as {kind}; put it in quotes if it is text"
             raise MarkedYAMLError(None, None, problem, node.start_mark) from None
 
 
 def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
-    """The BatchInference documents of a YAML stream; documents of other kinds are left out.
+    """Return the documents of these kinds in a YAML stream. Documents of other kinds are skipped.
 
-    Raises SpecError when the text is no YAML or holds no document of these kinds.
+    Raises SpecError if the text is not valid YAML or has no document of these kinds.
     """
     documents = _load(text)
     for document in documents:
@@ -76,15 +75,15 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
 
 
 def _load(text: str) -> list[Any]:
-    """The documents of a YAML stream, without those that are empty."""
+    """Return the non-empty documents of a YAML stream. Raises SpecError."""
     try:
-        return [d for d in yaml.load_all(text, _Loader) if d is not None]
+        return [document for document in yaml.load_all(text, _Loader) if document is not None]
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecError([Problem("", f"not valid YAML: {_reason(error)}")]) from None
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong and where, without the line of the file: it may hold a password."""
+    """Return the problem and its position, without the text of the line: it may have a password."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if not isinstance(error, MarkedYAMLError):
@@ -97,9 +96,9 @@ def _reason(error: Exception) -> str:
 
 
 def parse(document: dict[str, Any], values: Values | None = None) -> BatchInference:
-    """Return a document as a BatchInference, with the values of its parameters in their places.
+    """Return a document as a BatchInference, with references to parameters replaced by values.
 
-    Raises SpecError that names every fault.
+    Raises SpecError with every problem.
     """
     try:
         return BatchInference.model_validate(substitute(document, values or Values()))
@@ -108,7 +107,7 @@ def parse(document: dict[str, Any], values: Values | None = None) -> BatchInfere
 
 
 def parse_one(text: str, values: Values | None = None) -> BatchInference:
-    """The one BatchInference of a YAML text. Raises SpecError, also when there are several."""
+    """Return the only BatchInference of a YAML text. Raises SpecError if there are several."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))
@@ -117,15 +116,18 @@ def parse_one(text: str, values: Values | None = None) -> BatchInference:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Return settings in the form of spec.cluster, such as a platform's defaults.
+    """Return the settings of a YAML text in the form of `spec.cluster`, such as platform defaults.
 
-    An empty text has none. Raises SpecError that names every problem.
+    Raises SpecError with every problem.
     """
     return parse_settings(text, Cluster)
 
 
 def parse_settings(text: str, model: type[Model]) -> Model:
-    """Return the settings of a YAML text. Raises SpecError that names every problem."""
+    """Return the settings of a YAML text; defaults for an empty text.
+
+    Raises SpecError with every problem.
+    """
     documents = _load(text)
     if len(documents) > 1:
         raise SpecError([Problem("", f"expected one document, found {len(documents)}")])

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: 90s, 30m, 6h, 1h30m."""
+"""Durations such as 90s, 30m, 6h or 1h30m."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _SECONDS = {"h": 3600, "m": 60, "s": 1}
 
 
 def seconds_of(duration: str) -> int:
-    """Seconds of a length of time."""
-    return sum(int(n) * _SECONDS[unit] for n, unit in re.findall("([0-9]+)([hms])", duration))
+    """Return the number of seconds of a duration."""
+    parts = re.findall("([0-9]+)([hms])", duration)
+    return sum(int(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def _some(duration: str) -> str:
+def _check_not_zero(duration: str) -> str:
     if seconds_of(duration) == 0:
         message = "expected a length of time above zero, such as 90s, 30m or 1h30m"
         raise PydanticCustomError("duration", message, {})
@@ -27,7 +28,6 @@ def _some(duration: str) -> str:
 
 
 _Text = Annotated[str, Field(pattern=PATTERN, min_length=2, max_length=24)]
-_ABOVE_ZERO = rules(("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m"))
-Duration = Annotated[_Text, Field(json_schema_extra=_ABOVE_ZERO), AfterValidator(_some)]
-DurationOrNone = _Text
-"""Which may be 0s."""
+_NOT_ZERO = rules(("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m"))
+Duration = Annotated[_Text, Field(json_schema_extra=_NOT_ZERO), AfterValidator(_check_not_zero)]
+DurationOrZero = _Text

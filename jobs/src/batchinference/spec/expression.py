@@ -1,7 +1,7 @@
-"""The language of filters and computed columns: a small, safe part of Python's expressions.
+"""The expression language of filters and computed columns: a safe subset of Python expressions.
 
-Only its grammar is here, so that a specification can be checked anywhere; the pipeline turns the
-same tree into an Arrow expression.
+This module only parses and checks expressions, so that a specification can be validated anywhere.
+The pipeline converts the syntax tree into an Arrow expression.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ FUNCTIONS = {
     "contains": 2,
     "matches": 2,
 }
-"""Function name to number of arguments."""
+"""The number of arguments of each function."""
 
 MAX_DEPTH = 100
-"""Levels of a tree: far more than a person writes, and far less than Python's stack has."""
+"""Maximum depth of a syntax tree, which prevents a RecursionError."""
 MAX_INTEGER = 2**63 - 1
 
 _TEXT = re.compile(r"'[^']*'?|\"[^\"]*\"?")
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?![=<>])")
-_WORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
-"""The words of Python's grammar that the language has."""
+_KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
+"""Python keywords that the language supports."""
 _LEAVES = (ast.Constant, ast.Name)
 _BRANCHES = (ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.Call, ast.IfExp)
 _OPERATORS = (
@@ -50,14 +50,14 @@ _OPERATORS = (
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Return the tree of an expression, in which a negative number is a constant.
+    """Return the syntax tree of an expression, with negative numbers as constants.
 
-    Raises ValueError that names the part which the language does not have.
+    Raises ValueError if the expression is invalid or uses unsupported syntax.
     """
-    written = _parse(text.strip())
-    if _depth(written) > MAX_DEPTH:
+    parsed = _parse(text.strip())
+    if _depth(parsed) > MAX_DEPTH:
         raise ValueError("not an expression: nested too deeply")
-    tree: ast.expr = _Negatives().visit(written)
+    tree: ast.expr = _FoldNegativeNumbers().visit(parsed)
     _check(tree)
     if not columns_of(tree):
         raise ValueError("it reads no column")
@@ -67,7 +67,7 @@ def parse_expression(text: str) -> ast.expr:
 def _parse(text: str) -> ast.expr:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of \d in a pattern, which Python takes as it is
+            warnings.simplefilter("ignore")  # about invalid escapes such as \d
             parsed = ast.parse(text, mode="eval")
     except SyntaxError as error:
         place = _place(error, text)
@@ -78,10 +78,10 @@ def _parse(text: str) -> ast.expr:
 
 
 def _hint(text: str) -> str:
-    """Return what to write instead of `=`, or of a column whose name is a keyword of Python."""
+    """Return the fix for `=` instead of `==`, or for a column whose name is a Python keyword."""
     code = _TEXT.sub("", text)
     for name in re.findall(r"\w+", code):
-        if keyword.iskeyword(name) and name not in _WORDS:
+        if keyword.iskeyword(name) and name not in _KEYWORDS:
             return f". Write col('{name}') for a column of that name"
     return ". Compare with '=='" if _ASSIGNMENT.search(code) else ""
 
@@ -102,8 +102,8 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-class _Negatives(ast.NodeTransformer):
-    """Makes -1 the constant that it is for everyone but Python's grammar."""
+class _FoldNegativeNumbers(ast.NodeTransformer):
+    """Replaces the negation of a number by a negative constant."""
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
@@ -114,38 +114,40 @@ class _Negatives(ast.NodeTransformer):
 
 
 def columns_of(tree: ast.expr) -> set[str]:
-    """The columns that an expression reads."""
+    """Return the columns that an expression reads."""
     nodes = list(ast.walk(tree))
     calls = [node for node in nodes if isinstance(node, ast.Call)]
     functions = {id(call.func) for call in calls}
-    named = {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in functions}
-    return named | {column_of(call) for call in calls if is_column(call)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
+    return names | {column_of(call) for call in calls if is_column(call)}
 
 
 @lru_cache(maxsize=1024)
 def columns_read_by(text: str) -> frozenset[str]:
     """Return the columns that an expression reads. Raises ValueError like `parse_expression`.
 
-    The result is cached: the operator validates and plans all jobs, and an expression of the
-    maximum length takes it a hundredth of a second.
+    The result is cached because the operator validates and plans all jobs, and an expression of
+    the maximum length takes 10 ms.
     """
     return frozenset(columns_of(parse_expression(text)))
 
 
 def is_column(node: ast.Call) -> bool:
-    """Whether a call is col('NAME'), which reaches columns whose names are no identifiers."""
+    """Return whether a call is col('NAME'), for columns whose names are not identifiers."""
     return isinstance(node.func, ast.Name) and node.func.id == "col"
 
 
 def column_of(node: ast.Call) -> str:
+    """Return NAME of a call col('NAME')."""
     argument = node.args[0]
     return str(argument.value) if isinstance(argument, ast.Constant) else ""
 
 
 def _check(node: ast.expr) -> None:
+    """Raise ValueError if a node or one of its parts is not supported."""
     known = isinstance(node, _LEAVES + _BRANCHES)
     if not known or not all(isinstance(operator, _OPERATORS) for operator in _operators(node)):
-        raise _not_part(node)
+        raise _unsupported(node)
     match node:
         case ast.Constant():
             _check_constant(node)
@@ -166,26 +168,26 @@ def _operators(node: ast.expr) -> list[ast.AST]:
     return []
 
 
-def _not_part(node: ast.expr) -> ValueError:
+def _unsupported(node: ast.expr) -> ValueError:
     return ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language")
 
 
 def _parts(node: ast.expr) -> list[ast.expr]:
-    """The expressions in an expression: neither a function's name nor the list behind `in`."""
+    """Return the operands of an expression, without function names and the lists of `in`."""
     match node:
         case ast.Call():
             return node.args
         case ast.Compare():
             pairs = zip(node.ops, node.comparators, strict=True)
-            listed = [right for op, right in pairs if not isinstance(op, ast.In | ast.NotIn)]
-            return [node.left, *listed]
+            right = [operand for op, operand in pairs if not isinstance(op, ast.In | ast.NotIn)]
+            return [node.left, *right]
     return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
 
 
 def _check_constant(node: ast.Constant) -> None:
     value = node.value
     if not isinstance(value, bool | int | float | str | bytes | None):
-        raise _not_part(node)
+        raise _unsupported(node)
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         raise ValueError(f"an integer is at most {MAX_INTEGER}")
 
@@ -226,7 +228,7 @@ def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _parses(text: str) -> str:
+def _check_expression(text: str) -> str:
     try:
         columns_read_by(text)
     except ValueError as error:
@@ -234,4 +236,4 @@ def _parses(text: str) -> str:
     return text
 
 
-Expression = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_parses)]
+Expression = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_check_expression)]

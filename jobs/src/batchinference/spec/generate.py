@@ -1,4 +1,7 @@
-"""`python -m batchinference.spec.generate ROOT`: write what is generated from the models."""
+"""Writes the files that are generated from the models.
+
+Usage: `python -m batchinference.spec.generate ROOT`
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SCHEDULE_CRD_FILE = "charts/batch-inference-operator/files/schedule-crd.yaml"
 
 
 def generated_files() -> dict[str, str]:
-    """Path below the repository's root to content."""
+    """Return the content of each generated file, by its path below the root of the repository."""
     return {
         CRD_FILE: _yaml(custom_resource_definition()),
         SCHEDULE_CRD_FILE: _yaml(schedule_definition()),
@@ -32,7 +35,9 @@ def generated_files() -> dict[str, str]:
 
 
 def _yaml(definition: dict[str, Any]) -> str:
-    plain = json.loads(json.dumps(definition))  # or YAML would write aliases
+    plain = json.loads(
+        json.dumps(definition)
+    )  # without shared objects, which YAML writes as aliases
     return _HEADER + yaml.safe_dump(plain, sort_keys=False, width=100)
 
 

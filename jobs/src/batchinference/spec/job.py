@@ -24,12 +24,12 @@ KIND = "BatchInference"
 PLURAL = "batchinferences"
 SCHEDULE_KIND = "BatchInferenceSchedule"
 CONTROLLER_NAME = f"{GROUP}/operator"
-"""The value of `managedBy` that the operator accepts as its own."""
+"""The value of `managedBy` for jobs that the operator runs."""
 MAX_NAME = 40
-"""KubeRay allows a RayJob 47 characters; an attempt's number takes the rest."""
+"""KubeRay limits the name of a RayJob to 47 characters, including the number of the attempt."""
 
-LIFE = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
-"""Fields that only the operator reads. The job file of the driver does not have them."""
+OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedBy")
+"""Fields that only the operator reads. The job file of the driver does not contain them."""
 MUTABLE = ("resume", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent")
@@ -39,9 +39,9 @@ MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 
 
 class ErrorPolicy(SpecModel):
-    """Failed rows. If a row cannot be decoded or a step raises an error for it, the row gets an
-    error record and the job continues, up to a limit. Without a limit, the first failed row fails
-    the job."""
+    """What happens to failed rows. If a row cannot be decoded or a step raises an error for it, an
+    error record is written and the job continues, up to a limit. Without a limit, the first failed
+    row fails the job."""
 
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Maximum number of failed rows."""
@@ -49,9 +49,9 @@ class ErrorPolicy(SpecModel):
     """Maximum percentage of failed rows among the rows of the input. If the number of input rows is
     an estimate, the job ends early only if the percentage is clearly higher."""
     path: Uri | None = None
-    """The directory or object store prefix for the error records (parquet: id, path, row, step,
-    error, traceback, values). It must be outside of the output. `_batchinference/errors` below the
-    output by default."""
+    """The directory or object store prefix for the error records: Parquet files with the columns
+    id, path, row, step, error, traceback and values. It must be outside of the output. By default,
+    `_batchinference/errors` below the output."""
     values: bool = False
     """Whether an error record contains the values of its row before the failed step, as a JSON
     object. Long values are shortened."""
@@ -61,7 +61,7 @@ class ErrorPolicy(SpecModel):
 
     @property
     def tolerant(self) -> bool:
-        """Whether the job may have failed rows."""
+        """Return whether the job may have failed rows."""
         return bool(self.max_rows) or bool(self.max_percent)
 
 
@@ -86,7 +86,7 @@ class BatchInferenceSpec(SpecModel):
             },
         ),
     ] = []
-    """Values that texts in `read`, `steps`, `write` and `errors` refer to."""
+    """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
     """Whether a run resumes an earlier run with the same output: committed rows are not read again.
     If false, the run starts over."""
@@ -95,10 +95,10 @@ class BatchInferenceSpec(SpecModel):
     suspend: bool = False
     """On a cluster: true deletes the RayJob and its cluster, false resumes the job."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
-    """On a cluster that limits the number of running jobs: the waiting job with the highest
-    priority starts first, and of two with the same priority the older one. It can be changed while
-    the job waits. A running job is preempted only if the platform allows it. Jobs in a Kueue queue
-    use `cluster.queuePriorityClass` instead."""
+    """On a cluster that limits the number of running jobs: the priority in the admission queue. The
+    job with the highest priority starts first, and the older job if priorities are equal. It can be
+    changed while the job waits. A running job is preempted only if the platform allows it. Jobs in
+    a Kueue queue use `cluster.queuePriorityClass` instead."""
     retry: Retry = Retry()
     """On a cluster: the number of attempts, and the causes that are retried."""
     deadlines: Deadlines = Deadlines()
@@ -125,15 +125,15 @@ class BatchInferenceSpec(SpecModel):
                 )
             seen.add(step.name)
             if step.label_from_path and not self.read.include_paths:
-                way_out = (
+                fix = (
                     "set read.options.include_paths to true"
                     if isinstance(self.read, ReadFiles)
                     else f"rows of {self.read.format} come from no file"
                 )
                 raise PydanticCustomError(
                     "label_path",
-                    "step '{name}' needs the paths: {way_out}",
-                    {"name": step.name, "way_out": way_out},
+                    "step '{name}' needs the paths: {fix}",
+                    {"name": step.name, "fix": fix},
                 )
         return self
 
@@ -145,7 +145,7 @@ class BatchInferenceSpec(SpecModel):
 
     @property
     def why_not_retried(self) -> str | None:
-        """Return why failed rows alone cannot be retried, and the fix; None if they can."""
+        """Return why failed rows cannot be retried alone, and the fix; None if they can."""
         if not isinstance(self.write, WriteTable):
             return None
         return (
@@ -156,14 +156,14 @@ class BatchInferenceSpec(SpecModel):
 
 
 class Metadata(BaseModel):
-    """The object's metadata. Only the name matters to a laptop."""
+    """The metadata of the object. Local runs use only the name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=MAX_NAME)]
-    """The job's name."""
+    """The name of the job."""
     namespace: str | None = None
-    """Where it lives on a cluster."""
+    """The namespace of the job on a cluster."""
 
 
 class BatchInference(SpecModel):
@@ -174,8 +174,8 @@ class BatchInference(SpecModel):
     kind: Literal["BatchInference"]
     """The kind of the object."""
     metadata: Metadata
-    """The object's metadata."""
+    """The metadata of the object."""
     spec: BatchInferenceSpec
     """What to read, which steps to run over it, and where to write."""
     status: dict[str, Any] | None = None
-    """Written by the operator; ignored here."""
+    """The status, which the operator writes. Local runs ignore it."""

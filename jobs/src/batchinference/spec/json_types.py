@@ -1,5 +1,5 @@
-"""The notation for the types of JSON values: `bool`, `int64`, `float64`, `string`, `list<TYPE>` and
-`struct<NAME: TYPE, ...>`, as Arrow prints them."""
+"""Parses the types of JSON values: `bool`, `int64`, `float64`, `string`, `list<TYPE>` and
+`struct<NAME: TYPE, ...>`, in the notation of Arrow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from batchinference.spec.base import ColumnName
 MAX_DEPTH = 32
 SCALARS = ("bool", "int64", "float64", "string")
 JsonType: TypeAlias = "str | list[JsonType] | dict[str, JsonType]"
-"""A scalar, a list with the type of its elements, or the types of a struct's fields by name."""
+"""A scalar, a list with its element type, or the types of the fields of a struct by name."""
 _TOKEN = re.compile(r"\s*([<>:,]|[^\s<>:,]+)")
 
 
 def parse_json_type(text: str) -> JsonType:
-    """Return the type that a text denotes. Raises ValueError."""
+    """Return the type in a text. Raises ValueError if it is invalid."""
     tokens = _TOKEN.findall(text)[::-1]
     kind = _type(tokens, 0)
     if tokens:
@@ -28,7 +28,7 @@ def parse_json_type(text: str) -> JsonType:
 
 
 def _type(tokens: list[str], depth: int) -> JsonType:
-    """Return the type at the end of the reversed tokens, which are removed."""
+    """Remove the tokens of one type from the end of the reversed tokens, and return the type."""
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     word = _next(tokens)
@@ -37,9 +37,9 @@ def _type(tokens: list[str], depth: int) -> JsonType:
     if word not in ("list", "struct"):
         raise ValueError(f"there is no type '{word}', only {', '.join(SCALARS)}, list, struct")
     _next(tokens, "<")
-    found = [_type(tokens, depth + 1)] if word == "list" else _fields(tokens, depth + 1)
+    kind = [_type(tokens, depth + 1)] if word == "list" else _fields(tokens, depth + 1)
     _next(tokens, ">")
-    return found
+    return kind
 
 
 def _fields(tokens: list[str], depth: int) -> dict[str, JsonType]:
@@ -55,14 +55,14 @@ def _fields(tokens: list[str], depth: int) -> dict[str, JsonType]:
         _next(tokens, ",")
 
 
-def _next(tokens: list[str], wanted: str | None = None) -> str:
-    found = tokens.pop() if tokens else "the end"
-    if found != wanted if wanted else found in "<>:,":
-        raise ValueError(f"expected {wanted or 'a name'}, found {found}")
-    return found
+def _next(tokens: list[str], expected: str | None = None) -> str:
+    text = tokens.pop() if tokens else "the end"
+    if text != expected if expected else text in "<>:,":
+        raise ValueError(f"expected {expected or 'a name'}, found {text}")
+    return text
 
 
-def _known(text: str) -> str:
+def _check_type(text: str) -> str:
     try:
         parse_json_type(text)
     except ValueError as error:
@@ -70,5 +70,5 @@ def _known(text: str) -> str:
     return text
 
 
-TypeText = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_known)]
+TypeText = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_check_type)]
 JsonSchema = Annotated[dict[ColumnName, TypeText], Field(min_length=1, max_length=256)]

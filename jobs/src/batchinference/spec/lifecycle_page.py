@@ -1,4 +1,4 @@
-"""docs/lifecycle.md: phases, transitions between them, and failure causes."""
+"""Generates docs/lifecycle.md: phases, transitions and failure causes."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ unavailable when the deadline passed
 
 
 def lifecycle_page() -> str:
+    """Return docs/lifecycle.md."""
     phases = "".join(f"| {phase} | {MEANINGS[phase]} |\n" for phase in Phase)
-    steps = "".join(
+    transitions = "".join(
         f"| {before or 'created'} | {after} | {why} |\n"
         for before, following in TRANSITIONS.items()
         for after, why in following.items()
@@ -51,6 +52,6 @@ def lifecycle_page() -> str:
     return (
         f"{_INTRODUCTION}\n```mermaid\n{diagram()}\n```\n\n"
         f"| phase | meaning |\n| --- | --- |\n{phases}\n"
-        f"| from | to | when |\n| --- | --- | --- |\n{steps}"
+        f"| from | to | when |\n| --- | --- | --- |\n{transitions}"
         f"{_CAUSES}{causes}{_BACKSTOP}"
     )

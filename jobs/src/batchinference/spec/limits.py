@@ -1,4 +1,4 @@
-"""How much a job may take of a cluster."""
+"""Limits on the resources that a job may use on a cluster."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from batchinference.spec.base import SpecModel
 
 
 class Limits(SpecModel):
-    """How much a job may take. A job that could take more is refused before anything starts, and
-    one that has used up its GPU hours is stopped. Without a value there is no such limit. Where the
-    platform's defaults have limits too, the lower of the two counts."""
+    """Limits on the resources of a job. A job that could exceed a limit is rejected before it
+    starts. A job that has used its GPU hours is stopped. A limit without a value does not apply. If
+    the platform's defaults also set a limit, the lower value applies."""
 
     gpu: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """GPUs and other devices of all worker groups at their largest: all that profiles request of
-    Kubernetes or call a device."""
+    """Maximum number of GPUs and other devices of all worker groups at their maximum size: every
+    resource whose profile has a `resource` or a `device`."""
     cpu: Annotated[float, Field(gt=0, le=10_000_000)] | None = None
-    """CPUs of the head and of all worker groups at their largest."""
+    """Maximum number of CPUs of the head and of all worker groups at their maximum size."""
     gpu_hours: Annotated[float, Field(gt=0, le=100_000_000)] | None = None
-    """Hours of GPUs and other devices of all attempts together. When they are used up, the job
-    fails as `LimitExceeded`; what it has written stays."""
+    """Maximum GPU hours, including other devices, of all attempts together. When they are used, the
+    job fails with the cause `LimitExceeded`. Its output is kept."""
 
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] | None = None
-    """The highest `spec.priority`."""
+    """Maximum `spec.priority`."""
 
 
-def lowest(own: Limits, platform: Limits) -> Limits:
-    """The lower one of each two limits."""
-    both = {name: (getattr(own, name), getattr(platform, name)) for name in Limits.model_fields}
-    lower = {name: min((one for one in pair if one is not None), default=None)
-             for name, pair in both.items()}  # fmt: skip
-    return own.model_copy(update=lower)
+def lower_limits(job: Limits, platform: Limits) -> Limits:
+    """Return the lower value of each limit. A limit without a value does not apply."""
+    pairs = {name: (getattr(job, name), getattr(platform, name)) for name in Limits.model_fields}
+    lower = {name: min((limit for limit in pair if limit is not None), default=None)
+             for name, pair in pairs.items()}  # fmt: skip
+    return job.model_copy(update=lower)

@@ -1,4 +1,4 @@
-"""Settings laid over others: what one leaves out is taken from the other."""
+"""Merges settings with defaults."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pydantic import BaseModel
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def filled(own: Model, defaults: Model) -> Model:
-    """`own` with each field that it leaves out taken from `defaults`.
+def with_defaults(settings: Model, defaults: Model) -> Model:
+    """Return the settings, with absent fields taken from the defaults.
 
-    Objects and maps are filled in key by key, lists of named things (env, volumes) name by name;
-    any other value stands alone.
+    Objects and maps are merged by key, and lists of named items (env, volumes) by name. Any other
+    value overrides the default.
     """
-    fields = type(own).model_fields
-    return own.model_copy(
-        update={name: _merged(getattr(own, name), getattr(defaults, name)) for name in fields}
+    fields = type(settings).model_fields
+    return settings.model_copy(
+        update={name: _merge(getattr(settings, name), getattr(defaults, name)) for name in fields}
     )
 
 
-def _merged(own: Any, default: Any) -> Any:
-    if isinstance(own, BaseModel) and isinstance(default, BaseModel):
-        return filled(own, default)
-    if isinstance(own, dict) and isinstance(default, dict):
-        both = {name: _merged(own[name], default[name]) for name in own.keys() & default.keys()}
-        return default | own | both
-    if isinstance(own, list) and own and hasattr(own[0], "name"):
-        names = {item.name for item in own}
-        return [*(item for item in default if item.name not in names), *own]
-    return default if own is None or (own == [] and default) else own
+def _merge(value: Any, default: Any) -> Any:
+    if isinstance(value, BaseModel) and isinstance(default, BaseModel):
+        return with_defaults(value, default)
+    if isinstance(value, dict) and isinstance(default, dict):
+        merged = {key: _merge(value[key], default[key]) for key in value.keys() & default.keys()}
+        return default | value | merged
+    if isinstance(value, list) and value and hasattr(value[0], "name"):
+        names = {item.name for item in value}
+        return [*(item for item in default if item.name not in names), *value]
+    return default if value is None or (value == [] and default) else value

@@ -14,12 +14,12 @@ from batchinference.spec.uris import Uri
 SIMILARITY = "similarity"
 _OWN_COLUMN = f"each match has '{SIMILARITY}' anyway: leave it out of 'columns'"
 MAX_FOUND = 1000
-"""Maximum number of rows that one search finds."""
+"""Maximum number of rows that a search returns."""
 
 
 class Nearest(SpecModel):
-    """The rows of a finished output that are most similar to each row, by the cosine of their
-    embeddings."""
+    """The rows of a finished output that are most similar to each row, by the cosine similarity of
+    their embeddings."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -28,19 +28,19 @@ class Nearest(SpecModel):
     )
 
     path: Uri
-    """The output: the `write.path` of a job that has succeeded, with `format: parquet`."""
+    """The output to search: the `write.path` of a succeeded job with `format: parquet`."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output."""
     index_column: ColumnName | None = None
-    """The column of embeddings in the output. Required if it has several such columns."""
+    """The column with embeddings in the output. Required if several columns have embeddings."""
     columns: Columns | None = None
     """The columns of the output to return. All except embeddings and tensors by default."""
     column: ColumnName
-    """The column of this job with embeddings of the same model."""
+    """The column of this job with embeddings from the same model."""
     k: Annotated[int, Field(ge=1, le=MAX_FOUND)] = 5
-    """The number of rows to find."""
+    """Number of rows to return."""
     output: ColumnName
-    """The column for the result: a list of structs of `similarity` (-1 to 1) and these columns, the
+    """The column for the result: a list of structs with `similarity` (-1 to 1) and `columns`, the
     most similar first. Null for a row without an embedding."""
 
     @model_validator(mode="after")

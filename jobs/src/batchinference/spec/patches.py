@@ -1,4 +1,4 @@
-"""Changes to the pods of a job that no other field of the specification can express."""
+"""Patches of the pods of a job, for changes that no other field can express."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import EachOnce, SpecModel
+from batchinference.spec.base import SpecModel, Unique
 from batchinference.spec.pods import LabelKey, LabelValue
 
 ALL_GROUPS = "*"
 MAX_DEPTH = 32
-"""A pod of Kubernetes has about 15 levels."""
+"""Maximum nesting of a patch. The PodSpec of Kubernetes has about 15 levels."""
 
 
-def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
+def _check_depth(value: dict[str, Any]) -> dict[str, Any]:
     level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [
@@ -31,7 +31,7 @@ def _not_too_deep(value: dict[str, Any]) -> dict[str, Any]:
 
 
 GroupName = Annotated[str, Field(min_length=1, max_length=20)]
-"""head, cpu, the name of another worker group, or `*` for all."""
+"""`head`, `cpu`, the name of another worker group, or `*` for all groups."""
 
 
 class PatchedMetadata(SpecModel):
@@ -46,18 +46,18 @@ class PatchedMetadata(SpecModel):
 class PatchedPod(SpecModel):
     metadata: PatchedMetadata = PatchedMetadata()
     """Labels and annotations to add."""
-    spec: Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_not_too_deep)] = {}
-    """Fields of the PodSpec of Kubernetes. The container of Ray is named `ray`."""
+    spec: Annotated[dict[str, Any], Field(max_length=64), AfterValidator(_check_depth)] = {}
+    """Fields of the PodSpec of Kubernetes. The Ray container is named `ray`."""
 
 
 class Patch(SpecModel):
     """A strategic merge patch of the pods of some groups. `null` deletes a field."""
 
-    groups: Annotated[list[GroupName], Field(min_length=1, max_length=32), EachOnce]
+    groups: Annotated[list[GroupName], Field(min_length=1, max_length=32), Unique]
     """The groups whose pods are changed: `head`, `cpu`, the names of other worker groups, or `*`
-    for all."""
+    for all groups."""
     pod: PatchedPod
-    """What is changed."""
+    """The changes."""
 
     def applies_to(self, group: str) -> bool:
         return ALL_GROUPS in self.groups or group in self.groups

@@ -1,4 +1,4 @@
-"""The life of a job: its phases, and what leads from one to the next."""
+"""The phases of a job, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Phase(StrEnum):
         return self in (Phase.SUCCEEDED, Phase.FAILED)
 
 
-AT_WORK = (Phase.RUNNING, Phase.FINALIZING)
+PROCESSING_PHASES = (Phase.RUNNING, Phase.FINALIZING)
 """The phases in which the driver processes rows."""
 MEANINGS = {
     Phase.PENDING: "the job waits for admission, for the name of its RayJob, or for resources",
@@ -106,11 +106,11 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
     Phase.SUCCEEDED: {},
     Phase.FAILED: {Phase.PENDING: "the spec of the next attempt was invalid and has changed"},
 }
-"""From each phase (None: the job has just been created) to each that may follow, and why."""
+"""The possible next phases of each phase, and when they follow. None is a job without a phase."""
 
 
 def diagram() -> str:
-    """The transitions as a Mermaid state diagram."""
+    """Return the transitions as a Mermaid state diagram."""
     lines = ["stateDiagram-v2"]
     for before, following in TRANSITIONS.items():
         lines += [f"  {before or '[*]'} --> {after}" for after in following]

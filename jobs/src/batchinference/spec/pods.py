@@ -1,4 +1,4 @@
-"""Parts of a pod that stand in several places of the specification, as Kubernetes has them."""
+"""Kubernetes types of the specification: environment, node selectors and tolerations."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Key = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 
 
-def _label_key(key: str) -> str:
+def _check_label_key(key: str) -> str:
     if not re.fullmatch(LABEL_KEY, key):
-        message = "expected a label's key such as pool or example.com/pool"
+        message = "expected a label key such as pool or example.com/pool"
         raise PydanticCustomError("label_key", message, {})
     return key
 
 
-LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_label_key)]
-"""A key of a map, for which a CRD has no pattern."""
+LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
+"""Validated in Python because a CRD cannot have a pattern for map keys."""
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
 RESERVED_NAMES = (
@@ -40,8 +40,8 @@ RESERVED_NAMES = (
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"
     "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*)$"
 )
-"""Environment variables that KubeRay or the operator sets, or that would turn off the
-authentication of the Ray cluster or Ray Data's protection against pickled input."""
+"""Environment variables that KubeRay or the operator sets, or that would disable the authentication
+of the Ray cluster or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay and the operator: remove it"
 _ONE_SOURCE = "give exactly one of secretKeyRef and configMapKeyRef"
 _ONE_VALUE = "give exactly one of value and valueFrom"
@@ -53,13 +53,13 @@ _NO_SECONDS = "'tolerationSeconds' is for effect NoExecute"
 
 class KeyRef(SpecModel):
     name: ObjectName
-    """The object's name."""
+    """The name of the object."""
     key: Key
-    """The key in it."""
+    """The key in the object."""
 
 
 class EnvSource(SpecModel):
-    """Where the value comes from: exactly one of the two."""
+    """The source of the value: exactly one of `secretKeyRef` and `configMapKeyRef`."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -88,11 +88,11 @@ class EnvVar(SpecModel):
     )
 
     name: EnvName
-    """The variable's name."""
+    """The name of the variable."""
     value: Annotated[str, Field(max_length=4096)] | None = None
-    """Its value. Keep secrets in a Secret and name it in valueFrom."""
+    """The value. Do not put secrets here: use `valueFrom` with a Secret."""
     value_from: EnvSource | None = None
-    """A Secret or ConfigMap that holds the value."""
+    """A Secret or ConfigMap with the value."""
 
     @model_validator(mode="after")
     def _check(self) -> EnvVar:
@@ -104,11 +104,11 @@ class EnvVar(SpecModel):
         return self
 
 
-def _each_name_once(variables: list[EnvVar]) -> list[EnvVar]:
+def _check_unique_names(variables: list[EnvVar]) -> list[EnvVar]:
     names = [variable.name for variable in variables]
-    if twice := [name for name in names if names.count(name) > 1]:
+    if duplicates := [name for name in names if names.count(name) > 1]:
         message = "two variables have the name '{name}': remove one"
-        raise PydanticCustomError("env_twice", message, {"name": twice[0]})
+        raise PydanticCustomError("env_twice", message, {"name": duplicates[0]})
     return variables
 
 
@@ -120,7 +120,7 @@ Environment = Annotated[
             ("self.all(a, self.exists_one(b, b.name == a.name))", "two variables have one name")
         ),
     ),
-    AfterValidator(_each_name_once),
+    AfterValidator(_check_unique_names),
 ]
 
 
@@ -139,19 +139,19 @@ class Toleration(SpecModel):
     )
 
     key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
-    """The taint's key; every key when absent (with operator Exists)."""
+    """The key of the taint. If absent, all keys match. This requires the operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """How key and value match."""
+    """Whether the taint must have the key and the value, or only the key."""
     value: LabelValue | None = None
-    """The taint's value."""
+    """The value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect; every effect when absent."""
+    """The effect of the taint. If absent, all effects match."""
     toleration_seconds: Annotated[int, Field(ge=0, le=10**9)] | None = None
-    """How long a NoExecute taint is tolerated."""
+    """How many seconds a NoExecute taint is tolerated. Without a limit by default."""
 
     @model_validator(mode="after")
     def _check(self) -> Toleration:
-        # what the API server would say of every pod, long after the job was taken
+        # otherwise the API server would reject the pods, long after it accepted the job
         if not self.key and self.operator != "Exists":
             raise PydanticCustomError("toleration", _NO_KEY, {})
         if self.value and self.operator == "Exists":

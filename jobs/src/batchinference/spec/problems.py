@@ -1,7 +1,7 @@
-"""What is wrong with a specification, said so that its writer can mend it.
+"""Converts pydantic validation errors into messages for the author of a document.
 
-pydantic finds the faults; here each becomes a line with the field's path as it stands in the YAML,
-the value found there and, for an unknown field, the nearest one that exists.
+A message contains the YAML path of the field, the problem, the value and the fix. For an unknown
+field, it suggests a known field with a similar name.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
+"""Maximum number of characters of a value in a message."""
 MAX_PROBLEMS = 20
 """Maximum number of problems that are described. The operator parses the documents of all tenants,
 and one document may have thousands of problems."""
 MAX_COMPARED = 50_000
-"""Maximum pairs of characters of a word and the known names that are compared to find the nearest
-name. More would take longer than 10 ms."""
-CLOSE = 0.7
-"""How alike two names are when one is taken for a slip: `gpu` is none of `cpu`."""
+"""Maximum number of character pairs that are compared to find the nearest known name. More pairs
+would take longer than 10 ms."""
+_MIN_SIMILARITY = 0.7
+"""Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
 _PATTERNS = {
     MEMORY: "a quantity of memory such as 512Mi or 8Gi",
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
@@ -68,20 +69,20 @@ _PATTERNS = {
     MODULE_PATH: "a callable written as module:name",
     ENV_NAME: "letters, digits, '_', '-' and '.', not beginning with a digit",
     DIRECTORY: "an absolute path without '.', '..' and ':'",
-    DNS_SUBDOMAIN: "a name of Kubernetes: lower-case letters, digits, '-' and '.'",
+    DNS_SUBDOMAIN: "a Kubernetes name: lower-case letters, digits, '-' and '.'",
     DATA_KEY: "letters, digits, '-', '_' and '.'",
-    TAINT_KEY: "a taint's key such as pool or example.com/pool",
+    TAINT_KEY: "a taint key such as pool or example.com/pool",
     LABEL_VALUE: "letters, digits, '-', '_' and '.', a letter or digit at both ends",
     ACCELERATOR: "letters, digits, '-', '_' and '.', a letter or digit at both ends",
-    KUBERNETES_RESOURCE: "a resource as its device plugin names it, such as nvidia.com/gpu",
-    DEVICE_KIND: "a kind of device as PyTorch names it, such as cuda or npu",
+    KUBERNETES_RESOURCE: "the resource of a device plugin, such as nvidia.com/gpu",
+    DEVICE_KIND: "a PyTorch device type, such as cuda or npu",
     START_VALUE: "letters, digits and _ . / : , = @ % + -",
     DELIMITER: "one ASCII character or a tab",
-    DATABASE_URL: "an address as SQLAlchemy has it, such as sqlite:////data/x.db",
+    DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",
     VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
-    SQL_NAME: "a name of SQL: letters, digits, '_' and '.'",
+    SQL_NAME: "an SQL name: letters, digits, '_' and '.'",
     ENDPOINT: "an http:// or https:// address without user and password",
 }
 _TYPE_NAMES = {
@@ -93,9 +94,9 @@ _TYPE_NAMES = {
     type(None): "null",
 }
 _FIX = re.compile(r"\. (?:Use|Compare|Write|Set|Rename|Choose) ")
-"""The last match in a message is where its fix begins."""
+"""The fix begins at the last match in a message."""
 _KEY_MARK = "[key]"
-"""pydantic puts it behind a key of a mapping when the key itself is at fault."""
+"""pydantic appends it to the location if the key of a mapping is invalid, not the value."""
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -114,17 +115,17 @@ _EXPECTED = {
     "too_long": "at most {max_length} items",
     "string_pattern_mismatch": "a text that matches '{pattern}'",
 }
-"""What a field expects, by the type of pydantic's error."""
+"""The expected value, by the type of the pydantic error."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
 }
-"""Parts of a specification in which people put passwords; values below them are not shown."""
+"""Fields that may contain passwords. Messages do not show their values."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault: `path` is where in the document, `message` what is wrong and the way out."""
+    """A problem of a document: the path of the field, and a message with the fix."""
 
     path: str
     message: str
@@ -134,10 +135,10 @@ class Problem:
 
 
 class SpecError(Exception):
-    """A document that is no valid BatchInference; `problems` says all that is wrong with it."""
+    """An error about an invalid document. `problems` lists all of its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Only the first MAX_PROBLEMS are described."""
+        """Store at most MAX_PROBLEMS problems."""
         self.problems = list(islice(problems, MAX_PROBLEMS + 1))
         if len(self.problems) > MAX_PROBLEMS:
             self.problems[-1] = Problem("", "there are more problems: correct these first")
@@ -145,57 +146,59 @@ class SpecError(Exception):
 
 
 def raise_for_problems(problems: Iterable[Problem]) -> None:
-    """Raise SpecError if there are problems. No more are looked for than are described."""
+    """Raise SpecError if there are problems. Does not search for more than MAX_PROBLEMS."""
     if found := list(islice(problems, MAX_PROBLEMS + 1)):
         raise SpecError(found)
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
-    """The faults that pydantic found when it read a document as `model`."""
+    """Yield the problems that pydantic found when it validated a document as `model`."""
     return (_problem(details, model) for details in error.errors(include_url=False))
 
 
 def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
-    words, holders = _resolve(details["loc"], model)
+    location, owners = _resolve(details["loc"], model)
     kind = details["type"]
     if kind.startswith("union_tag"):
-        words.append(details["ctx"]["discriminator"].strip("'"))
-    secret = kind == HIDDEN or not _SECRET_PARTS.isdisjoint(words)
+        location.append(details["ctx"]["discriminator"].strip("'"))
+    secret = kind == HIDDEN or not _SECRET_PARTS.isdisjoint(location)
     value = _Value(details["input"], secret)
-    if kind == "invalid_key" or (words[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
-        words[-1] = str(details["input"])  # pydantic turns true into 1
+    if kind == "invalid_key" or (location[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
+        location[-1] = str(details["input"])  # pydantic turns true into 1
         message = f"as a key: {_message(details, value)}"
     elif kind == "extra_forbidden":
-        message = _unknown(details["loc"], words, holders)
+        message = _unknown_field(details["loc"], location, owners)
     elif kind == "union_tag_invalid":
-        message = _not_one_of(value.below(words[-1]), details["ctx"]["expected_tags"])
+        message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
     elif kind == "literal_error":
         message = _not_one_of(value, details["ctx"]["expected"])
     else:
         message = _message(details, value)
-    return Problem(path_of(words), message)
+    return Problem(path_of(location), message)
 
 
-def _unknown(
-    loc: tuple[str | int, ...], words: list[str | int], holders: list[type[BaseModel] | None]
+def _unknown_field(
+    loc: tuple[str | int, ...], location: list[str | int], owners: list[type[BaseModel] | None]
 ) -> str:
-    parent = holders[-1]
-    near = _nearest(loc[-1], _aliases(parent))
+    """Return the message about an unknown field."""
+    parent = owners[-1]
+    near = _suggestion(loc[-1], _aliases(parent))
     if parent is not None and issubclass(parent, OptionsModel):
-        *_, format_, _, option = loc  # read, its format, options, the one at fault
+        *_, format_, _, option = loc  # read, its format, options, the unknown option
         return f"unknown option '{option}' for {format_}{near}"
-    for count in range(len(words) - 2, 0, -1):
-        if loc[-1] in _aliases(holders[count]):
-            return f"unknown field; it is a field of {path_of(words[:count])}. Move it there"
+    for count in range(len(location) - 2, 0, -1):
+        if loc[-1] in _aliases(owners[count]):
+            return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
     return f"unknown field{near}"
 
 
 def _message(details: ErrorDetails, value: _Value) -> str:
+    """Return the message about an invalid or missing value."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
         return "required, but missing"
     if expected := _PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
-        return f"expected {_with_numbers(expected, context)}, got {_found(details, value)}"
+        return f"expected {_with_numbers(expected, context)}, got {_actual(details, value)}"
     if value.nested and not kind.endswith("_type"):
         return details["msg"]
     fix = list(_FIX.finditer(details["msg"]))[-1:]
@@ -204,7 +207,7 @@ def _message(details: ErrorDetails, value: _Value) -> str:
 
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
-    """Return the text with the numbers of the context: no `.0`, and `1 item` in the singular."""
+    """Return the text with numbers from the context, without `.0` and with a singular `1 item`."""
     whole = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value
         for key, value in context.items()
@@ -212,8 +215,8 @@ def _with_numbers(expected: str, context: dict[str, Any]) -> str:
     return re.sub(r"\b1 (item|character)s", r"1 \1", expected.format(**whole))
 
 
-def _found(details: ErrorDetails, value: _Value) -> str:
-    """Return the value, or its length if its length is wrong, and how to write it."""
+def _actual(details: ErrorDetails, value: _Value) -> str:
+    """Return the value, or its length if the length is invalid, and how to write it correctly."""
     match details["type"]:
         case "too_long" | "too_short" | "string_too_long":
             return str(len(details["input"]))
@@ -228,7 +231,7 @@ def _found(details: ErrorDetails, value: _Value) -> str:
 
 @dataclass(frozen=True)
 class _Value:
-    """A value of the document, as a message may show it."""
+    """A value of the document, formatted for a message."""
 
     value: Any
     secret: bool
@@ -237,7 +240,7 @@ class _Value:
     def nested(self) -> bool:
         return isinstance(self.value, dict | list)
 
-    def below(self, field: str | int) -> _Value:
+    def child(self, field: str | int) -> _Value:
         return _Value(self.value.get(field), self.secret)
 
     def __str__(self) -> str:
@@ -248,12 +251,12 @@ class _Value:
         if isinstance(self.value, dt.date):
             return self.value.isoformat()
         if self.value is None or isinstance(self.value, bool):
-            return json.dumps(self.value)  # null, true and false, as YAML has them
-        return _short(repr(self.value))
+            return json.dumps(self.value)  # null, true or false, as in YAML
+        return _shortened(repr(self.value))
 
 
 def type_name(value: object) -> str:
-    """What kind of thing a YAML value is, in words."""
+    """Return the name of the type of a YAML value, with an article."""
     for kind, name in _TYPE_NAMES.items():
         if isinstance(value, kind):
             return name
@@ -262,30 +265,33 @@ def type_name(value: object) -> str:
 
 def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
-    near = "" if value.nested else _nearest(value.value, known, listed=True)
+    near = "" if value.nested else _suggestion(value.value, known, listed=True)
     return f"{value} is not one of {', '.join(known)}" + near
 
 
 def _resolve(
     loc: tuple[str | int, ...], model: type[BaseModel]
 ) -> tuple[list[str | int], list[type[BaseModel] | None]]:
-    """Return pydantic's location without the tags of unions and the mark of a wrong key, and for
-    each of its words the model that has it as a field. Numbers count the items of a list."""
-    words: list[str | int] = []
-    holders: list[type[BaseModel] | None] = []
+    """Return the location of an error in the document, and the model that owns each of its parts.
+
+    pydantic's location also contains the tags of unions and a mark for invalid keys. These are
+    removed. Numbers in the result are indexes of lists.
+    """
+    location: list[str | int] = []
+    owners: list[type[BaseModel] | None] = []
     current: Any = model
     for word in loc:
         current = _without_none(current)
-        if tagged := _arm(current, word):
-            current = tagged
+        if variant := _union_variant(current, word):
+            current = variant
             continue
         origin = typing.get_origin(current)
         if word == _KEY_MARK and origin is not dict and not _is_model(current):
             continue
-        words.append(word if origin is list else str(word))
-        holders.append(current if _is_model(current) else None)
+        location.append(word if origin is list else str(word))
+        owners.append(current if _is_model(current) else None)
         current = _child(current, word)
-    return words, holders
+    return location, owners
 
 
 def _child(annotation: Any, word: str | int) -> Any:
@@ -312,23 +318,23 @@ def _unwrap(annotation: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
-    """X of `X | None`; anything else as it is."""
+    """Return X for `X | None`, and any other annotation unchanged."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        arms = [_unwrap(arm) for arm in typing.get_args(annotation) if arm is not type(None)]
-        if len(arms) == 1:
-            return arms[0]
+        types_ = [_unwrap(arg) for arg in typing.get_args(annotation) if arg is not type(None)]
+        if len(types_) == 1:
+            return types_[0]
     return annotation
 
 
-def _arm(annotation: Any, tag: str | int) -> type[BaseModel] | None:
-    """The model of a tagged union that carries this tag."""
+def _union_variant(annotation: Any, tag: str | int) -> type[BaseModel] | None:
+    """Return the model with this tag in a tagged union; None if there is none."""
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return None
-    for arm in map(_unwrap, typing.get_args(annotation)):
-        if _is_model(arm) and any(
-            tag in typing.get_args(field.annotation) for field in arm.model_fields.values()
+    for variant in map(_unwrap, typing.get_args(annotation)):
+        if _is_model(variant) and any(
+            tag in typing.get_args(field.annotation) for field in variant.model_fields.values()
         ):
-            return typing.cast(type[BaseModel], arm)
+            return typing.cast(type[BaseModel], variant)
     return None
 
 
@@ -343,7 +349,7 @@ def _aliases(model: type[BaseModel] | None) -> list[str]:
 
 
 def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a message about an unknown word: the nearest one there is, where one is near."""
+    """Return the end of a message that suggests a known word; empty if none is similar."""
     nearest = _closest(word, list(known), cutoff)
     return f"; did you mean '{nearest}'?" if nearest else ""
 
@@ -354,25 +360,24 @@ def _closest(word: str, known: Collection[str], cutoff: float) -> str | None:
     return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=cutoff)), None)
 
 
-def _nearest(word: object, known: list[str], *, listed: bool = False) -> str:
-    folded = {name.lower(): name for name in known}
-    if found := _closest(str(word).lower(), folded.keys(), CLOSE):
-        return f"; did you mean '{folded[found]}'?"
+def _suggestion(word: object, known: list[str], *, listed: bool = False) -> str:
+    by_lower_case = {name.lower(): name for name in known}
+    if nearest := _closest(str(word).lower(), by_lower_case.keys(), _MIN_SIMILARITY):
+        return f"; did you mean '{by_lower_case[nearest]}'?"
     return f". Use one of {', '.join(known)}" if known and not listed else ""
 
 
-def path_of(words: list[str | int]) -> str:
-    """The path of a field as messages show it."""
+def path_of(location: list[str | int]) -> str:
+    """Return the path of a field for messages, such as `spec.read.paths[0]`."""
     text = ""
-    for word in words:
-        text += f"[{word}]" if isinstance(word, int) else f".{_name(word)}"
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{_printable_key(part)}"
     return text.removeprefix(".")
 
 
-def _name(key: str) -> str:
-    """A key as it stands in the document, unless a terminal could not show it."""
-    return _short(key if key.isprintable() else repr(key))
+def _printable_key(key: str) -> str:
+    return _shortened(key if key.isprintable() else repr(key))
 
 
-def _short(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."

@@ -1,4 +1,4 @@
-"""Profiles: what the devices that steps ask for are on a cluster."""
+"""Profiles: how pods request the devices of steps on a cluster."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pydantic import Field
 
 from batchinference.spec.accelerators import ResourceName
 from batchinference.spec.base import DEVICE_KIND, KUBERNETES_RESOURCE, SpecModel
-from batchinference.spec.merge import filled
+from batchinference.spec.merge import with_defaults
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
 
 GPU = "GPU"
-"""Ray's name of GPUs of any type, and that of their profile."""
+"""Ray's name of GPUs of any type, and the name of their profile."""
 NPU = "NPU"
 
 
 class Profile(SpecModel):
-    """What pods need for one kind of device, or of accelerator."""
+    """The settings of pods for one type of device or custom resource."""
 
     resource: Annotated[str, Field(pattern=KUBERNETES_RESOURCE, max_length=253)] | None = None
-    """The Kubernetes resource that stands for one device, as its device plugin names it:
-    nvidia.com/gpu, amd.com/gpu, huawei.com/Ascend910. Pods tolerate a taint of that name. Without
-    one, a custom resource is counted by Ray alone."""
+    """The Kubernetes resource that the device plugin provides for a device, such as nvidia.com/gpu,
+    amd.com/gpu or huawei.com/Ascend910. Pods tolerate a taint with this name. Without it, only Ray
+    counts a custom resource."""
     device: Annotated[str, Field(pattern=DEVICE_KIND, max_length=32)] | None = None
-    """PyTorch's name of the kind of device: cuda, npu, xpu. Without one, a custom resource is no
-    device and its steps compute on the CPU."""
+    """PyTorch's name of the device type, such as cuda, npu or xpu. Without it, a custom resource is
+    not a device, and its steps compute on the CPU."""
     node_selector: NodeSelector = {}
-    """Labels that a node with these devices has, besides those of cluster.nodeSelector."""
+    """Labels that a node with these devices must have, in addition to `cluster.nodeSelector`."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
-    """Taints that the pods tolerate besides those of cluster.tolerations."""
+    """Taints that the pods tolerate, in addition to `cluster.tolerations`."""
     env: Environment = []
-    """Environment variables of the pods, besides those of cluster.env."""
+    """Environment variables of the pods, in addition to `cluster.env`."""
     runtime_class_name: ObjectName | None = None
-    """The RuntimeClass of the pods, where the devices need one."""
+    """The RuntimeClass of the pods, if the devices need one."""
 
 
 Profiles = Annotated[dict[ResourceName, Profile], Field(max_length=32)]
@@ -43,11 +43,13 @@ BUILT_IN: Mapping[str, Profile] = {
     GPU: Profile(resource="nvidia.com/gpu", device="cuda"),
     NPU: Profile(resource="huawei.com/Ascend910", device="npu"),
 }
-"""Profiles that need not be given. Ray itself shows a replica its own devices alone, by
-CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES."""
+"""Built-in profiles. Ray itself sets CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES, so that a
+replica sees only its own devices."""
 
 
-def known_profiles(given: Mapping[str, Profile]) -> dict[str, Profile]:
-    """The profiles that are given, over those that need not be."""
-    built_in = {name: filled(given.get(name, Profile()), BUILT_IN[name]) for name in BUILT_IN}
-    return {**given, **built_in}
+def known_profiles(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
+    """Return the profiles of a job and the built-in profiles, merged by name."""
+    built_in = {
+        name: with_defaults(profiles.get(name, Profile()), BUILT_IN[name]) for name in BUILT_IN
+    }
+    return {**profiles, **built_in}

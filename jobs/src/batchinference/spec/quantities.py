@@ -1,4 +1,4 @@
-"""Quantities of memory as Kubernetes writes them."""
+"""Memory sizes as Kubernetes quantities."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import MEMORY
 
-LEAST_MEMORY = "512Mi"
-"""What Ray's own processes need in a pod: with less they are killed before any work begins."""
-LEAST_HEAD_MEMORY = "1Gi"
-"""What the head needs for Ray's services, the object store and the driver."""
-LEAST_REQUEST = "1Mi"
+MIN_MEMORY = "512Mi"
+"""Minimum memory of a pod. With less, Ray's own processes are killed at startup."""
+MIN_HEAD_MEMORY = "1Gi"
+"""Minimum memory of the head, for Ray's services, the object store and the driver."""
+_MIN_REQUEST = "1Mi"
 _UNITS = {
     "": 1,
     "k": 10**3,
@@ -29,35 +29,37 @@ _UNITS = {
 
 
 def memory_bytes(quantity: str) -> int:
-    """Bytes of a quantity such as 8Gi."""
+    """Return the number of bytes of a quantity such as 8Gi. Raises ValueError if it is invalid."""
     match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity)
     if match is None or match.group(2) not in _UNITS:
         raise ValueError(f"not a quantity of memory: {quantity}")
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
-def _enough_for_ray(quantity: str) -> str:
-    return _at_least(quantity, LEAST_MEMORY, "Ray itself needs that much")
+def _check_memory(quantity: str) -> str:
+    return _check_minimum(quantity, MIN_MEMORY, "Ray itself needs that much")
 
 
-def _enough_for_head(quantity: str) -> str:
-    return _at_least(quantity, LEAST_HEAD_MEMORY, "Ray's services and the driver need that much")
+def _check_head_memory(quantity: str) -> str:
+    return _check_minimum(quantity, MIN_HEAD_MEMORY, "Ray's services and the driver need that much")
 
 
-def _some(quantity: str) -> str:
-    return _at_least(quantity, LEAST_REQUEST, "a unit is missing")
+def _check_request(quantity: str) -> str:
+    return _check_minimum(quantity, _MIN_REQUEST, "a unit is missing")
 
 
-def _at_least(quantity: str, least: str, why: str) -> str:
-    if memory_bytes(quantity) < memory_bytes(least):
-        known = {"least": least, "why": why}
-        raise PydanticCustomError("memory", "expected at least {least} ({why})", known)
+def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
+    if memory_bytes(quantity) < memory_bytes(minimum):
+        context = {"minimum": minimum, "reason": reason}
+        raise PydanticCustomError("memory", "expected at least {minimum} ({reason})", context)
     return quantity
 
 
-Memory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_enough_for_ray)]
+Memory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_memory)]
 """The memory of a pod."""
-HeadMemory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_enough_for_head)]
+HeadMemory = Annotated[
+    str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_head_memory)
+]
 """The memory of the head pod."""
-MemoryRequest = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_some)]
-"""The memory that a pod asks of the scheduler."""
+MemoryRequest = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_request)]
+"""The memory request of a pod."""

@@ -21,12 +21,12 @@ from batchinference.spec.status import BatchInferenceStatus
 
 _INTRODUCTION = f"""# Field reference
 
-Generated from the models by `make generate`; a test fails when it differs from them.
-Every field of a `{KIND}` of `{API_VERSION}`: its type, what it is when absent, and what it means.
-The last sections have the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)) and of
+This page is generated from the code by `make generate`.
+It lists the type, the default and the meaning of every field of a `{KIND}` of `{API_VERSION}`.
+The last sections list the fields of a `{SCHEDULE_KIND}` ([schedules.md](schedules.md)) and of
 `_batchinference/report.json` ([report.md](report.md)).
-Fields in **bold** are required. Where a field such as `format` or `runtime` decides which others
-there are, each of its values has a table of its own.
+Fields in **bold** are required. If a field such as `format` or `runtime` selects the other fields,
+each of its values has its own table.
 """
 _SECTIONS: dict[str, type[BaseModel]] = {
     "spec": BatchInferenceSpec,
@@ -38,23 +38,23 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a BatchInference file, for editors and other tools."""
+    """Return the JSON schema of a BatchInference file, for editors and other tools."""
     schema = BatchInference.model_json_schema(by_alias=True, schema_generator=WithDescriptions)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_rules(schema)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_without_cel_rules(schema)}
 
 
-def _without_rules(schema: Any) -> Any:
-    """The schema without the API server's rules, which strict validators refuse."""
+def _without_cel_rules(schema: Any) -> Any:
+    """Return the schema without CEL rules. Strict validators reject unknown keywords."""
     if isinstance(schema, list):
-        return [_without_rules(child) for child in schema]
+        return [_without_cel_rules(child) for child in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {name: child for name, child in schema.items() if name != "x-kubernetes-validations"}
-    return {name: _without_rules(child) for name, child in kept.items()}
+    return {name: _without_cel_rules(child) for name, child in kept.items()}
 
 
 def reference() -> str:
-    """docs/reference.md."""
+    """Return docs/reference.md."""
     parts = [_INTRODUCTION]
     for section, model in _SECTIONS.items():
         parts += _section(section, expanded_schema(model))
@@ -62,36 +62,39 @@ def reference() -> str:
 
 
 def _section(path: str, schema: Schema, heading: str = "##", title: str = "") -> list[str]:
-    """A heading, a table of the fields below `path`, then a section for each arm of each union."""
+    """Return a heading, a table of the fields below `path`, and a section for each variant of each
+    union."""
     unions: list[tuple[str, Schema]] = []
     rows = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     rows += _rows(schema, path, unions)
     parts = [f"{heading} {title or path}\n", schema.get("description", "") + "\n"]
     parts.append("\n".join(rows) + "\n")
-    for place, union in unions:
-        for value, arm in union["arms"].items():
-            parts += _section(place, arm, "###", f"{place}, {union['tag']}: {value}")
+    for union_path, union in unions:
+        for value, variant in union["variants"].items():
+            title = f"{union_path}, {union['tag']}: {value}"
+            parts += _section(union_path, variant, "###", title)
     return parts
 
 
 def _rows(schema: Schema, path: str, unions: list[tuple[str, Schema]]) -> list[str]:
+    """Return the table rows of the fields below `path`, and add the unions to `unions`."""
     rows = []
     required = schema.get("required", [])
     for name, child in schema.get("properties", {}).items():
-        full = f"{path}.{name}"
-        shown = f"**`{full}`**" if name in required else f"`{full}`"
-        rows.append(f"| {shown} | {_type(child)} | {_default(child)} | {_meaning(child)} |")
-        below = {full: child, f"{full}[]": child.get("items", {}),
-                 f"{full}.NAME": child.get("additionalProperties", {})}  # fmt: skip
-        for place, inner in below.items():
-            if "arms" in inner:
-                unions.append((place, inner))
-            rows += _rows(inner, place, unions)
+        field = f"{path}.{name}"
+        cell = f"**`{field}`**" if name in required else f"`{field}`"
+        rows.append(f"| {cell} | {_type(child)} | {_default(child)} | {_meaning(child)} |")
+        nested = {field: child, f"{field}[]": child.get("items", {}),
+                  f"{field}.NAME": child.get("additionalProperties", {})}  # fmt: skip
+        for nested_path, nested_schema in nested.items():
+            if "variants" in nested_schema:
+                unions.append((nested_path, nested_schema))
+            rows += _rows(nested_schema, nested_path, unions)
     return rows
 
 
 def _type(schema: Schema) -> str:
-    if "arms" in schema:
+    if "variants" in schema:
         return f"object, by `{schema['tag']}`"
     if "enum" in schema:
         return "one of " + ", ".join(f"`{value}`" for value in schema["enum"])

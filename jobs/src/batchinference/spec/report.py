@@ -1,4 +1,4 @@
-"""The report of a job, which its driver writes."""
+"""The report of a job. Its driver writes it."""
 
 from __future__ import annotations
 
@@ -17,32 +17,35 @@ REPORT_FILE = "batchinference-report.json"
 """The name of the report in the directory of `--report-directory`."""
 
 
-_LAST_WORD = re.compile(r"^batchinference: (\{.{0,8192}\})$", re.MULTILINE)
-_MAX_LAST_WORD = 1024
+_FAILURE_LINE = re.compile(r"^batchinference: (\{.{0,8192}\})$", re.MULTILINE)
+_MAX_FAILURE_MESSAGE = 1024
 
 
-def last_word(reason: str | None, message: str | None) -> str:
-    """The last line of a driver's log when it has failed. KubeRay copies the end of the log into
-    the status of the RayJob, so the cause is known also when the report is lost."""
-    told = {"cause": reason, "message": (message or "")[:_MAX_LAST_WORD]}
-    return f"batchinference: {json.dumps(told)}"
+def failure_line(reason: str | None, message: str | None) -> str:
+    """Return the last log line of a driver that failed, with the cause and the message.
+
+    KubeRay copies the end of the log into the status of the RayJob. The operator therefore knows
+    the cause even if the report is lost.
+    """
+    failure = {"cause": reason, "message": (message or "")[:_MAX_FAILURE_MESSAGE]}
+    return f"batchinference: {json.dumps(failure)}"
 
 
-def last_word_in(log: str) -> tuple[str, str] | None:
-    """The cause and the message of the last such line, if there is one."""
-    found = _LAST_WORD.findall(log)
+def parse_failure_line(log: str) -> tuple[str, str] | None:
+    """Return the cause and the message of the last failure line in a log; None if it has none."""
+    lines = _FAILURE_LINE.findall(log)
     try:
-        told = json.loads(found[-1]) if found else {}
-    except (ValueError, RecursionError):  # the log is the user's
+        failure = json.loads(lines[-1]) if lines else {}
+    except (ValueError, RecursionError):  # user code can write to the log
         return None
-    cause, message = told.get("cause"), told.get("message")
+    cause, message = failure.get("cause"), failure.get("message")
     if not (isinstance(cause, str) and isinstance(message, str)):
         return None
     return cause, in_one_line(message)
 
 
 class JobState(StrEnum):
-    """What the driver does."""
+    """The state of the driver."""
 
     PREPARING = "preparing"
     RUNNING = "running"
@@ -56,27 +59,27 @@ class JobState(StrEnum):
 
 
 class Memory(SpecModel):
-    """Bytes of memory."""
+    """The memory use of a job in bytes."""
 
     peak_worker_bytes: int
-    """The highest memory use of a single process that reads, runs steps or writes. It includes
-    memory that it shares with others."""
+    """The highest memory use of a single process that reads, runs steps or writes, including shared
+    memory."""
     spilled_bytes: int | None = None
     """Bytes that Ray's object store wrote to disk because it was full."""
 
 
 class StepTimes(SpecModel):
-    """The time of a step, of reading or of writing, added up over all processes. In an actor pool,
+    """The time of a step, of reading or of writing: the sum over all processes. In an actor pool,
     the last rows of each replica are not measured: up to a tenth of its time, or 0.1 seconds."""
 
     rows: int
-    """The measured rows."""
+    """Number of measured rows."""
     seconds: float
-    """Seconds that the step took for these rows, without waiting for rows."""
+    """Seconds that the step took for these rows, without the time it waited for rows."""
     cpu_seconds: float
-    """CPU seconds of the processes in this time; for `write`, those of the writing threads."""
+    """CPU seconds of the processes in this time. For `write`, CPU seconds of the writer threads."""
     rows_per_second: float
-    """Rows per second of one process."""
+    """Rows per second and process."""
 
 
 class RowsOverTime(SpecModel):
@@ -85,7 +88,7 @@ class RowsOverTime(SpecModel):
     seconds: list[float]
     """Seconds since the driver started."""
     rows: list[Rows]
-    """Rows that were finished at each of these times. They include rows of earlier runs."""
+    """Number of finished rows at each of these times, including rows of earlier runs."""
 
 
 class Report(SpecModel):
@@ -94,23 +97,23 @@ class Report(SpecModel):
     name: str
     """The job's name."""
     state: JobState
-    """What the driver does, or how the job ended."""
+    """What the driver is doing, or how the job ended."""
     reason: str | None = None
     """The cause of the failure."""
     message: str | None = None
-    """The original message of the failure, or a remark about the result."""
+    """The original error message, or a note about the result."""
     progress: Progress | None = None
     """The progress in rows."""
     counts: Counts | None = None
     """Rows by result."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage that has work. The first stage of all is `read`, the last one is `write`."""
+    """The last stage that has work. The first stage is `read` and the last stage is `write`."""
     output: Annotated[str, Field(max_length=8192)]
     """The path of the output."""
     errors: str | None = None
     """The path of the error records; absent if there are none."""
     attempt: int | None = None
-    """The number of the attempt at this output, from 1."""
+    """The number of the attempt for this output, from 1."""
     started_at: Timestamp
     """When the driver started."""
     updated_at: Timestamp
@@ -118,23 +121,23 @@ class Report(SpecModel):
     seconds: dict[str, float] = {}
     """Seconds spent in each state."""
     batch_sizes: dict[str, int] = {}
-    """The smallest batch size of each step whose batch size was searched for, or was reduced
-    because memory ran out."""
+    """The smallest batch size of each step with `batchSize: auto` and of each step whose batch size
+    was reduced because memory ran out."""
     steps: dict[str, StepTimes] = {}
-    """The time of each step that ran in this attempt, of reading and decoding (`read`) and of
+    """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
     encoding and storing rows (`write`)."""
     retries: int = 0
-    """Tasks of this attempt that ran again because their process died."""
+    """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None
-    """The memory that the job used."""
+    """The memory use of the job."""
     rows_over_time: RowsOverTime | None = None
-    """The progress so far, at no more than 60 times."""
+    """The progress so far, at no more than 60 points in time."""
     versions: dict[str, str] = {}
-    """The versions of Python and of the packages that compute, by name."""
+    """The versions of Python and of the packages that affect results, by name."""
     notes: list[str] = []
-    """Other events, as texts."""
+    """Other events, as text."""
     version: str
-    """The version of the pipeline."""
+    """The version of BatchInference that ran the job."""
 
     def serialized(self) -> bytes:
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=2)
@@ -142,21 +145,24 @@ class Report(SpecModel):
 
     @classmethod
     def parse(cls, content: bytes | str) -> Report:
-        """Raises ValueError for what is no report. A newer driver may tell more than is known. The
-        driver is the user's, so its texts are made safe to show."""
+        """Return the report in a JSON text. Raises ValueError if it is invalid.
+
+        Unknown fields of a newer driver are ignored. User code can write the report, so all of its
+        strings are made safe to display.
+        """
         report = cls.model_validate_json(content, extra="ignore")
         return cls.model_validate_json(
-            json.dumps(_safe(report.model_dump(mode="json", by_alias=True)))
+            json.dumps(_printable(report.model_dump(mode="json", by_alias=True)))
         )
 
 
-def _safe(value: Any) -> Any:
-    """Return a JSON value with all its texts in the form to show, the names of fields included."""
+def _printable(value: Any) -> Any:
+    """Return a JSON value with all strings and field names safe to display on one line."""
     match value:
         case str():
             return in_one_line(value)
         case list():
-            return [_safe(each) for each in value]
+            return [_printable(item) for item in value]
         case dict():
-            return {in_one_line(name): _safe(each) for name, each in value.items()}
+            return {in_one_line(name): _printable(item) for name, item in value.items()}
     return value

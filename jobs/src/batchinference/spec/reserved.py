@@ -1,6 +1,6 @@
 """Names that are reserved for BatchInference."""
 
 OWN_PREFIX = "_bi_"
-"""Prefix of the reserved columns."""
+"""Prefix of reserved column names."""
 RESERVED_STEPS = ("read", "write")
-"""Names of reading and writing in reports and error records."""
+"""Reserved step names: reading and writing in reports and error records."""

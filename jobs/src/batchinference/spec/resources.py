@@ -1,4 +1,4 @@
-"""What one replica of a step is given."""
+"""The resources of one replica of a step."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.accelerators import ResourceName, misspelt
+from batchinference.spec.accelerators import ResourceName, wrong_case_of
 from batchinference.spec.base import ACCELERATOR, Cpus, SpecModel, rules
 from batchinference.spec.quantities import Memory
 
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
-"""Resources that Ray counts by itself, and the fields by which they are asked for."""
-_NOT_CUSTOM = "'{}' is no custom resource: there is the field '{}'"
-_NO_DEVICE = "'acceleratorType' says which devices: ask for some with gpu or custom"
+"""Built-in resources of Ray, and the fields that request them."""
+_NOT_CUSTOM = "'{}' is not a custom resource: use the field '{}'"
+_NO_DEVICE = "'acceleratorType' is the type of the devices: request devices with gpu or custom"
 
 
 class Resources(SpecModel):
-    """What one replica gets."""
+    """The resources of one replica."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -38,20 +38,23 @@ class Resources(SpecModel):
     )
 
     cpu: Cpus = 1.0
-    """CPUs; a replica computes with as many threads."""
+    """Number of CPUs, which is also the number of compute threads of a replica."""
     gpu: Annotated[int, Field(ge=0, le=64)] = 0
-    """GPUs. A machine that has none runs the step on its CPU, a cluster waits for one."""
+    """Number of GPUs. On a local machine without a GPU, the step runs on the CPU. On a cluster, it
+    waits for a GPU."""
     memory: Memory | None = None
-    """Memory of the replica's pod, as Kubernetes writes it (8Gi), its object store included. A
-    machine starts no more replicas than there is memory for."""
+    """The memory of the pod of the replica, including the object store, as a Kubernetes quantity
+    such as 8Gi. A local machine starts only as many replicas as its memory allows."""
     accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
-    """Which GPU, or other device, as Ray names it: T4, A100, Ascend910B. A cluster needs a profile
-    of that name, which says where such devices are; a machine takes what it has."""
+    """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B. A cluster
+    needs a profile with this name in `cluster.profiles`. A local machine uses the devices that it
+    has."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]], Field(max_length=8)
     ] = {}
-    """Other resources by Ray's names of them, such as NPU: 1. A cluster needs a profile for each. A
-    machine that has too few runs the step without them, on its CPU where they are devices."""
+    """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. A
+    local machine that has too few of them runs the step without them: on the CPU if they are
+    devices."""
 
     @model_validator(mode="after")
     def _check(self) -> Resources:
@@ -64,6 +67,6 @@ class Resources(SpecModel):
     def _check_accelerator(self, name: str) -> None:
         if not (self.gpu or self.custom):
             raise PydanticCustomError("accelerator", _NO_DEVICE, {})
-        if known := misspelt(name):
+        if known := wrong_case_of(name):
             message = "Ray knows no acceleratorType '{name}'; did you mean '{known}'?"
             raise PydanticCustomError("accelerator", message, {"name": name, "known": known})

@@ -1,4 +1,4 @@
-"""The BatchInferenceSchedule resource: creates BatchInferences at the times of a cron schedule."""
+"""The BatchInferenceSchedule resource, which creates BatchInferences on a cron schedule."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from batchinference.spec.status import Condition, Timestamp
 
 SCHEDULE_PLURAL = "batchinferenceschedules"
 SCHEDULE_LABEL = f"{GROUP}/schedule"
-"""Label of a BatchInference with the name of the schedule that created it."""
+"""The label of a BatchInference with the name of its schedule."""
 SCHEDULED_TIME = f"{GROUP}/scheduled-time"
-"""Annotation of a BatchInference with the scheduled time, in the time zone of the schedule."""
+"""The annotation of a BatchInference with its scheduled time, in the time zone of the schedule."""
 MAX_SCHEDULE_NAME = MAX_NAME - len("-12345678")
 TIME_FORMATS = {
     "date": "%Y-%m-%d",
@@ -29,52 +29,53 @@ TIME_FORMATS = {
     "hour": "%H",
     "minute": "%M",
 }
-"""The parameters that a schedule sets, with their formats, besides `previous_date` and
+"""Parameters that a schedule sets, with their formats. It also sets `previous_date` and
 `timestamp`."""
 
 
 class RunMetadata(SpecModel):
-    """Metadata that each BatchInference of the schedule gets."""
+    """The metadata of each BatchInference."""
 
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = {}
-    """Labels."""
+    """Labels to add."""
     annotations: Annotated[
         dict[LabelKey, Annotated[str, Field(max_length=4096)]], Field(max_length=64)
     ] = {}
-    """Annotations."""
+    """Annotations to add."""
 
 
 class RunTemplate(SpecModel):
-    """What the schedule creates."""
+    """The template of the BatchInferences."""
 
     metadata: RunMetadata = RunMetadata()
-    """Metadata that each BatchInference of the schedule gets."""
+    """The metadata of each BatchInference."""
     spec: dict[str, Any]
-    """The spec of each BatchInference. The schedule sets those of the parameters `date`,
-    `previous_date`, `year`, `month`, `day`, `hour`, `minute` and `timestamp` that it declares as
-    strings without a value."""
+    """The spec of each BatchInference. If it declares the parameters `date`, `previous_date`,
+    `year`, `month`, `day`, `hour`, `minute` or `timestamp` as strings without a value, the schedule
+    sets them."""
 
 
 class ScheduleSpec(SpecModel):
-    """When to create BatchInferences, and from which template."""
+    """When BatchInferences are created, and from which template."""
 
     schedule: Annotated[str, Field(pattern=CRON, max_length=128)]
     """Minute, hour, day of the month, month and day of the week, as in a crontab."""
     time_zone: Annotated[str, Field(pattern=TIME_ZONE, max_length=64)] = "UTC"
-    """The time zone of `schedule`, by its name in the IANA database, such as Europe/Berlin."""
+    """The time zone of `schedule`: a name of the IANA database, such as Europe/Berlin."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Forbid"
-    """What happens at a scheduled time while an earlier run is not finished. Allow: another run
-    starts. Forbid: the time waits for the end of the run. Replace: the run is deleted first."""
+    """What happens at a scheduled time if the previous run is not finished. Allow: the new run
+    starts. Forbid: the new run waits for the end of the previous run. Replace: the previous run is
+    deleted first."""
     starting_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
-    """How late a run may start. Without it, the last missed time runs however late it is."""
+    """Maximum delay of a run in seconds. Without it, the last missed run starts with any delay."""
     suspend: bool = False
-    """Whether no runs are created. Runs that exist continue."""
+    """Whether the creation of runs is suspended. Existing runs continue."""
     successful_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 3
-    """How many complete runs are kept. Others are deleted; their output stays."""
+    """Number of complete runs to keep. Older runs are deleted. Their output is kept."""
     failed_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 1
-    """How many failed runs are kept."""
+    """Number of failed runs to keep. Older runs are deleted."""
     template: RunTemplate
-    """What the schedule creates."""
+    """The template of the BatchInferences."""
 
     @model_validator(mode="after")
     def _check(self) -> ScheduleSpec:
@@ -107,19 +108,19 @@ class ScheduleStatus(SpecModel):
             },
         ),
     ]
-    """Ready and Suspended always; Stalled while no run can be created."""
+    """Ready and Suspended are always present. Stalled is present while no run can be created."""
     active: Annotated[list[str], Field(max_length=100)] = []
-    """The runs that are not finished, at most 100."""
+    """Names of unfinished runs, at most 100."""
     last_schedule_time: Timestamp | None = None
     """The scheduled time of the last run."""
     last_successful_time: Timestamp | None = None
-    """When a run was last complete."""
+    """When a run last succeeded."""
     next_schedule_time: Timestamp | None = None
     """The next scheduled time; absent while the schedule is suspended."""
     checked_until: Timestamp | None = None
-    """Scheduled times up to this one have run or were missed."""
+    """Scheduled times up to this time were run or missed."""
     missed_runs: Annotated[int, Field(ge=0)] = 0
-    """Scheduled times that have not run."""
+    """Number of scheduled times that were missed."""
     observed_schedule: str | None = None
     """The schedule and the time zone to which `checkedUntil` belongs."""
 
@@ -130,7 +131,7 @@ class ScheduleMetadata(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=MAX_SCHEDULE_NAME)]
-    """The name of the schedule, with which the names of its runs begin."""
+    """The name of the schedule, which is the prefix of the names of its runs."""
     namespace: str | None = None
     """The namespace of the schedule and of its runs."""
 
@@ -145,19 +146,19 @@ class BatchInferenceSchedule(SpecModel):
     metadata: ScheduleMetadata
     """The object's metadata."""
     spec: ScheduleSpec
-    """When to create BatchInferences, and from which template."""
+    """When BatchInferences are created, and from which template."""
     status: dict[str, Any] | None = None
     """Written by the operator."""
 
     def run(self, time: datetime) -> dict[str, Any]:
         """Return the BatchInference for a scheduled time, as plain data.
 
-        Its name depends on the time only, so that it is not created twice.
+        Its name depends only on the time, so that it is not created twice.
         """
         metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
         values = time_values(time, self.spec.cron.zone)
         if "parameters" in spec:
-            spec["parameters"] = _with_times(spec["parameters"], values)
+            spec["parameters"] = _with_time_values(spec["parameters"], values)
         return {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -171,18 +172,20 @@ class BatchInferenceSchedule(SpecModel):
         }
 
 
-def _with_times(parameters: Any, values: dict[str, str]) -> Any:
-    """Return the parameters of a template, with the parts of the time that they are named after.
+def _with_time_values(parameters: Any, values: dict[str, str]) -> Any:
+    """Return the parameters of a template, with time values for parameters without a value.
 
-    A parameter with a value keeps it. What is no parameter is left to the validation.
+    Invalid parameters are unchanged. The validation of the created BatchInference reports them.
     """
     if not isinstance(parameters, list):
         return parameters
     return [
-        {**one, "value": values[str(one["name"])]}
-        if isinstance(one, dict) and str(one.get("name")) in values and "value" not in one
-        else one
-        for one in parameters
+        {**parameter, "value": values[str(parameter["name"])]}
+        if isinstance(parameter, dict)
+        and str(parameter.get("name")) in values
+        and "value" not in parameter
+        else parameter
+        for parameter in parameters
     ]
 
 
@@ -190,16 +193,16 @@ def time_values(time: datetime, zone: tzinfo) -> dict[str, str]:
     """Return the parameters that a schedule sets for a scheduled time."""
     local = time.astimezone(zone)
     return {
-        **{name: local.strftime(form) for name, form in TIME_FORMATS.items()},
+        **{name: local.strftime(format_) for name, format_ in TIME_FORMATS.items()},
         "previous_date": str(local.date() - timedelta(days=1)),
         "timestamp": local.isoformat(),
     }
 
 
 def parse_schedule(document: dict[str, Any]) -> BatchInferenceSchedule:
-    """Return a document as a BatchInferenceSchedule, whose template is not validated.
+    """Return a document as a BatchInferenceSchedule. Its template is not validated.
 
-    Raises SpecError that names every problem.
+    Raises SpecError with every problem.
     """
     try:
         return BatchInferenceSchedule.model_validate(document)

@@ -1,8 +1,8 @@
-"""From a pydantic model to the structural schema that a CustomResourceDefinition needs.
+"""Converts pydantic models to structural schemas for CustomResourceDefinitions.
 
-What the API server takes differs from what pydantic emits: references are written out, nullable
-arms folded, and a tagged union becomes one object with the fields of all its arms and CEL rules
-that keep each field with the arms that have it.
+References are replaced by their definitions, and null is removed from optional fields. A tagged
+union becomes one object with the fields of all variants. CEL rules allow each field only for the
+variants that have it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _NESTED = ("items", "additionalProperties")
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """The structural schema of a model. Raises ValueError for what Kubernetes cannot express."""
-    return _merged(expanded_schema(model))
+    """Return the structural schema of a model. Raises ValueError if there is none."""
+    return _merge_unions(expanded_schema(model))
 
 
 def expanded_schema(model: type[BaseModel]) -> Schema:
-    """The schema of a model with references written out. A tagged union stands as
-    `{"tag": field, "arms": {value: schema}}`."""
+    """Return the schema of a model, with references replaced by their definitions.
+
+    A tagged union has the form `{"tag": field, "variants": {value: schema}}`.
+    """
     schema = model.model_json_schema(
         by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
     )
@@ -45,7 +47,7 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     if "oneOf" in schema:
         return _expand_union(schema, definitions)
     if "anyOf" in schema:
-        return _int_or_word(schema)
+        return _int_or_literal(schema)
     if "const" in schema:
         schema = {**schema, "enum": [schema["const"]]}
     result = {key: schema[key] for key in schema if key in _KEPT or key.startswith("x-")}
@@ -64,44 +66,47 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _dereference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
-    """Without references and without the null arm of an optional field."""
+    """Return the schema without references, and without the null type of an optional field."""
     if "$ref" in schema:
         own = {key: value for key, value in schema.items() if key != "$ref"}
         return _dereference({**definitions[schema["$ref"]], **own}, definitions)
-    arms = [arm for arm in schema.get("anyOf", []) if arm.get("type") != "null"]
-    if len(arms) == 1:
+    types = [option for option in schema.get("anyOf", []) if option.get("type") != "null"]
+    if len(types) == 1:
         own = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
-        return _dereference({**arms[0], **own}, definitions)
+        return _dereference({**types[0], **own}, definitions)
     return schema
 
 
-def _int_or_word(schema: Schema) -> Schema:
-    """A number or a certain word, for which Kubernetes has a type of its own."""
-    number, word = ({arm.get("type"): arm for arm in schema["anyOf"]}.get(kind, {})
-                    for kind in ("integer", "string"))  # fmt: skip
-    arms = len([arm for arm in schema["anyOf"] if arm.get("type") != "null"])
-    if not number or "const" not in word or arms != 2:
+def _int_or_literal(schema: Schema) -> Schema:
+    """Return the schema of an integer or a fixed string, with the Kubernetes type IntOrString.
+
+    Raises ValueError for any other union without a tag.
+    """
+    types = {option.get("type"): option for option in schema["anyOf"]}
+    number, string = types.get("integer", {}), types.get("string", {})
+    count = len([option for option in schema["anyOf"] if option.get("type") != "null"])
+    if not number or "const" not in string or count != 2:
         raise ValueError(f"no structural form for {schema['anyOf']}")
-    least, most, text = number["minimum"], number["maximum"], word["const"]
-    rule = f"type(self) == int ? self >= {least} && self <= {most} : self == '{text}'"
+    minimum, maximum, text = number["minimum"], number["maximum"], string["const"]
+    rule = f"type(self) == int ? self >= {minimum} && self <= {maximum} : self == '{text}'"
     return {
         **_plain_description({"description": schema.get("description", "")}),
         "maxLength": len(text),
         "x-kubernetes-int-or-string": True,
         "x-kubernetes-validations": [
-            {"rule": rule, "message": f"a number from {least} to {most}, or '{text}'"}
+            {"rule": rule, "message": f"a number from {minimum} to {maximum}, or '{text}'"}
         ],
     }
 
 
 def _expand_union(schema: Schema, definitions: dict[str, Schema]) -> Schema:
     tag = schema["discriminator"]["propertyName"]
-    arms = {}
-    for arm in schema["oneOf"]:
-        expanded = _expand(arm, definitions)
-        arms[expanded["properties"][tag]["enum"][0]] = expanded
+    variants = {}
+    for variant in schema["oneOf"]:
+        expanded = _expand(variant, definitions)
+        variants[expanded["properties"][tag]["enum"][0]] = expanded
     return _plain_description(
-        {"tag": tag, "arms": arms, "description": schema.get("description", "")}
+        {"tag": tag, "variants": variants, "description": schema.get("description", "")}
     )
 
 
@@ -112,55 +117,64 @@ def _plain_description(schema: Schema) -> Schema:
 
 
 def _plain_numbers(schema: Schema) -> Schema:
-    """Kubernetes speaks OpenAPI 3.0, where an exclusive bound is a flag beside the bound."""
+    """Return the schema with exclusive bounds as flags. Kubernetes uses OpenAPI 3.0."""
     for flag, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
         if flag in schema:
             schema = {**schema, bound: schema[flag], flag: True}
     return schema
 
 
-def _merged(schema: Schema, *, listed: bool = False) -> Schema:
-    """The schema with each union as one object, and without defaults that are no scalars or lie
-    below a list: tools that compare an object with its manifest take lists as a whole."""
-    if "arms" in schema:
+def _merge_unions(schema: Schema, *, in_list: bool = False) -> Schema:
+    """Return the schema with each union as one object.
+
+    Only scalar defaults outside of lists are kept. Tools that compare an object with its manifest
+    treat a list as one value, so a default in a list would be a difference.
+    """
+    if "variants" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}
-    if not listed and not isinstance(schema.get("default"), dict | list | None):
+    if not in_list and not isinstance(schema.get("default"), dict | list | None):
         result["default"] = schema["default"]
     if "properties" in schema:
         children = schema["properties"].items()
-        result["properties"] = {name: _merged(child, listed=listed) for name, child in children}
+        result["properties"] = {
+            name: _merge_unions(child, in_list=in_list) for name, child in children
+        }
     for key in _NESTED:
         if key in schema:
-            result[key] = _merged(schema[key], listed=listed or key == "items")
+            result[key] = _merge_unions(schema[key], in_list=in_list or key == "items")
     return result
 
 
 def _merge_union(union: Schema) -> Schema:
-    merged = merge_arms(union["tag"], union["arms"])
-    about = (f"{value}: {arm.get('description', '')}" for value, arm in union["arms"].items())
-    merged["description"] = " ".join([union["description"], *about]).strip()
+    merged = _merge_variants(union["tag"], union["variants"])
+    variants = union["variants"].items()
+    descriptions = (f"{value}: {variant.get('description', '')}" for value, variant in variants)
+    merged["description"] = " ".join([union["description"], *descriptions]).strip()
     return _plain_description(merged)
 
 
-def merge_arms(tag: str, arms: dict[str, Schema], path: str = "self") -> Schema:
-    """One object schema for several: the fields of all, and a rule for each that some lack."""
-    names = {name: None for arm in arms.values() for name in arm["properties"]}
+def _merge_variants(tag: str, variants: dict[str, Schema], path: str = "self") -> Schema:
+    """Return one object schema with the fields of all variants.
+
+    Each field that some variants do not have gets a CEL rule.
+    """
+    names = {name: None for variant in variants.values() for name in variant["properties"]}
     rules: list[Schema] = []
     properties = {}
     for name in names:
-        holders = {value: arm["properties"][name] for value, arm in arms.items()
-                   if name in arm["properties"]}  # fmt: skip
-        properties[name] = _merge_field(tag, name, holders, f"{path}.{name}", rules)
-        if len(holders) < len(arms):
-            # a default would appear in the arms that lack the field
+        fields = {value: variant["properties"][name] for value, variant in variants.items()
+                  if name in variant["properties"]}  # fmt: skip
+        properties[name] = _merge_field(tag, name, fields, f"{path}.{name}", rules)
+        if len(fields) < len(variants):
+            # the API server would add a default to the variants without the field
             properties[name].pop("default", None)
-            rules.append(_only_for(tag, f"{path}.{name}", list(holders)))
-    required = [set(arm.get("required", [])) for arm in arms.values()]
-    for value, arm in arms.items():
-        own = sorted(set(arm.get("required", [])) - set.intersection(*required))
+            rules.append(_only_for(tag, f"{path}.{name}", list(fields)))
+    required = [set(variant.get("required", [])) for variant in variants.values()]
+    for value, variant in variants.items():
+        own = sorted(set(variant.get("required", [])) - set.intersection(*required))
         rules += [_required_for(tag, f"{path}.{name}", value) for name in own]
-    rules += _rules_of_arms(tag, arms, path)
+    rules += _rules_of_variants(tag, variants, path)
     merged: Schema = {"type": "object", "properties": properties}
     if common := sorted(set.intersection(*required), key=list(names).index):
         merged["required"] = common
@@ -169,48 +183,55 @@ def merge_arms(tag: str, arms: dict[str, Schema], path: str = "self") -> Schema:
     return merged
 
 
-def _rules_of_arms(tag: str, arms: dict[str, Schema], path: str) -> list[Schema]:
-    """Return the rules of the models, each for the arms that have it."""
-    holders: dict[str, list[str]] = {}
+def _rules_of_variants(tag: str, variants: dict[str, Schema], path: str) -> list[Schema]:
+    """Return the rules of the variants, each limited to the variants that have it."""
+    values_of: dict[str, list[str]] = {}
     messages: dict[str, str] = {}
-    for value, arm in arms.items():
-        for one in arm.get(_RULES, []):
-            rule = re.sub(r"\bself\b", path, one["rule"])
-            holders.setdefault(rule, []).append(value)
-            messages[rule] = one["message"]
+    for value, variant in variants.items():
+        for validation in variant.get(_RULES, []):
+            rule = re.sub(r"\bself\b", path, validation["rule"])
+            values_of.setdefault(rule, []).append(value)
+            messages[rule] = validation["message"]
     return [
         {"rule": f"!(self.{tag} in {values}) || ({rule})", "message": messages[rule]}
-        for rule, values in holders.items()
+        for rule, values in values_of.items()
     ]
 
 
 def _merge_field(
-    tag: str, name: str, holders: dict[str, Schema], path: str, rules: list[Schema]
+    tag: str, name: str, fields: dict[str, Schema], path: str, rules: list[Schema]
 ) -> Schema:
-    first, *others = holders.values()
+    """Return the schema of a field from its schema in each variant, and add rules to `rules`.
+
+    Raises ValueError if the schemas are incompatible.
+    """
+    first, *others = fields.values()
     if all(_shape(other) == _shape(first) for other in others):
         return dict(first)
-    if all("properties" in holder for holder in holders.values()):
-        return _merge_objects(tag, name, holders, path, rules)
-    if name != tag and all("enum" in holder for holder in holders.values()):
-        rules += [_enum_for(tag, path, value, arm["enum"]) for value, arm in holders.items()]
+    if all("properties" in field for field in fields.values()):
+        return _merge_objects(tag, name, fields, path, rules)
+    if name != tag and all("enum" in field for field in fields.values()):
+        rules += [_enum_for(tag, path, value, field["enum"]) for value, field in fields.items()]
     elif name != tag:
-        raise ValueError(f"the arms of {tag} disagree about {path}")
-    values = [value for holder in holders.values() for value in holder["enum"]]
+        raise ValueError(f"the variants of {tag} have different schemas for {path}")
+    values = [value for field in fields.values() for value in field["enum"]]
     kept = {key: value for key, value in first.items() if key != "default"}
     return {**kept, "enum": list(dict.fromkeys(values))}
 
 
 def _merge_objects(
-    tag: str, name: str, holders: dict[str, Schema], path: str, rules: list[Schema]
+    tag: str, name: str, fields: dict[str, Schema], path: str, rules: list[Schema]
 ) -> Schema:
-    """Objects that differ by arm: merged as well, their rules moved up to where the tag is."""
-    merged = merge_arms(tag, holders, path)
+    """Return one schema for an object that differs between variants.
+
+    Its rules are added to `rules`, because they refer to the tag in the parent.
+    """
+    merged = _merge_variants(tag, fields, path)
     rules += [
         {**rule, "rule": f"!has({path}) || ({rule['rule']})"}
         for rule in merged.pop("x-kubernetes-validations", [])
     ]
-    return {**merged, "description": holders[next(iter(holders))].get("description", name)}
+    return {**merged, "description": next(iter(fields.values())).get("description", name)}
 
 
 def _shape(schema: Schema) -> Schema:

@@ -1,4 +1,4 @@
-"""A specification without what may be secret in it, so that it can lie beside the output."""
+"""Removes secrets from a specification before it is stored with the output."""
 
 from __future__ import annotations
 
@@ -6,24 +6,30 @@ from typing import Any
 
 from batchinference.spec.job import BatchInferenceSpec
 
-OWN_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Arguments of the user's own code, of which nobody else knows what they are. Elsewhere a valid
-specification holds no key: it names the variables that do."""
+_USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
+"""Arguments of user code may contain secrets. No other field of a valid specification contains a
+secret: these fields name environment variables."""
 
 
 def without_secrets(spec: BatchInferenceSpec) -> dict[str, Any]:
-    """What defines the work, as it stands in the file, without settings of the cluster and without
-    arguments of own code. It is valid itself."""
-    given = spec.model_dump(mode="json", by_alias=True, exclude={"cluster"}, exclude_unset=True)
-    shown: dict[str, Any] = _without(given)
-    return shown
+    """Return the specification as plain data, without `cluster` and the arguments of user code.
+
+    Fields that are absent from the file are absent from the result. The result is a valid
+    specification.
+    """
+    dumped = spec.model_dump(mode="json", by_alias=True, exclude={"cluster"}, exclude_unset=True)
+    redacted: dict[str, Any] = _redact(dumped)
+    return redacted
 
 
-def _without(value: Any) -> Any:
+def _redact(value: Any) -> Any:
     match value:
         case dict():
-            kept = value.keys() - OWN_ARGUMENTS
-            return {key: _without(child) for key, child in value.items() if key in kept}
+            return {
+                key: _redact(child)
+                for key, child in value.items()
+                if key not in _USER_CODE_ARGUMENTS
+            }
         case list():
-            return [_without(child) for child in value]
+            return [_redact(child) for child in value]
     return value

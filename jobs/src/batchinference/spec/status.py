@@ -1,4 +1,4 @@
-"""The status of a BatchInference, as the operator writes it."""
+"""The status of a BatchInference. The operator writes it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from batchinference.spec.times import time_of
 MAX_ROWS = 10**15
 
 
-def _time(text: str) -> str:
+def _check_time(text: str) -> str:
     if time_of(text) is None:
         raise PydanticCustomError("time", "expected a time such as 2026-01-31T23:59:00Z", {})
     return text
 
 
-Timestamp = Annotated[str, Field(json_schema_extra={"format": "date-time"}), AfterValidator(_time)]
+Timestamp = Annotated[
+    str, Field(json_schema_extra={"format": "date-time"}), AfterValidator(_check_time)
+]
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 
@@ -29,44 +31,44 @@ MemoryOfGroups = Annotated[dict[str, Annotated[str, Field(max_length=32)]], Fiel
 
 
 class Condition(SpecModel):
-    """A condition as Kubernetes defines it."""
+    """A Kubernetes condition."""
 
     type: Annotated[str, Field(max_length=316)]
     """Ready, Complete, Failed, Suspended, Reconciling or Stalled."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Whether the condition is true."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=REASON)]
-    """Why, in one word for programs."""
+    """The reason in one word, for programs."""
     message: Annotated[str, Field(max_length=32768)]
-    """Why, for people."""
+    """The reason, for people."""
     last_transition_time: Timestamp
     """When `status` last changed."""
     observed_generation: int
-    """The generation of the spec that it speaks of."""
+    """The generation of the spec that this condition describes."""
 
 
 class Progress(SpecModel):
-    """How far the job is. It never goes back."""
+    """The progress of the job. It never decreases."""
 
     rows: Rows
-    """Rows that are finished: written, set aside as bad, or filtered out."""
+    """Finished rows: written, failed or filtered rows."""
     total: Rows | None = None
-    """Rows of the input; absent until it is known or can be estimated."""
+    """Rows of the input. Absent until the number is known or can be estimated."""
     estimated: bool | None = None
-    """True while `total` is an estimate."""
+    """Whether `total` is an estimate."""
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
     """Finished rows as a percentage of the total, rounded down."""
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Rows finished a second since the first one."""
+    """Finished rows per second since the first finished row."""
     eta: Annotated[str, Field(max_length=32)] | None = None
-    """Time that is left at this speed, such as 2m30s."""
+    """The remaining time at this speed, such as 2m30s."""
 
 
 class Counts(SpecModel):
     """Rows by result."""
 
     read: Rows
-    """Rows that came out of the input."""
+    """Rows that were read from the input."""
     written: Rows
     """Rows in the output."""
     failed: Rows
@@ -83,45 +85,45 @@ class Cost(SpecModel):
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
     """The currency of the prices, such as EUR."""
     forecast: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Expected cost at the end, by the cost per row of the last attempt; absent before it has
-    finished 1 % of the rows, and after the end."""
+    """Expected total cost, from the cost per row of the last attempt. Absent before 1 % of the rows
+    are finished, and after the end of the job."""
 
 
 class Attempt(SpecModel):
-    """One RayJob of a job, and what became of it."""
+    """An attempt: one RayJob of the job, and its result."""
 
     number: Annotated[int, Field(ge=1)]
-    """Which attempt it is."""
+    """The number of the attempt."""
     ray_job_name: str
-    """Its RayJob."""
+    """The name of its RayJob."""
     generation: Annotated[int, Field(ge=0)] | None = None
-    """The generation of the spec that it runs; absent until the RayJob is observed."""
+    """The generation of the spec that the attempt uses. Absent until the RayJob is observed."""
     start_time: Timestamp | None = None
-    """When the RayJob was created; absent until it is observed."""
+    """When the RayJob was created. Absent until it is observed."""
     queued_time: Timestamp | None = None
-    """Since when Kueue queues it; absent otherwise."""
+    """When it entered the Kueue queue. Absent if it is not queued."""
     admitted_time: Timestamp | None = None
-    """When Kueue admitted it last. Its deadlines start at this time."""
+    """When Kueue last admitted it. Its deadlines start at this time."""
     completion_time: Timestamp | None = None
-    """When it ended."""
+    """When the attempt ended."""
     outcome: Literal["Succeeded", "Failed", "Suspended", "Preempted"] | None = None
-    """How it ended; absent while it is running."""
+    """How the attempt ended. Absent while it is running."""
     cause: Cause | None = None
-    """Why it failed."""
+    """The cause of the failure."""
     message: Annotated[str, Field(max_length=1024)] | None = None
-    """Why it failed: the original message. Or which job preempted it."""
+    """The original error message, or the job that preempted this job."""
     out_of_memory: MemoryOfGroups | None = None
-    """The groups of pods that ran out of memory, with the memory that a pod of each had."""
+    """The groups that ran out of memory, with the memory of a pod of each group."""
     memory: MemoryOfGroups | None = None
-    """The memory of groups that ran out of it in earlier attempts, by `retry.outOfMemory`."""
+    """The memory of a pod of the groups whose memory `retry.outOfMemory` increased."""
     rows: Rows | None = None
-    """Rows that it finished."""
+    """Rows that this attempt finished."""
     rows_before: Rows | None = None
-    """Rows that were finished before it, by its first report; absent for the first attempt."""
+    """Rows that were finished before this attempt. Absent for the first attempt."""
     gpu_seconds: Rows | None = None
-    """GPU seconds of its pods while it was running."""
+    """GPU seconds of the pods of the attempt."""
     cpu_seconds: Rows | None = None
-    """Seconds of the CPUs that its pods requested, while it was running."""
+    """CPU seconds of the pods of the attempt, by their requests."""
 
 
 class BatchInferenceStatus(SpecModel):
@@ -142,9 +144,10 @@ class BatchInferenceStatus(SpecModel):
             },
         ),
     ]
-    """Ready, Complete, Failed and Suspended always; Reconciling and Stalled while true."""
+    """Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present
+    while they are true."""
     progress: Progress | None = None
-    """Rows that are finished."""
+    """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
     """The last stage that has work, while the job runs. A fused task has several stages, such as
     `read, embed, write`."""
@@ -157,30 +160,30 @@ class BatchInferenceStatus(SpecModel):
     attempt: int | None = None
     """The number of the last attempt."""
     failed_attempts: int | None = None
-    """Attempts that have failed, and count towards `retry.maxAttempts`."""
+    """Number of failed attempts, which count towards `retry.maxAttempts`."""
     next_attempt_time: Timestamp | None = None
-    """When the next attempt starts, while the job waits for it."""
+    """When the next attempt starts. Present during the backoff."""
     attempts: Annotated[list[Attempt], Field(max_length=20)] = []
     """The last 20 attempts."""
     slot_reserved_for: str | None = None
     """The job that preempted this one, while the slot of this job is reserved for it."""
     suspended_seconds: int | None = None
-    """The total time of suspension, which does not count towards `deadlines.total`."""
+    """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
     progress_time: Timestamp | None = None
     """When the last row was finished, as observed by the operator."""
     usage_time: Timestamp | None = None
     """The time up to which `gpuSeconds` and `cpuSeconds` are counted."""
     gpus: Annotated[int, Field(ge=0)] | None = None
-    """GPUs that the pods of the running attempt have now."""
+    """Number of GPUs of the pods of the running attempt."""
     gpu_seconds: Rows | None = None
     """GPU seconds of all attempts."""
     cpu_seconds: Rows | None = None
     """CPU seconds of all attempts."""
     cost: Cost | None = None
-    """Estimated cost; absent if the platform has no prices."""
+    """The estimated cost. Absent if the platform has no prices."""
     ray_job_name: str | None = None
-    """The RayJob that runs it."""
+    """The name of the current RayJob."""
     ray_cluster_name: str | None = None
-    """The RayCluster of this RayJob."""
+    """The name of the RayCluster of this RayJob."""
     output: str | None = None
-    """Where the output is."""
+    """The path of the output."""

@@ -1,4 +1,4 @@
-"""A step, which processes the rows. Steps run in the order of the list."""
+"""The steps of a job, which process the rows in the order of the list."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NewNames = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_lengt
 
 
 def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int | str:
-    """Return the validated value, with one error message for both types of the union."""
+    """Return the validated value. Raises one error for both types of the union."""
     try:
         size: int | str = handler(value)
     except ValidationError:
@@ -47,30 +47,30 @@ BatchSize = Annotated[
 
 
 class LabelFromPath(SpecModel):
-    """A column with a part of the path of the file of each row."""
+    """Adds a column with a part of the path of the file of each row."""
 
     column: ColumnName
     """The column to add."""
     index: Annotated[int, Field(ge=-100, le=100)]
-    """The part of the path, as in Python's `path.split('/')[index]`. -2 is the directory."""
+    """The index of the part, as in Python's `path.split('/')[index]`. -2 is the directory."""
 
 
 class Explode(SpecModel):
-    """One row for each element of a list."""
+    """Creates one row for each element of a list."""
 
     column: ColumnName
-    """The column of lists, which then has one element. Rows without elements are filtered."""
+    """The column with lists, which are replaced by elements. Rows without elements are filtered."""
 
 
 class Repartition(SpecModel):
-    """Blocks of another size."""
+    """Divides the rows into blocks of another size."""
 
     rows_per_block: Annotated[int, Field(ge=1, le=10**9)]
-    """Rows of a block, the unit of work of the next steps."""
+    """Number of rows of a block, which is the unit of work of the next steps."""
 
 
 class Replicas(SpecModel):
-    """The number of concurrent copies of the model or class."""
+    """The number of replicas: concurrent copies of the model or class."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -82,7 +82,7 @@ class Replicas(SpecModel):
     )
 
     min: Count = 1
-    """Replicas that must be ready before the first batch."""
+    """Minimum number of replicas, which must be ready before the first batch."""
     max: Count = 1
     """Maximum number of replicas."""
 
@@ -149,13 +149,14 @@ class Step(SpecModel):
     python: PythonStep | None = None
     """Run your own function or class on each batch."""
     filter: Expression | None = None
-    """Keep the rows for which this expression is true: Python's comparisons, arithmetic, `and`,
-    `or`, `not`, `in`, `is None`, `a if b else c`, and len, lower, upper, strip, abs, int, float,
-    str, startswith, endswith, contains and matches, over columns. col('NAME') is for a column whose
-    name is not an identifier. Rows for which it is null are filtered."""
+    """Keep the rows for which this expression is true. Rows for which it is null are filtered. An
+    expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
+    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, int, float, str,
+    startswith, endswith, contains and matches. Use col('NAME') for a column whose name is not an
+    identifier."""
     add_columns: AddedColumns | None = None
-    """Add or replace columns: `name: expression`, with the expressions of `filter`. All expressions
-    read the columns before the step."""
+    """Add or replace columns: `name: expression`, in the language of `filter`. All expressions read
+    the columns as they are before the step."""
     decode: Decode | None = None
     """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None
@@ -171,20 +172,22 @@ class Step(SpecModel):
     repartition: Repartition | None = None
     """Divide the rows into blocks of another size."""
     nearest: Nearest | None = None
-    """Find the most similar rows of a finished output."""
+    """Find the most similar rows of a finished output for each row."""
     batch_size: BatchSize | None = None
-    """Rows per batch, for model, python and nearest. The default is 32 for a model, 8 times the
-    concurrency for runtime http, and otherwise a whole block. `auto` searches for the fastest size
-    during the first batches. If a replica runs out of memory, it continues with half as many."""
+    """Number of rows per batch, for model, python and nearest. The default is 32 for a model, 8
+    times `concurrency` for the runtime http, and otherwise a whole block. `auto` searches for the
+    fastest size with the first batches. If a replica runs out of memory, it halves its batch
+    size."""
     replicas: Replicas | None = None
-    """Replicas of a model or a python class, each in an actor. Without this field, a step that
-    needs only CPUs has a copy in each task if the whole job can run in tasks, else one replica."""
+    """The number of replicas of a model or a python class. Each replica is an actor. Without this
+    field, a step that needs only CPUs has one copy per task if the whole job can run in tasks, else
+    one replica."""
     resources: Resources | None = None
-    """Resources of one replica of a model or python step, and the CPUs of a nearest step."""
+    """The resources of one replica of a model or python step, or the CPUs of a nearest step."""
 
     @property
     def kind(self) -> str:
-        """The kind of this step: the name of its field in Python."""
+        """Return the kind of this step: the Python name of its field."""
         return next(kind for kind in self.KINDS if getattr(self, kind) is not None)
 
     @model_validator(mode="after")
@@ -211,7 +214,7 @@ class Step(SpecModel):
         if self.model is not None:
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
-            _check_names(self.rename_columns)
+            _check_new_names(self.rename_columns)
         return self
 
     def _check_no_pool(self, kind: str) -> None:
@@ -225,22 +228,23 @@ class Step(SpecModel):
 
     def _check_tasks(self, what: str) -> None:
         resources = self.resources or Resources()
-        asked = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory,
-                 "custom": resources.custom}  # fmt: skip
-        for field in (field for field, value in asked.items() if value):
+        requested = {"replicas": self.replicas, "gpu": resources.gpu, "memory": resources.memory,
+                     "custom": resources.custom}  # fmt: skip
+        for field in (field for field, value in requested.items() if value):
             raise PydanticCustomError(
                 "step_tasks", "'{field}' is for a class, and {what}", {"field": field, "what": what}
             )
 
 
-def _check_names(renamed: dict[str, str]) -> None:
-    news = list(renamed.values())
-    if twice := [name for name in news if news.count(name) > 1]:
+def _check_new_names(new_names: dict[str, str]) -> None:
+    names = list(new_names.values())
+    if duplicates := [name for name in names if names.count(name) > 1]:
         raise PydanticCustomError(
-            "rename", "two columns are renamed to '{name}'", {"name": twice[0]}
+            "rename", "two columns are renamed to '{name}'", {"name": duplicates[0]}
         )
 
 
 def to_alias(field: str) -> str:
+    """Return the YAML name of a field of a step."""
     alias = Step.model_fields[field].alias
     return alias or field

@@ -1,4 +1,4 @@
-"""Time stamps, in the one form of ISO 8601 that Kubernetes writes."""
+"""Timestamps in the ISO 8601 format that Kubernetes uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[-+]\d\d:\d\d)
 
 
 def time_of(text: str) -> datetime | None:
-    """The time of a stamp in UTC; None where it has another form, or there is no such time."""
+    """Return the time of a timestamp in UTC; None if the timestamp is invalid."""
     if not _TIME.fullmatch(text):
         return None
     try:

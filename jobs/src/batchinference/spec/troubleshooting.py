@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: what can stop a job, why, and what to do."""
+"""Generates docs/troubleshooting.md: what can stop a job, why, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where data lies: local paths and the storage schemes that the product reads and writes."""
+"""Paths and URIs of data, with the storage schemes that are supported."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
 
-_HALF_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
+_INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
 HIDDEN = "uri_hidden"
-"""The type of an error about a value that may hold a password."""
+"""The type of errors about a value that may contain a password. Messages do not show the value."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def _supported(uri: str) -> str:
-    if half := _HALF_SCHEME.match(uri):
+def _check_uri(uri: str) -> str:
+    if match := _INCOMPLETE_SCHEME.match(uri):
         raise PydanticCustomError(
-            "uri_scheme", "an address begins with '{scheme}://'", {"scheme": half.group(1)}
+            "uri_scheme", "an address begins with '{scheme}://'", {"scheme": match.group(1)}
         )
     scheme = scheme_of(uri)
     rest = local_path(uri)
@@ -47,17 +47,15 @@ def _supported(uri: str) -> str:
     return uri
 
 
-Uri = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_supported)]
+Uri = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_check_uri)]
 
 
 def _check_port(prefix: str) -> str:
-    """Raise for a prefix whose port is no port."""
+    """Return the prefix. Raises PydanticCustomError if its port is invalid."""
     try:
-        urlsplit(prefix).port  # noqa: B018 - it is parsed when it is asked for
+        urlsplit(prefix).port  # noqa: B018 - this parses the port
     except ValueError:
-        raise PydanticCustomError(
-            "prefix", "no prefix of an address: its port is wrong", {}
-        ) from None
+        raise PydanticCustomError("prefix", "not a valid prefix: its port is invalid", {}) from None
     return prefix
 
 

@@ -1,1 +1,1 @@
-"""The control loop: the cache, the work queue and the reconcile workers."""
+"""The control loop, with its cache, work queue and workers."""

@@ -1,4 +1,4 @@
-"""The informer cache: what reconcile needs of each watched object, in little memory."""
+"""The informer cache. It keeps only the fields of watched objects that reconcile needs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 class Cache:
     """The latest state of each object that the watches have reported.
 
-    Methods that set or drop an object return the key of its job, or None if nothing changed. A
-    reflector reports each RayJob and pod that is gone, in the order of the watch. For jobs, kopf
-    delivers the events of one object in order. If an object is deleted and another is created
-    under the same name, their events may arrive in any order: the object created last wins.
+    Methods that set or delete an object return the key of its job, or None if nothing changed.
+    Reflectors report all changes of RayJobs and pods in order, including deletions. For jobs, kopf
+    delivers the events of one object in order. If an object is deleted and created again, the
+    events of the two objects may arrive in any order: the object created last wins.
     """
 
     def __init__(self, config: Config | None = None) -> None:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Called with the old and new state when an unfinished job changed, whoever changed it."""
+        """Called with the old and the new state of an unfinished job that has changed."""
         self._jobs: dict[Key, CompactJob] = {}
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
         self._parents: dict[Key, Key] = {}
         """The job of each RayJob, by the namespace and name of the RayJob."""
         self._ray_job_versions: dict[str, str] = {}
-        """The resource version up to which RayJobs are known, by namespace; all are empty."""
+        """The resource version up to which RayJobs are known, by namespace; "" means all."""
         self._active_drivers: set[Key] = set()
         self.pods = PodCache(self._ray_job_of_cluster)
 
@@ -46,7 +46,7 @@ class Cache:
         job = JobView.of(body)
         key = job.key
         known = self._jobs.get(key)
-        if _known(job, known) or _outlived(job, known):
+        if _is_known(job, known) or _is_replaced(job, known):
             return None
         self.admission_queue.update(key, entry_of(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
@@ -66,7 +66,7 @@ class Cache:
         return key
 
     def forget_job(self, key: Key, uid: str) -> None:
-        """Forget a job that is gone, whether the watch reported its deletion or missed it."""
+        """Forget a job that is gone, unless another job with its name has been created."""
         if key in self._jobs and self._jobs[key].uid == uid:
             del self._jobs[key]
             self.admission_queue.update(key, None)
@@ -85,7 +85,7 @@ class Cache:
             self._drop_ray_job(former, view.name)
         known = self._ray_jobs.setdefault(key, {})
         before = known.get(view.name)
-        if _outlived(view, before):
+        if _is_replaced(view, before):
             return None
         known[view.name] = view
         self._parents[key[0], view.name] = key
@@ -93,21 +93,24 @@ class Cache:
         return None if view == before else key
 
     def set_ray_job_version(self, namespace: str, version: str) -> None:
-        """Record that all RayJobs up to a resource version are known. Empty means all namespaces.
+        """Record that all RayJobs up to a resource version are known.
 
-        The API server increases the version of a kind with each change.
+        An empty namespace means all namespaces. The API server increases the version of a
+        kind with each change.
         """
         known = self._ray_job_versions.get(namespace, "")
-        self._ray_job_versions[namespace] = max(known, version, key=_order)
+        self._ray_job_versions[namespace] = max(known, version, key=_version_order)
 
     def add_ray_job(self, body: Object) -> None:
         """Store a RayJob that was just created, before the watch reports it.
 
-        If the watch is ahead of its creation and the RayJob is unknown, it is already deleted.
+        If the watch has already passed its resource version, the RayJob was reported or is deleted.
         """
         key, metadata = parent_of(body), body["metadata"]
-        known = max(map(_order, (self._ray_job_versions.get(each, "") for each in (key[0], ""))))
-        if _order(metadata["resourceVersion"]) > known:
+        known = max(
+            map(_version_order, (self._ray_job_versions.get(each, "") for each in (key[0], "")))
+        )
+        if _version_order(metadata["resourceVersion"]) > known:
             self._set_ray_job(body)
 
     def mark_deleting(self, key: Key, ray_job: RayJobView, now: str) -> None:
@@ -118,16 +121,15 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: Key) -> None:
-        """Update what depends on the live RayJobs of a job.
+        """Update the concurrency usage and the number of active drivers from a job's live RayJobs.
 
-        A RayJob that Kueue does not manage counts towards the concurrency limit. A job whose driver
-        has started counts among the drivers that are polled.
+        RayJobs that Kueue manages do not count towards the concurrency limit.
         """
         known = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in known if ray_job.owner_uid and not ray_job.ended]
-        own = [ray_job for ray_job in live if not ray_job.queue]
-        deleting = all(ray_job.deleting for ray_job in own)
-        self.admission_queue.update_usage(key, bool(own), deleting)
+        counted = [ray_job for ray_job in live if not ray_job.queue]
+        deleting = all(ray_job.deleting for ray_job in counted)
+        self.admission_queue.update_usage(key, bool(counted), deleting)
         active = any(ray_job.driver_started for ray_job in live)
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 
@@ -147,7 +149,7 @@ class Cache:
         self.pods.forget_cluster(key, ray_job.cluster)
 
     def known_ray_jobs(self, namespace: str) -> list[Object]:
-        """Return the identities of the RayJobs of a namespace; of all if it is empty."""
+        """Return the identities of the RayJobs of a namespace; an empty namespace means all."""
         return [
             identity(key, ray_job.name, ray_job.uid)
             for key, known in self._ray_jobs.items()
@@ -161,7 +163,7 @@ class Cache:
         return known is not None and known.resource_version == job.resource_version
 
     def ray_jobs(self, key: Key) -> tuple[RayJobView, ...]:
-        """Return the RayJobs labelled with a job's name. The job itself may be gone."""
+        """Return the RayJobs that have the label of a job. The job itself may be gone."""
         return tuple(self._ray_jobs.get(key, {}).values())
 
     def _ray_job_of_cluster(self, key: Key, cluster: str) -> RayJobView | None:
@@ -169,7 +171,7 @@ class Cache:
         return next((ray_job for ray_job in known if ray_job.cluster == cluster), None)
 
     def observe(self, key: Key) -> Observed | None:
-        """Return everything that is known of a job; None if it is gone."""
+        """Return the cached state of a job and its objects; None if the job is gone."""
         compact = self._jobs.get(key)
         if compact is None:
             return None
@@ -190,34 +192,40 @@ class Cache:
         return 0 if job is None else job.attempt
 
     def summaries(self) -> Iterable[JobSummary]:
-        """Return all jobs as the metrics count them."""
+        """Return the summaries of all jobs for the metrics."""
         return (job.summary for job in self._jobs.values())
 
 
-def _known(job: JobView, known: CompactJob | None) -> bool:
-    """Return whether this version of a job or a newer one is already known.
+def _is_known(job: JobView, known: CompactJob | None) -> bool:
+    """Return whether this version of a job or a newer one is known.
 
-    The operator stores what it wrote before the watch reports it.
+    The operator stores a job after each write, before the watch reports it.
     """
     if known is None or known.uid != job.uid:
         return False
-    return _order(job.resource_version) <= _order(known.resource_version)
+    return _version_order(job.resource_version) <= _version_order(known.resource_version)
 
 
-def _outlived(view: JobView | RayJobView, known: CompactJob | RayJobView | None) -> bool:
-    """Return whether an object of the same name that was created later is known."""
-    return known is not None and known.uid != view.uid and _birth(view) < _birth(known)
+def _is_replaced(view: JobView | RayJobView, known: CompactJob | RayJobView | None) -> bool:
+    """Return whether a later object with the same name is known."""
+    return (
+        known is not None
+        and known.uid != view.uid
+        and _creation_order(view) < _creation_order(known)
+    )
 
 
-def _birth(view: JobView | RayJobView | CompactJob) -> tuple[str, int, str]:
+def _creation_order(view: JobView | RayJobView | CompactJob) -> tuple[str, int, str]:
     """Return the sort key that orders objects of the same name by creation.
 
-    Creation times have a resolution of one second. Within a second, all resource versions of the
-    earlier object are lower than those of the later one.
+    Creation times have a resolution of one second. Within a second, the resource version decides:
+    all versions of the earlier object are lower.
     """
-    return view.created_at, *_order("" if isinstance(view, RayJobView) else view.resource_version)
+    return view.created_at, *_version_order(
+        "" if isinstance(view, RayJobView) else view.resource_version
+    )
 
 
-def _order(version: str) -> tuple[int, str]:
-    """Return a sort key that compares resource versions as numbers of any length."""
+def _version_order(version: str) -> tuple[int, str]:
+    """Return a sort key that orders resource versions as numbers."""
     return len(version), version

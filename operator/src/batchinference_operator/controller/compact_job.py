@@ -1,4 +1,4 @@
-"""A job stored as text: as objects, its spec and status take several times the memory."""
+"""Stores a job as JSON text. As Python objects, it would take several times the memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CompactJob:
 
     @classmethod
     def of(cls, job: JobView) -> CompactJob:
-        job = _only_the_end(job) if _at_rest(job) else job
+        job = _without_unused_fields(job) if _is_settled(job) else job
         attempt = attempt_number(job.status)
         known = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
         fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
@@ -34,15 +34,15 @@ class CompactJob:
         return JobView(**json.loads(self.fields))
 
 
-def _at_rest(job: JobView) -> bool:
+def _is_settled(job: JobView) -> bool:
     """Return whether the job is finished and its status is up to date with its spec."""
     return job.finished and job.status.get("observedGeneration") == job.generation
 
 
-def _only_the_end(job: JobView) -> JobView:
-    """Return the job with only what is read of a finished job: there may be thousands."""
+def _without_unused_fields(job: JobView) -> JobView:
+    """Return a finished job with only the fields that are still read."""
     fields = ("type", "status", "reason", "lastTransitionTime")
-    ends = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
+    conditions = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
     spec = {name: value for name, value in job.spec.items() if name in ("ttl", "managedBy")}
-    compact = {"conditions": ends, "observedGeneration": job.generation}
+    compact = {"conditions": conditions, "observedGeneration": job.generation}
     return replace(job, spec=spec, status=compact)

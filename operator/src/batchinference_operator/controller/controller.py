@@ -1,4 +1,4 @@
-"""The control loop: take a key from the work queue, observe, reconcile, act."""
+"""The control loop of jobs: take a key from the work queue, observe, reconcile, act."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 ORPHAN_SECONDS = 300.0
-"""How long KubeRay may take to delete a RayJob of a deleted job."""
+"""Seconds that KubeRay may take to delete a RayJob of a deleted job."""
 BACKLOG = 64
-"""From this queue length on, creating objects takes precedence over writing statuses: the first
-status of a job whose RayJob was just created is deferred by BACKLOG_SECONDS."""
+"""Queue length from which creating objects takes precedence over writing statuses. The first status
+of a job whose objects were just created is then deferred by BACKLOG_SECONDS."""
 BACKLOG_SECONDS = 10.0
 LARGE_WRITE_SECONDS = 5.0
-"""How long a status write to a job with a very large spec is deferred while another such write is
-in progress. Each takes the API server seconds of CPU time. Several at a time would slow it down for
-everyone, and would occupy all workers."""
+"""Seconds by which a status write to a job with a very large spec is deferred while another such
+write is in progress. Each write takes seconds of CPU time in the API server, so several concurrent
+writes would slow it down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -52,7 +52,7 @@ def _now() -> datetime:
 
 
 CacheUpdate = Callable[[Object], Key | None]
-"""Puts an object into the cache or removes it; returns the key of its job if anything changed."""
+"""Sets or deletes an object in the cache. Returns the key of its job if anything changed."""
 
 
 def _namespace(key: Key) -> str:
@@ -73,22 +73,21 @@ class Controller:
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether all RayJobs and pods of a namespace are known."""
     unlisted: set[Key] = field(default_factory=set)
-    """Jobs that wait until it is true. Those that are gone may still have RayJobs."""
+    """Jobs that wait for `is_listed`. Some may be gone, but they may still have RayJobs."""
     last_write: dict[Key, datetime] = field(default_factory=dict)
     """When the status of each job was last written."""
     unreachable_since: dict[Key, datetime] = field(default_factory=dict)
-    """Since when the API server has been unreachable for creating the objects of a job."""
+    """The time since which the API server has been unreachable when creating a job's objects."""
     backstop_requests: dict[Key, tuple[str, Backstop]] = field(default_factory=dict)
-    """The requested change of backstop deadlines that a job's RayJob does not show yet, with the
-    RayJob's uid. It is requested only once, because an admission policy may reject or alter it."""
+    """The last requested backstop deadlines of each job's RayJob, with the RayJob's uid. They are
+    requested only once, because an admission policy may reject or change them."""
     accepted_dry_runs: dict[Key, str] = field(default_factory=dict)
-    """The digest of the dry runs that the API server accepted, of each job whose RayJob does not
-    exist yet. If creating it is refused, the next reconcile does not repeat them."""
+    """The digest of the accepted dry runs of each job whose RayJob does not exist yet. If creating
+    the RayJob is refused, the next reconcile does not repeat the dry runs."""
     first_status_deferred: set[Key] = field(default_factory=set)
-    """Jobs whose objects were created before their first status was written. If the objects must be
-    created again before that, the job may be gone. The status write detects this, so it is not
-    deferred a second time."""
-
+    """Jobs whose objects were created before their first status was written. The first status is
+    deferred only once. If the objects must be created again, the job may be gone, which only a
+    status write detects."""
     large_write: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held during a status write to a job with a very large spec."""
 
@@ -101,23 +100,23 @@ class Controller:
     async def prime(self, namespaces: Sequence[str]) -> None:
         """List all jobs and RayJobs before any job starts, if there is a concurrency limit.
 
-        Watches report objects one after the other. A job must not start only because it was
-        reported first. No namespaces means all namespaces. Raises Refused.
+        Otherwise a job could start only because the watch reported it first. No namespaces means
+        all namespaces. Raises Refused.
         """
         if not self.config.concurrency.limited:
             return
         for namespace in namespaces or [""]:
             async for body in self.api.list_all(RAY_JOB, namespace):
-                self._prime_with(self.cache.set_ray_job, body)
+                self._add_listed(self.cache.set_ray_job, body)
             async for body in self.api.list_all(KIND, namespace):
-                self._prime_with(self.cache.set_job, body)
+                self._add_listed(self.cache.set_job, body)
 
-    def _prime_with(self, update_cache: CacheUpdate, body: Object) -> None:
-        """Handle an event. A tenant's object that cannot be parsed does not stop the operator."""
+    def _add_listed(self, update_cache: CacheUpdate, body: Object) -> None:
+        """Handle a listed object. An invalid object of a tenant does not stop the operator."""
         try:
             self.handle_event(update_cache, body)
         except Exception:
-            logger.exception("an object cannot be read and is left out")
+            logger.exception("an object cannot be read and is skipped")
 
     def handle_event(self, update_cache: CacheUpdate, body: Object) -> None:
         """Update the cache with an object, and queue its job if anything changed."""
@@ -125,7 +124,7 @@ class Controller:
             self.queue.add(key)
 
     def requeue_unlisted(self, namespace: str) -> None:
-        """Queue the keys of a namespace that wait for a list; of all if it is empty."""
+        """Queue the jobs of a namespace that wait for a list; an empty namespace means all."""
         for key in [key for key in self.unlisted if namespace in ("", key[0])]:
             self.unlisted.remove(key)
             self.queue.add(key)
@@ -141,10 +140,7 @@ class Controller:
                 self._wait_for_list(key)
 
     def _wait_for_list(self, key: Key) -> None:
-        """Let a job whose RayJobs and pods are not known yet wait for `requeue_unlisted`.
-
-        It keeps its position in the admission queue.
-        """
+        """Let a job wait for `requeue_unlisted`. It keeps its position in the admission queue."""
         self.unlisted.add(key)
         self.queue.done(key)
 
@@ -164,7 +160,7 @@ class Controller:
             delay = self.queue.add_rate_limited(key)
             logger.exception("reconcile failed; retrying in %.1f s", delay)
         finally:
-            if not self.queue.is_queued(key):  # it may have been admitted during the reconcile
+            if not self.queue.is_queued(key):  # otherwise it may have been admitted meanwhile
                 self.cache.admission_queue.skip(key)
             self.queue.done(key)
 
@@ -193,8 +189,8 @@ class Controller:
     async def _forget(self, key: Key) -> None:
         """Forget a job that is gone.
 
-        A RayJob of it that is still being deleted after ORPHAN_SECONDS waits for KubeRay, which is
-        unavailable: its cluster is deleted here.
+        If KubeRay has not deleted one of its RayJobs within ORPHAN_SECONDS, KubeRay is unavailable,
+        and the operator deletes the cluster.
         """
         self.queue.drop(key)
         self.last_write.pop(key, None)
@@ -212,8 +208,8 @@ class Controller:
     def _decide(self, observed: Observed) -> Actions:
         """Return the actions for a job.
 
-        If reconcile fails because of the driver's report, the report is ignored: a driver must not
-        be able to keep its job from its deadlines.
+        If reconcile fails because of the driver's report, the report is ignored. Otherwise a driver
+        could disable the deadlines of its job.
         """
         try:
             return reconcile(observed, self.config, self.now())
@@ -221,8 +217,8 @@ class Controller:
             if observed.report is None:
                 raise
             logger.exception("the driver's report is ignored")
-        without = replace(observed, report=None, driver_reached=False)
-        return reconcile(without, self.config, self.now())
+        unreported = replace(observed, report=None, driver_reached=False)
+        return reconcile(unreported, self.config, self.now())
 
     def _update_admission(self, key: Key, actions: Actions) -> None:
         queue = self.cache.admission_queue
@@ -234,7 +230,7 @@ class Controller:
             queue.release(key)
 
     async def _apply(self, job: JobView, actions: Actions) -> bool:
-        """Carry out the actions except for the status. Return whether a RayJob was created."""
+        """Carry out all actions except the status write. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
             self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job.name))
         for ray_job in actions.delete_ray_jobs:
@@ -260,7 +256,7 @@ class Controller:
     async def _validate(self, key: Key, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
         """Validate the last version of each object by a dry run, unless it was accepted before.
 
-        Raises Invalid with the field of the first version that the API server rejects.
+        Raises Invalid with the field of the first rejected version.
         """
         if not objects:
             return
@@ -279,7 +275,7 @@ class Controller:
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
 
-        An object that exists already was created by a reconcile that was interrupted.
+        An object that already exists was created by an interrupted reconcile.
         """
         ray_job_created = False
         for body in bodies:
@@ -323,7 +319,7 @@ class Controller:
         self.backstop_requests[job.key] = change
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:
-        """Write to the status why the objects of a job cannot be created."""
+        """Report in the status why the objects of a job cannot be created."""
         seconds = None
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
@@ -335,13 +331,13 @@ class Controller:
             await self._write(job, status)
 
     def _write_delay(self, job: JobView, actions: Actions, status: Status) -> float:
-        """Return for how many seconds to defer the status write.
+        """Return the seconds by which to defer the status write.
 
-        The reconcile after that computes the status again.
+        The next reconcile computes the status again.
         """
         if job.unread and self.large_write.locked() and merge_patch(job.status, status):
             return LARGE_WRITE_SECONDS
-        # only if there is no status yet: an existing one would be wrong in the meantime
+        # only the first status: an older status would be wrong in the meantime
         first = "phase" not in job.status and job.key not in self.first_status_deferred
         if first and actions.create and len(self.queue) >= BACKLOG:
             self.first_status_deferred.add(job.key)
@@ -356,8 +352,8 @@ class Controller:
     async def _patch(self, job: JobView, version: str, patch: Status) -> Object | None:
         """Write a status patch and return the job as stored; None if the job is gone.
 
-        If the CustomResourceDefinition is older than the operator and rejects the patch, only the
-        fields that it knows are written: a status that is never written would block the job.
+        If an older CustomResourceDefinition rejects the patch, newer fields are removed from it.
+        A status that cannot be written would block the job.
         """
         try:
             return await self.api.patch_status(*job.key, version, patch)
@@ -365,7 +361,7 @@ class Controller:
             reduced = without_newer_fields(patch)
             if reduced == patch:
                 raise
-            logger.warning("%s; the status is written without what is unknown", error)
+            logger.warning("%s; the status is written without newer fields", error)
             self.telemetry.rejected(job, str(error))
             return await self.api.patch_status(*job.key, version, reduced)
 
@@ -394,7 +390,7 @@ class Controller:
 
 
 def stores(controller: Controller) -> dict[str, Store]:
-    """Return the stores of the watched kinds: the cache, and the work queue for each change."""
+    """Return a store for each watched kind. It updates the cache and queues the changed jobs."""
     cache = controller.cache
 
     def store(

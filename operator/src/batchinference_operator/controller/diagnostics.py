@@ -1,4 +1,4 @@
-"""Reads messages of other objects that explain why a job does not progress."""
+"""Reads messages about a job's objects that explain why the job makes no progress."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from batchinference_operator.reconcile.owned import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed
 
 MAX_PODS = 2
-"""Maximum number of pods of a job whose Events are read: more would say the same."""
+"""Maximum number of pods of a job whose Events are read. More pods have the same messages."""
 POD_START_SECONDS = 60.0
-"""Seconds a pod may take to start before its Events are read: pulling an image takes a while."""
+"""Seconds that a pod may take to start before its Events are read. Pulling an image takes time."""
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 160.0
-"""First and longest backoff in seconds until Events about the same object are read again."""
+"""First and maximum backoff in seconds before Events about the same object are read again."""
 Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
@@ -37,22 +37,22 @@ class _LastRead:
 class Diagnostics:
     """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
 
-    The messages explain and decide nothing, so no reconcile fails if they cannot be read. The
-    metrics of API requests count failed reads.
+    The messages only inform users, so no reconcile fails if they cannot be read. The metrics of API
+    requests count failed reads.
     """
 
     api: KubeApi
     failed: set[str] = field(default_factory=set)
-    """What could not be read last time. The failure is logged only once."""
+    """Resources that could not be read last time. The failure is logged only once."""
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     last_reads: dict[tuple[str, str], _LastRead] = field(default_factory=dict)
-    """The last message of Events, by namespace and name; the least recently read comes first."""
+    """The last read by namespace and name of the object, in the order of time."""
 
     async def messages(self, observed: Observed) -> dict[str, str]:
-        """Return messages by the name of the object that they are about.
+        """Return messages by object name.
 
-        The objects are pods whose containers do not start, a RayCluster that has no pods, and a
-        RayJob that Kueue queues.
+        The objects are pods whose containers do not start, a RayCluster without pods, and a RayJob
+        that Kueue queues.
         """
         namespace, api = observed.job.namespace, self.api
         ray_job = attempt_ray_job(observed)
@@ -71,9 +71,9 @@ class Diagnostics:
         }
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the message of Events about an object, read with backoff.
+        """Return the last warning about an object, or the cached one during the backoff.
 
-        For each read, the API server searches all Events of the namespace.
+        The backoff is needed because each read searches all Events of the namespace.
         """
         key, now = (namespace, name), self.now().timestamp()
         known = self.last_reads.get(key)
@@ -93,15 +93,15 @@ class Diagnostics:
                 return
             del self.last_reads[key]
 
-    async def _read_all(self, what: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
-        """Return the messages that are not empty. Stops at the first read that fails."""
+    async def _read_all(self, resource: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
+        """Return the messages that are not empty. Stop at the first read that fails."""
         found: dict[str, str] = {}
         try:
             for name, read in reads:
                 found[name] = await read()
-                self.failed.discard(what)
+                self.failed.discard(resource)
         except (Refused, Conflict) as problem:
-            if what not in self.failed:
-                logger.warning("%s cannot be read: %s", what, problem)
-            self.failed.add(what)
+            if resource not in self.failed:
+                logger.warning("%s cannot be read: %s", resource, problem)
+            self.failed.add(resource)
         return {name: message for name, message in found.items() if message}

@@ -1,7 +1,7 @@
 """Reads the report of a job's driver, and asks the driver to stop.
 
-The driver writes its report into Ray's log directory on the head. Ray's dashboard serves the file
-from there, even after the driver has exited.
+The driver writes its report into Ray's log directory on the head. Ray's dashboard serves the file,
+even after the driver has exited.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 CLUSTER_DOMAIN = "cluster.local"
 TIMEOUT_SECONDS = 2
 MAX_BYTES = 1 << 20
-"""Limit on the bytes read of a report. A report has a few kilobytes, but the head belongs to the
-user and may send anything."""
-NOT_REACHED = (TimeoutError, aiohttp.ClientError, UnicodeError)  # DNS raises the last one
-_NO_FILE = b"not found at"
+"""Maximum size of a report. Reports have a few kilobytes, but users control the head and may send
+anything."""
+NOT_REACHED = (
+    TimeoutError,
+    aiohttp.ClientError,
+    UnicodeError,
+)  # host name lookups raise UnicodeError
+_FILE_NOT_FOUND = b"not found at"
 _SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Matches the name of a Service. The name comes from the RayJob's status, which users may write:
-any other text could name another host."""
+"""Matches the name of a Service. The name comes from the RayJob's status, which users may write.
+Any other text could address another host."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """The result of polling a driver.
 
-    `reached` says whether an answer arrived. `report` is None if there is none yet. `problem` says
-    why no answer arrived. `age` is the age of the answer in seconds.
+    `reached` is whether the driver answered. `report` is None if there is none yet. `problem` is
+    why the driver did not answer. `age` is the age of the answer in seconds.
     """
 
     reached: bool
@@ -48,9 +52,9 @@ class Driver(Protocol):
     async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer: ...
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        """Ask the driver to commit work in progress and to exit.
+        """Ask the driver to commit the work in progress and exit.
 
-        An unreachable driver is no error: the operator ends it anyway.
+        An unreachable driver is not an error, because the operator later deletes its RayJob.
         """
 
 
@@ -66,8 +70,8 @@ class DashboardClient:
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
         """Return the URL of the dashboard.
 
-        The host name ends with a dot, so DNS does not try search domains first. A namespace
-        named `svc` could match one of them, and its pods could answer for any head.
+        The host name ends with a dot, so that DNS does not try search domains first. Otherwise pods
+        in a namespace named `svc` could answer for any head.
         """
         host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
@@ -78,8 +82,8 @@ class DashboardClient:
         url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
         query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
         try:
-            async with self._session.get(url, params=query, **_options(token)) as response:
-                return _answer(_host(ray_job), response.status, await _read(response))
+            async with self._session.get(url, params=query, **_request_options(token)) as response:
+                return _parse_answer(_host(ray_job), response.status, await _read_body(response))
         except TimeoutError:
             problem = f"does not answer the operator within {TIMEOUT_SECONDS} s"
             return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
@@ -92,7 +96,7 @@ class DashboardClient:
             return
         url = f"{self._address(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
         with suppress(*NOT_REACHED):
-            async with self._session.post(url, **_options(token)):
+            async with self._session.post(url, **_request_options(token)):
                 pass
 
 
@@ -100,14 +104,14 @@ def _host(ray_job: RayJobView) -> str:
     return f"{ray_job.head_service}:{DASHBOARD_PORT}"
 
 
-def _options(token: str) -> dict[str, Any]:
+def _request_options(token: str) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
     return {"headers": headers, "timeout": timeout, "allow_redirects": False}
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body. Reading stops once it exceeds MAX_BYTES."""
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body. Stop reading once it exceeds MAX_BYTES."""
     content = b""
     async for chunk in response.content.iter_chunked(MAX_BYTES):
         content += chunk
@@ -116,17 +120,17 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return content
 
 
-def _answer(host: str, status: int, content: bytes) -> Answer:
+def _parse_answer(host: str, status: int, content: bytes) -> Answer:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         problem = f"{host} rejects the operator's token ({status}): {_WRONG_KEY}"
         return Answer(reached=False, problem=problem, unauthorized=True)
     if status != HTTPStatus.OK:
-        reached = _NO_FILE in content
+        reached = _FILE_NOT_FOUND in content
         return Answer(reached, problem="" if reached else f"{host} answers {status}")
     try:
         return Answer(reached=True, report=Report.parse(content))
     except ValueError:
-        return Answer(reached=False, problem=f"{host} answers with something that is no report")
+        return Answer(reached=False, problem=f"{host} returned an invalid report")
 
 
 _WRONG_KEY = (

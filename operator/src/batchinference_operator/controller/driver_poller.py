@@ -1,8 +1,8 @@
-"""Polls drivers for their reports, separately from the workers that reconcile.
+"""Polls drivers for their reports, separately from the reconcile workers.
 
-A driver answers through the head of its Ray cluster, which belongs to the job's user: it may answer
-slowly, wrongly or not at all. So a reconcile reads the last answer and never waits for one. Each
-new answer adds the job to the work queue.
+Users control the heads through which drivers answer, so answers may be slow, wrong or missing. A
+reconcile therefore reads the last answer and never waits for one. Each new answer adds the job to
+the work queue.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ MAX_POLLS = 32
 MAX_POLLS_PER_NAMESPACE = 4
 """Maximum number of concurrent polls, in total and per namespace."""
 SLOW_SECONDS = 1.0
-"""A driver that takes longer to answer is polled less often."""
+"""A driver that takes longer to answer is polled with backoff."""
 FIRST_BACKOFF = 10.0
 MAX_SLOW_BACKOFF = 40.0
 MAX_BACKOFF = 160.0
-"""Backoff in seconds before a driver that was slow or did not answer is polled again. It doubles
-each time, up to MAX_SLOW_BACKOFF if the driver was slow and MAX_BACKOFF if it did not answer."""
+"""Backoff in seconds for drivers that are slow or do not answer. It doubles with each poll, up to
+MAX_SLOW_BACKOFF for slow drivers and up to MAX_BACKOFF for drivers that do not answer."""
 FORGET_SECONDS = 600.0
-"""Seconds for which an answer is kept that no reconcile reads."""
+"""Seconds after which an answer that no reconcile reads is dropped."""
 logger = logging.getLogger("batchinference.operator")
 
 
 class DriverKey(NamedTuple):
     """Identifies a driver to poll.
 
-    If the RayJob ends or the head changes, this identifies a new driver, which is polled at once.
+    If the RayJob ends or the head changes, the key changes, and the driver is polled at once.
     """
 
     job: Key
@@ -50,7 +50,7 @@ class DriverKey(NamedTuple):
 
 @dataclass
 class _DriverState:
-    """What is known of a driver. `token` is the token that it last accepted."""
+    """The state of a driver's polls. `token` is the last token that the driver accepted."""
 
     ray_job: RayJobView
     tokens: tuple[str, ...]
@@ -72,7 +72,7 @@ class Drivers(Protocol):
 
     @property
     def slow(self) -> int:
-        """Return how many drivers are polled with backoff. The poll interval ignores them."""
+        """The number of drivers polled with backoff. The poll interval does not count them."""
 
     def latest(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
@@ -83,11 +83,11 @@ class Drivers(Protocol):
         """
 
     def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
-        """Ask a driver to commit work in progress and to exit."""
+        """Ask a driver to commit the work in progress and exit."""
 
 
 class DriverPoller:
-    """Polls drivers, with a limit per namespace, so that no namespace can slow down another."""
+    """Polls drivers with a limit per namespace, so that no namespace slows down another."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class DriverPoller:
     def _state_of(
         self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
-        """Return what is known of a driver, and mark it as the most recently used."""
+        """Return the key and the state of a driver, and mark the state as most recently used."""
         key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
         state = self._states.pop(key, None) or _DriverState(ray_job, tokens)
         self._states[key] = state
@@ -188,7 +188,7 @@ class DriverPoller:
             logger.exception("the driver cannot be asked to stop")
 
     async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
-        """Poll with the last accepted token, or else with each: the key may have been rotated."""
+        """Poll with the last accepted token, or try each token: the key may be rotated."""
         answer = Answer(reached=False)
         for token in [state.token] if state.token else state.tokens:
             answer = await self._driver.poll(namespace, state.ray_job, token)
@@ -209,10 +209,10 @@ class DriverPoller:
             logger.log(level, "the driver of %s %s", state.ray_job.name, answer.problem)
         state.answer, state.at, state.pending = answer, self._clock(), False
         state.due = state.at + state.backoff
-        self._count(_result(answer, slow=slow))
+        self._count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:
-        """Forget answers that no reconcile reads. The least recently used drivers come first."""
+        """Drop states that no reconcile reads. The least recently used states come first."""
         limit = self._clock() - FORGET_SECONDS
         for key, state in list(self._states.items()):
             if state.pending or state.used >= limit:
@@ -221,7 +221,7 @@ class DriverPoller:
             self._slow.discard(key)
 
 
-def _result(answer: Answer, *, slow: bool) -> str:
+def _result_label(answer: Answer, *, slow: bool) -> str:
     if answer.reached:
         return "slow" if slow else "answered"
     return "unauthorized" if answer.unauthorized else "failed"

@@ -1,4 +1,4 @@
-"""The keys that identify jobs in the control loop."""
+"""Keys that identify jobs in the control loop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def key_of(body: Object) -> Key:
 
 
 def identity(key: Key, name: str, uid: str = "") -> Object:
-    """Return an object of a job with nothing but its identity."""
+    """Return an object of a job with only its identity: namespace, name, uid and label."""
     namespace, job = key
     labels = {NAME_LABEL: job}
     return {"metadata": {"namespace": namespace, "name": name, "uid": uid, "labels": labels}}
 
 
 def parent_of(body: Object) -> Key:
-    """Return the key of the job that an object's label names."""
+    """Return the key of the job in an object's label."""
     metadata = body["metadata"]
     return metadata["namespace"], metadata["labels"][NAME_LABEL]

@@ -1,8 +1,8 @@
-"""The handlers of BatchInferences and BatchInferenceSchedules, which kopf calls for every event.
+"""kopf handlers for the events of BatchInferences and BatchInferenceSchedules.
 
-They update the cache, and add a key to the work queue if the event changes anything. Changes that
-the operator made itself are already in the cache. kopf's event handlers leave no finalizer and no
-annotation on the object and never retry; the work queue retries.
+They update the cache, and add a key to the work queue if the event changes anything. Writes of the
+operator are already in the cache. Event handlers of kopf set no finalizers or annotations and never
+retry; the work queue retries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from batchinference_operator.kube.api import PAGE
 from batchinference_operator.kube.kopf_login import EndlessBackoffs, KopfLogin
 
 STOP_SECONDS = 10.0
-"""Seconds that kopf may take to stop before the process is killed."""
+"""Seconds that kopf may take to stop before it kills the process."""
 
 
 def register(
@@ -48,7 +48,7 @@ def register(
 
 
 class _NoDiffs(kopf.StatusDiffBaseStorage):
-    """Disables kopf's diffs: it would copy each object to compute a diff that nothing reads."""
+    """Disables kopf's diffs, which nothing reads and for which kopf would copy each object."""
 
     def build(self, **_: Any) -> Any:
         return {}
@@ -57,7 +57,7 @@ class _NoDiffs(kopf.StatusDiffBaseStorage):
 def configure(
     settings: kopf.OperatorSettings, *, clusterwide: bool, watch_seconds: int = 60
 ) -> None:
-    """Configure kopf to watch, and to write nothing."""
+    """Configure kopf to watch objects and write nothing."""
     # detecting new CustomResourceDefinitions requires cluster-wide permissions
     settings.scanning.disabled = not clusterwide
     settings.posting.enabled = False
@@ -67,7 +67,7 @@ def configure(
     settings.watching.server_timeout = watch_seconds
     settings.networking.request_timeout = 60
     settings.networking.error_backoffs = EndlessBackoffs()
-    # kopf may hang while stopping after a watch failed, and the pod would never restart
+    # after a failed watch, kopf may hang while it stops, and the pod would never restart
     settings.process.ultimate_exiting_timeout = STOP_SECONDS
     settings.networking.connect_timeout = 10
     settings.queueing.idle_timeout = 0.2  # an object has a task only while it changes

@@ -1,4 +1,4 @@
-"""Observes a job: everything that one reconcile needs to know, gathered once."""
+"""Collects the state of a job that one reconcile needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from batchinference_operator.status.ray_job import RayJobView
 
 
 class Observer:
-    """Combines the cache with live reads, driver answers, and messages of other objects."""
+    """Combines the cache with live reads, driver answers, and messages about the job's objects."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Observer:
         self._diagnostics = Diagnostics(api, now=now)
 
     async def observe(self, key: Key) -> Observed | None:
-        """Return everything that is known of a job; None if it is gone.
+        """Return the observed state of a job; None if the job is gone.
 
-        The admission decision comes last, because it may change during a request.
+        The admission decision comes last, because it may change during the requests before.
         """
         observed = self._cache.observe(key)
         if observed is None:
@@ -51,8 +51,8 @@ class Observer:
     async def _read_missing(self, observed: Observed) -> Observed:
         """Return the observation with a live read of the running attempt's RayJob if it is missing.
 
-        It may have no label or that of another job, and its creation may not be reported yet. The
-        attempt fails only if the API server says that the RayJob is gone.
+        The cache may miss it because its label was changed, or the watch has not reported it yet.
+        The attempt fails only if the RayJob is missing in the API server.
         """
         job = observed.job
         name = last_names(job).ray_job

@@ -1,4 +1,4 @@
-"""The informer cache of the jobs' pods, and of how pods ended."""
+"""The informer cache of pods, with the disruptions and crashes of deleted pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_CRASHES = 1024
-"""Maximum number of crashes kept per cluster, for heads and for workers each."""
+"""Maximum number of crashes kept per cluster, separately for heads and workers."""
 RayJobOfCluster = Callable[[Key, str], RayJobView | None]
 """Returns the RayJob of a job whose RayCluster has this name, or None."""
 
@@ -41,11 +41,11 @@ class PodCache:
         before, known[view.name] = known.get(view.name), view
         if view.disruption is not None:
             disruptions = self._disruptions.setdefault(key, {})
-            disruptions[view.cluster] = _worse(disruptions.get(view.cluster), view.disruption)
-        crashed = self._note_crash(key, view.cluster, crash_of(body))
+            disruptions[view.cluster] = _decisive(disruptions.get(view.cluster), view.disruption)
+        crashed = self._record_crash(key, view.cluster, crash_of(body))
         return None if view == before and not crashed else key
 
-    def _note_crash(self, key: Key, cluster: str, crash: Crash | None) -> bool:
+    def _record_crash(self, key: Key, cluster: str, crash: Crash | None) -> bool:
         """Record a crash and return whether it is new.
 
         The pod's uid identifies a crash: KubeRay may give the next pod the same name.
@@ -74,7 +74,7 @@ class PodCache:
             self.forget_cluster(key, pod.cluster)
 
     def known(self, namespace: str) -> list[Object]:
-        """Return the identities of the pods of a namespace; of all if it is empty."""
+        """Return the identities of the pods of a namespace; an empty namespace means all."""
         found = ((key, name) for key, pods in self._pods.items() for name in pods)
         return [identity(key, name) for key, name in found if namespace in ("", key[0])]
 
@@ -99,15 +99,15 @@ class PodCache:
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
     def disruptions(self, key: Key, cluster: str) -> tuple[Disruption, ...]:
-        """Return the decisive disruption of a cluster's pods, including deleted pods."""
+        """Return the decisive disruption of a cluster's pods, including deleted pods, if any."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 
     def crashes(self, key: Key, cluster: str) -> tuple[Crash, ...]:
-        """Return the crashes of a cluster's pods, in the order in which they were seen."""
+        """Return the crashes of a cluster's pods in the order of observation."""
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
 
 
-def _worse(known: Disruption | None, new: Disruption) -> Disruption:
-    """Return the disruption that explains the end of an attempt: of the head, else the later."""
+def _decisive(known: Disruption | None, new: Disruption) -> Disruption:
+    """Return the disruption that takes precedence: one of a head, otherwise the newer one."""
     return known if known is not None and known.of_head and not new.of_head else new

@@ -1,4 +1,4 @@
-"""Reads the policy of the platform again when its file changes."""
+"""Reloads the policy of the platform when its file changes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.schedules import ScheduleController
 
 RELOAD_SECONDS = 10.0
-"""The kubelet updates the file within about a minute after a change of its ConfigMap."""
+"""The kubelet updates the file about a minute after a change of its ConfigMap."""
 logger = logging.getLogger("batchinference.operator")
 
 
 async def reload_policy(
     controller: Controller, schedules: ScheduleController, read: Callable[[], PlatformPolicy]
 ) -> None:
-    """Every RELOAD_SECONDS, use the policy that `read` returns. Runs until cancelled.
+    """Reload the policy every RELOAD_SECONDS until cancelled.
 
-    It applies to attempts that have not started, and to the templates of schedules. While it cannot
-    be read, the last one applies.
+    The policy applies to attempts that have not started, and to the templates of schedules. If it
+    cannot be read, the last policy remains in effect.
     """
     failure = ""
     while True:

@@ -1,8 +1,8 @@
 """Forgets deleted jobs whose deletion kopf has missed.
 
-If a watch of kopf starts over, it reports the jobs that exist, not those that were deleted in the
-meantime. Nothing waits for such a job: its next reconcile finds that it is gone. But a finished or
-suspended job is never reconciled, and would be counted and kept in memory for ever.
+When a watch of kopf starts over, it does not report jobs that were deleted in the meantime. The
+next reconcile of such a job finds that it is gone. But finished and suspended jobs are never
+reconciled, so without a resync they would stay in memory and in the metrics forever.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def resync(controller: Controller, namespaces: Sequence[str]) -> None:
 
 
 async def _forget_deleted(controller: Controller, namespace: str) -> None:
-    """Forget jobs of a namespace, or of all, that were known before the list and are not in it."""
+    """Forget known jobs that are not in the API server. An empty namespace means all."""
     known = controller.cache.uids().items()
     deleted = {key: uid for key, uid in known if namespace in ("", key[0])}
     async for body in controller.api.list_all(KIND, namespace):

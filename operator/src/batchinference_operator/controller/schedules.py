@@ -1,7 +1,7 @@
 """The control loop of schedules: take a key from the work queue, observe, decide, act.
 
-It reads the schedule and its runs from the API server each time, a few requests a run. It is
-separate from the loop of jobs, so that schedules with errors do not delay jobs.
+Each reconcile reads the schedule and its runs from the API server. The loop is separate from the
+loop of jobs, so that schedules with errors do not delay jobs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class ScheduleController:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     queue: WorkQueue[Key] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     known: dict[tuple[str, Key], object] = field(default_factory=dict)
-    """What `handle_event` has seen of schedules and runs, by kind and key: an event that changes
-    nothing of it, such as about progress, needs no reconcile."""
+    """The last observed state of schedules and runs, by kind and key. An event that does not change
+    it, for instance because only the progress changed, needs no reconcile."""
 
     def handle_event(self, body: Object, *, deleted: bool = False) -> None:
-        """Queue the schedule of an event about a schedule or a BatchInference."""
+        """Queue the schedule that an event of a schedule or a BatchInference affects."""
         metadata, key = body["metadata"], key_of(body)
         if body["kind"] == SCHEDULE_KIND:
             schedule, seen = key, (metadata["uid"], metadata["generation"])
@@ -50,17 +50,17 @@ class ScheduleController:
             schedule, seen = (key[0], name), (metadata["uid"], JobView.of(body).finished)
         else:
             return
-        place = body["kind"], key
+        object_key = body["kind"], key
         if deleted:
-            self.known.pop(place, None)
-        elif self.known.get(place) == seen:
+            self.known.pop(object_key, None)
+        elif self.known.get(object_key) == seen:
             return
         else:
-            self.known[place] = seen
+            self.known[object_key] = seen
         self.queue.add(schedule)
 
     def change_config(self, config: Config) -> None:
-        """Check the templates of all schedules with another config."""
+        """Set the config, and queue all schedules to check their templates again."""
         self.config = config
         for kind, key in self.known:
             if kind == SCHEDULE_KIND:
@@ -122,17 +122,16 @@ class ScheduleController:
     async def _runs(self, schedule: ScheduleView) -> tuple[Run, ...]:
         """Return the runs of a schedule in the order of their scheduled times.
 
-        One run is in memory at a time, because each may be of the maximum size.
+        Only one run is in memory at a time, because runs may be large.
         """
         bodies = self.api.list_runs(schedule.namespace, schedule.name)
         runs = [Run.of(body) async for body in bodies if schedule.owns(body)]
         return tuple(sorted(runs, key=lambda run: run.name))
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
-        """Create a run. Return another observation if it was refused or exists already.
+        """Create a run. Return another observation if it was refused or already exists.
 
-        A run that exists was created by a reconcile that was interrupted, or it belongs to someone
-        else.
+        A run that already exists was created by an interrupted reconcile or by somebody else.
         """
         name = body["metadata"]["name"]
         try:
@@ -153,8 +152,8 @@ class ScheduleController:
         if actions.status is None:
             return
         if patch := merge_patch(schedule.status, actions.status):
-            place = schedule.namespace, schedule.name, schedule.resource_version
-            await self.api.patch_status(*place, patch, kind=schedule.kind)
+            version = schedule.namespace, schedule.name, schedule.resource_version
+            await self.api.patch_status(*version, patch, kind=schedule.kind)
         if self.telemetry.recorder is not None:
             minute = int(self.now().timestamp()) // 60
             self.telemetry.recorder.record(schedule, minute, actions.events)

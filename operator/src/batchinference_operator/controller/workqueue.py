@@ -1,10 +1,10 @@
 """The work queue of keys to reconcile.
 
-Keys wait in flows, which are served round-robin, so that a long flow does not delay a short one. A
-flow that has used much CPU time is paused, so that it cannot use most of the event loop's time. A
-key is in the queue at most once, however often it is added. It is never given to two workers at the
-same time: a key that is added while a worker processes it is given out again afterwards. Watches
-may lose or repeat events, so keys are also requeued after a delay.
+Keys wait in flows, such as one per namespace. Flows are served round-robin, so that a long flow
+does not delay a short one. A flow that has used much CPU time is paused, so that it cannot block
+the event loop for others. A key is in the queue at most once, and at most one worker processes it.
+If it is added during that time, it is processed again afterwards. Watches may lose or repeat
+events, so keys are also requeued after a delay.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
 BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
-"""CPU time above which a flow is paused, and the length of the pause as a multiple of this time."""
+"""CPU seconds above which a flow is paused, and the duration of the pause per CPU second."""
 
 
 class WorkQueue(Generic[Key]):
@@ -37,7 +37,7 @@ class WorkQueue(Generic[Key]):
     ) -> None:
         self._flow, self._cpu_clock = flow, cpu_clock
         self._flows: dict[Hashable, deque[Key]] = {}
-        """The waiting keys by flow; the next flow to serve comes first."""
+        """The waiting keys by flow. The next flow to serve comes first."""
         self._paused: dict[Hashable, deque[Key]] = {}
         """The waiting keys of each paused flow."""
         self._pauses: dict[Hashable, asyncio.TimerHandle] = {}
@@ -57,7 +57,7 @@ class WorkQueue(Generic[Key]):
             self._make_ready(key)
 
     def add_after(self, key: Key, seconds: float) -> None:
-        """Queue a key after a delay, unless it is due earlier anyway."""
+        """Queue a key after a delay, unless it is already due earlier."""
         if key in self._dirty:
             return
         loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ class WorkQueue(Generic[Key]):
         self._timers[key] = loop.call_later(seconds, self.add, key)
 
     def is_queued(self, key: Key) -> bool:
-        """Return whether a key is to be processed as soon as possible."""
+        """Return whether a key is queued without a delay."""
         return key in self._dirty
 
     async def get(self) -> Key:

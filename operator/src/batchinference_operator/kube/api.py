@@ -13,20 +13,20 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 POD = "Pod"
 RAY_CLUSTER = "RayCluster"
 PAGE = 10
-"""Objects per page of a list. The API server limits a page by the number of objects, not by bytes:
-one object may have 1.5 MB."""
+"""Objects per page of a list. The API server limits the objects of a page but not its size, and an
+object may have 1.5 MB."""
 
 
 class Conflict(Exception):
-    """The object has changed in the meantime: reconcile again."""
+    """The object has changed since it was read. The job must be reconciled again."""
 
 
 class Refused(Exception):
-    """The API server rejected the request. The text of the exception is its message."""
+    """The API server rejected the request. The exception has the server's message."""
 
 
 class Forbidden(Refused):
-    """The operator lacks the permission for a request."""
+    """The operator has no permission for the request."""
 
 
 class Expired(Refused):
@@ -34,37 +34,37 @@ class Expired(Refused):
 
 
 class Invalid(Refused):
-    """The API server does not accept a field or a value of an object."""
+    """The API server rejected a field or a value of an object."""
 
     def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
         self.field = field
-        """The field of the job's spec that the object was rendered from, if it is known."""
+        """The field of the job's spec from which the object was rendered; empty if unknown."""
 
 
 class Unreachable(Refused):
-    """The API server gave no answer, or a transient error.
+    """The API server did not respond, or returned a transient error.
 
-    It is down or overloaded, or something that it depends on, such as a webhook, does not answer.
+    It is down or overloaded, or a component that it calls, such as a webhook, does not respond.
     """
 
 
 class KubeApi(Protocol):
-    """The operations of the API server that the operator uses. Tests use another implementation.
+    """The requests of the operator to the API server. Tests use another implementation.
 
-    Each call raises Unreachable if the server gives no answer or a transient error.
+    Each method raises Unreachable if the server does not respond or returns a transient error.
     """
 
     async def create(self, body: Object) -> Object | None:
         """Create an object and return it as stored. Raises Refused.
 
-        Returns None if an object of that name already exists, which also counts as success.
+        Returns None if an object of that name already exists, which is not an error.
         """
 
     async def dry_run(self, field: str, body: Object) -> None:
-        """Let the API server validate an object without creating it.
+        """Validate an object in the API server without creating it.
 
-        `field` is the field of the job's spec that is validated. Raises Invalid and Refused.
+        `field` is the validated field of the job's spec. Raises Invalid and Refused.
         """
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
@@ -74,52 +74,55 @@ class KubeApi(Protocol):
         """Return the current state of a RayJob (a live read); None if it is gone."""
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the message of an Event about a pod or a RayCluster; empty if there is none.
+        """Return why a pod's containers do not start, or why a RayCluster has no pods.
 
-        It says why the pod's containers do not start, or why the RayCluster gets no pods.
+        This is the message of the last Event about it; empty if the Event is not a warning.
         """
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
-        """Return Kueue's message on why it holds a RayJob back; empty if there is none."""
+        """Return Kueue's message on why a RayJob is queued; empty if there is none."""
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0."""
 
     async def set_backstop(self, namespace: str, ray_job: RayJobView, backstop: Backstop) -> None:
-        """Set the backstop deadlines at which KubeRay ends a RayJob.
+        """Set the backstop deadlines after which KubeRay ends a RayJob.
 
-        It is no error if the RayJob is gone. Raises Conflict and Refused.
+        A missing RayJob is not an error. Raises Conflict and Refused.
         """
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete a RayJob and its cluster.
+        """Delete a RayJob and its cluster. Missing objects are not an error.
 
-        It is no error if they are gone. Another object with the same name is not deleted.
+        An object with the same name and another uid is not deleted.
         """
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
-        """Delete a BatchInference, unless it has changed since this version. Raises Refused."""
+        """Delete a BatchInference if it still has this resource version. Raises Refused."""
 
     async def post_event(self, body: Object) -> bool:
         """Post an Event, or increase the count of the existing Event of that name.
 
-        Returns whether the Event existed. Raises Refused.
+        Returns whether the Event already existed. Raises Refused.
         """
 
     async def get_schedule(self, namespace: str, name: str) -> Object | None:
         """Return the current state of a BatchInferenceSchedule; None if it is gone."""
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
-        """Yield the first BatchInferences by name with the label of a schedule (a live read)."""
+        """Yield the BatchInferences with a schedule's label in the order of names (a live read).
+
+        Their number is limited.
+        """
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a BatchInference, also if it has changed. It is no error if it is gone."""
+        """Delete a BatchInference, even if it has changed. A missing object is not an error."""
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND
     ) -> Object | None:
-        """Merge a patch into the status of an object, and return the object as stored.
+        """Apply a merge patch to the status of an object, and return the stored object.
 
-        Returns None if it is gone. Raises Conflict, and Invalid if the CustomResourceDefinition
-        does not know a value.
+        Returns None if the object is gone. Raises Conflict, and Invalid if the
+        CustomResourceDefinition rejects a value.
         """

@@ -1,4 +1,4 @@
-"""The client of the API server."""
+"""Implements KubeApi with requests to an API server."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
 EVENT = "events.k8s.io"
-"""The API group through which Events are written. They are read through the core API."""
+"""The API group for writing Events. They are read through the core API."""
 WATCH_GRACE_SECONDS = 10.0
-"""Seconds that a watch may take to start and to end."""
+"""Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096
 MAX_ERROR_CHARS = 200
-"""Maximum length of an unexpected answer in an error message."""
+"""Maximum length of an unexpected response in an error message."""
 MAX_EVENTS = 50
-"""Maximum number of Events that are read about one object."""
+"""Maximum number of Events read about one object."""
 MAX_LISTS = 4
-"""Maximum number of pages of lists that are read at the same time. A page may have 15 MB, which
-tenants choose, and takes a multiple of that in memory."""
+"""Maximum number of list pages read at the same time. Objects of tenants can make a page 15 MB
+large, and it takes a multiple of this size in memory."""
 MAX_RUNS = 300
-"""Maximum number of runs that are read of a schedule. The history limits allow 200 finished ones. A
-tenant with more must not delay other schedules."""
-_SELECTED = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
+"""Maximum number of runs read of a schedule. The history limits allow 200 finished runs. A tenant
+with more runs must not delay other schedules."""
+_LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 _COLLECTIONS = {
@@ -73,9 +73,10 @@ _COLLECTIONS = {
 
 
 class KubeClient:
-    """The KubeApi of a real API server.
+    """Sends the requests of KubeApi to an API server.
 
-    It sends and receives plain dicts: the client's models are several times as expensive.
+    It sends and receives plain dicts, because the client's models are several times as
+    expensive.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class KubeClient:
         self._client = client
         self._on_request = on_request
         self._rate = rate or RateLimiter()
-        self._lists = asyncio.Semaphore(MAX_LISTS)
+        self._list_slots = asyncio.Semaphore(MAX_LISTS)
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
         return await with_retries(lambda: self._send(*call))
@@ -95,20 +96,20 @@ class KubeClient:
     async def _send(self, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
         try:
-            status, answer, busy = await send_recorded(self._client, self._on_request, *call)
+            status, answer, retry_after = await send_recorded(self._client, self._on_request, *call)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
-        self._rate.pause(busy)
+        self._rate.pause(retry_after)
         if status < HTTPStatus.BAD_REQUEST and not isinstance(answer, dict):
             raise Unreachable(f"{status}: no JSON object: {str(answer)[:MAX_ERROR_CHARS]!r}")
         return status, answer
 
     async def create(self, body: Object) -> Object | None:
         answer: Object
-        # a KubeRay version that lacks a field must return an error instead of dropping the field
+        # an older KubeRay must return an error for an unknown field instead of dropping it
         path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
         status, answer = await self._request("POST", path, body)
-        # a ResourceQuota under contention also returns 409, and then nothing was created
+        # a ResourceQuota under contention also returns 409, but then no object exists
         if is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
             return None
         raise_for(status, answer)
@@ -118,35 +119,39 @@ class KubeClient:
         path = path_of(body["kind"], body["metadata"]["namespace"])
         query = "dryRun=All&fieldValidation=Strict"
         status, answer = await self._request("POST", f"{path}?{query}", body)
-        # 400 is an unknown field or a value of another type
+        # 400 means an unknown field or a value of another type
         if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
             raise Invalid(message_of(answer), field)
         raise_for(status, answer)
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
-        return self._list(path_of(kind, namespace), _label(_SELECTED.get(kind, "")))
+        return self._list(
+            path_of(kind, namespace), _label_parameter(_LABEL_SELECTORS.get(kind, ""))
+        )
 
     async def _list(
-        self, path: str, selector: str, most: int = sys.maxsize
+        self, path: str, selector: str, limit: int = sys.maxsize
     ) -> AsyncIterator[Object]:
-        """Yield the selected objects, at most this many. One page is in memory at a time."""
+        """Yield the selected objects, at most `limit`. One page is in memory at a time."""
         async for items, _ in self._pages(path, selector):
-            for body in items[:most]:
+            for body in items[:limit]:
                 yield body
-            most -= len(items)
-            if most <= 0:
+            limit -= len(items)
+            if limit <= 0:
                 return
 
     def list_pages(self, kind: str, namespace: str) -> AsyncIterator[tuple[list[Object], str]]:
         """Yield each page of a list, with the resource version of the list."""
-        return self._pages(path_of(kind, namespace), _label(_SELECTED.get(kind, "")))
+        return self._pages(
+            path_of(kind, namespace), _label_parameter(_LABEL_SELECTORS.get(kind, ""))
+        )
 
     async def _pages(self, path: str, selector: str) -> AsyncIterator[tuple[list[Object], str]]:
         more: str | None = ""
         while more is not None:
             after = more and f"continue={quote(more)}"
             query = "&".join(filter(None, (f"limit={PAGE}", selector, after)))
-            async with self._lists:
+            async with self._list_slots:
                 status, answer = await self._request("GET", f"{path}?{query}")
             raise_for(status, answer)
             yield answer["items"], answer["metadata"].get("resourceVersion", "")
@@ -162,10 +167,11 @@ class KubeClient:
     ) -> AsyncGenerator[Object, None]:
         """Yield the events after a resource version, until the server ends the watch.
 
-        It does so after some seconds. `accepted` is called when the watch starts. Raises Refused.
+        The server ends it after `seconds`. `accepted` is called when the watch starts. Raises
+        Refused.
         """
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
-        selector = _label(_SELECTED.get(kind, ""))
+        selector = _label_parameter(_LABEL_SELECTORS.get(kind, ""))
         query = "&".join(filter(None, (query, selector, f"resourceVersion={quote(version)}")))
         path = f"{path_of(kind, namespace)}?{query}"
         timeout = seconds + WATCH_GRACE_SECONDS
@@ -184,7 +190,7 @@ class KubeClient:
         return await self._object("GET", path_of(RAY_JOB, namespace, name))
 
     async def _object(self, *call: Any) -> Object | None:
-        """Send a request about one object and return the object; None if it is gone."""
+        """Send a request for one object and return the object; None if it is gone."""
         answer: Object
         status, answer = await self._request(*call)
         if is_gone(status, answer):
@@ -203,7 +209,7 @@ class KubeClient:
         ])  # fmt: skip
 
     async def queued_reason(self, namespace: str, ray_job: RayJobView) -> str:
-        label = _label(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
+        label = _label_parameter(f"kueue.x-k8s.io/job-uid={ray_job.uid}")
         path = f"{path_of(WORKLOAD, namespace)}?limit={PAGE}&{label}"
         status, answer = await self._request("GET", path)
         if status == HTTPStatus.NOT_FOUND:  # Kueue is absent, or too old
@@ -213,7 +219,7 @@ class KubeClient:
         return next((message for message in found if message), "")
 
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
-        # the cluster goes first: the patch marks the RayJob as released, so no retry would follow
+        # before the patch, which marks the RayJob as released: after that, nothing is retried
         await self._delete_cluster(namespace, ray_job)
         patch = {"spec": {"ttlSecondsAfterFinished": 0}}
         path = path_of(RAY_JOB, namespace, ray_job.name)
@@ -226,14 +232,14 @@ class KubeClient:
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
         await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
-        # even while KubeRay's finalizer blocks the deletion of the RayJob
+        # KubeRay's finalizer may block the deletion of the RayJob
         await self._delete_cluster(namespace, ray_job)
 
     async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the RayCluster of a RayJob if the RayJob owns it.
 
-        KubeRay normally does this, but the cluster must not stay while KubeRay is unavailable. The
-        cluster's name comes from a status that users may write, hence the check of the owner.
+        KubeRay normally does this, but it may be unavailable. The owner is checked because the
+        cluster's name comes from a status that users may write.
         """
         if not ray_job.cluster:
             return
@@ -256,7 +262,7 @@ class KubeClient:
         return await self._object("GET", path_of(SCHEDULE_KIND, namespace, name))
 
     def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
-        path, label = path_of(KIND, namespace), _label(f"{SCHEDULE_LABEL}={schedule}")
+        path, label = path_of(KIND, namespace), _label_parameter(f"{SCHEDULE_LABEL}={schedule}")
         return self._list(path, label, MAX_RUNS)
 
     async def delete_run(self, namespace: str, name: str, uid: str) -> None:
@@ -276,7 +282,7 @@ class KubeClient:
             raise_for(status, answer)
             return False
         path = path_of(EVENT, namespace, body["metadata"]["name"])
-        # an empty patch returns the current object, so no permission to read these Events is needed
+        # an empty patch returns the object without the permission to read Events of this group
         status, answer = await self._request("PATCH", path, {}, MERGE_PATCH)
         raise_for(status, answer)
         count = (answer.get("series") or {}).get("count", 1) + 1
@@ -286,13 +292,13 @@ class KubeClient:
         return True
 
 
-def _label(selector: str) -> str:
-    """Return the parameter of a list request that selects objects by labels."""
+def _label_parameter(selector: str) -> str:
+    """Return the query parameter for a label selector; empty for an empty selector."""
     return f"labelSelector={quote(selector)}" if selector else ""
 
 
-def path_of(kind: str, namespace: str, *below: str) -> str:
-    """Return the API path of all objects of a kind, or of the object or subresource in `below`."""
+def path_of(kind: str, namespace: str, *name: str) -> str:
+    """Return the API path of a kind in a namespace, or of an object or subresource in `name`."""
     root, plural = _COLLECTIONS[kind]
-    place = ["namespaces", namespace] if namespace else []
-    return "/".join([root, *place, plural, *below])
+    scope = ["namespaces", namespace] if namespace else []
+    return "/".join([root, *scope, plural, *name])

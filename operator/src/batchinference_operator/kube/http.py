@@ -1,4 +1,4 @@
-"""Sends single requests to the API server and interprets the answers."""
+"""Sends requests to the API server and interprets the responses."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from batchinference_operator.kube.api import (
     Unreachable,
 )
 from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.kube.retry import TRANSIENT, busy_seconds
+from batchinference_operator.kube.retry import TRANSIENT, retry_after_seconds
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 TIMEOUT_SECONDS = 30
 OnRequest = Callable[[str, str, int | None, float], None]
-"""Called after each request with method, path, status code (None without an answer), seconds."""
+"""Called after each request with method, path, status code (None without a response), seconds."""
 USER_AGENT = f"{MANAGER}/{__version__}"
-"""Audit logs show it, and the API server derives the field manager from it."""
+"""Appears in audit logs. The API server derives the field manager from it."""
 
 
 async def send(
     client: ApiClient, method: str, path: str, body: Any = None, content_type: str = JSON
 ) -> tuple[int, Any, float]:
-    """Send a request. Return the status, the answer as data or text, and the seconds to wait."""
+    """Send a request. Return the status, the answer as data or text, and Retry-After in seconds."""
     response = await _call(client, method, path, body, content_type, TIMEOUT_SECONDS)
     content = await response.read()
-    busy = busy_seconds(response.getheader("Retry-After") or "")
+    retry_after = retry_after_seconds(response.getheader("Retry-After") or "")
     try:
-        return response.status, await read_json(content), busy
+        return response.status, await read_json(content), retry_after
     except ValueError:
-        return response.status, content.decode(errors="replace").strip(), busy
+        return response.status, content.decode(errors="replace").strip(), retry_after
 
 
 async def _call(
     client: ApiClient, method: str, path: str, body: Any, content_type: str, seconds: float
 ) -> RESTResponse:
     request_headers = {"Accept": JSON, "Content-Type": content_type}
-    # the body is passed later: it is plain data already, and serializing it here would be slow
+    # the body is passed to call_api: it is plain data, and serializing it here would be slow
     method, url, headers, *_ = await client.param_serialize(
         method, path, header_params=request_headers, auth_settings=["BearerToken"]
     )
@@ -61,11 +61,11 @@ async def _call(
 async def send_recorded(
     client: ApiClient, on_request: OnRequest, method: str, path: str, *call: Any
 ) -> tuple[int, Any, float]:
-    """Like `send`, and call `on_request` afterwards."""
+    """Send a request as `send` does, and call `on_request` afterwards."""
     start, status = time.monotonic(), None
     try:
-        status, answer, busy = await send(client, method, path, *call)
-        return status, answer, busy
+        status, answer, retry_after = await send(client, method, path, *call)
+        return status, answer, retry_after
     finally:
         on_request(method, path, status, time.monotonic() - start)
 
@@ -74,7 +74,7 @@ async def send_recorded(
 async def open_stream(
     client: ApiClient, on_request: OnRequest, path: str, seconds: float
 ) -> AsyncIterator[tuple[int, aiohttp.StreamReader]]:
-    """Open a GET request, and yield the status and the body as a stream, for at most `seconds`."""
+    """Send a GET request. Yield the status and the body as a stream, for at most `seconds`."""
     start, status = time.monotonic(), None
     try:
         response = (await _call(client, "GET", path, None, JSON, seconds)).response
@@ -88,7 +88,7 @@ async def open_stream(
 
 
 async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Yield the complete lines of a stream, of any length, without their ends."""
+    """Yield the complete lines of a stream, of any length, without line breaks."""
     incomplete: list[bytes] = []
     async for chunk in stream.iter_any():
         *lines, rest = chunk.split(b"\n")
@@ -105,7 +105,7 @@ def is_error(status: int, answer: Any, wanted: HTTPStatus, reason: str) -> bool:
 def is_gone(status: int, answer: Any) -> bool:
     """Return whether the object is gone.
 
-    A kind that the server does not know (yet) is a 404 too, but says nothing about the object.
+    The server also returns 404 for an unknown kind, but then the object may exist.
     """
     return is_error(status, answer, HTTPStatus.NOT_FOUND, "NotFound")
 

@@ -1,8 +1,8 @@
 """Reads JSON from the API server with limits, so that no object of a tenant stops the operator.
 
-The API server stores values that are nested 10,000 levels deep, at which Python's parsers fail.
-Python objects may take 40 times the memory of their JSON. A field that is beyond the limits is left
-out, and all other fields and objects of the answer are read.
+The API server stores values with 10,000 levels of nesting, which Python's parsers cannot read.
+Python objects may need 40 times the memory of their JSON text. Fields beyond the limits are
+skipped. All other fields and objects of the response are read.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from batchinference_operator.status.ray_job import Object
 
 MAX_BYTES = 128 << 10
 """Maximum size of the metadata, the spec or the status of an object. The operator keeps the specs
-of all jobs in memory. An answer up to this size is parsed as a whole."""
+of all jobs in memory. A response up to this size is parsed as a whole."""
 MAX_RAY_JOB_BYTES = 512 << 10
-"""Maximum size of the metadata, the spec or the status of a RayJob. The operator has created it and
-needs its worker groups."""
-KEPT_BYTES = 4 << 10
-"""Maximum size of a field of metadata, spec or status if they are larger than MAX_BYTES."""
+"""Maximum size of the metadata, the spec or the status of a RayJob. The limit is higher, because
+the operator needs the worker groups."""
+MAX_FIELD_BYTES = 4 << 10
+"""Maximum size of a field in a section (metadata, spec or status) that exceeds its limit."""
 _SECTIONS = {"metadata", "spec", "status"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
-NESTING = 8
-"""Values of up to this depth are skipped by one match. Deeper ones need a loop over brackets."""
+SKIP_DEPTH = 8
+"""Values up to this depth are skipped by one match. Deeper values need a loop over brackets."""
 
 
-def _no_deeper_than(levels: int) -> bytes:
+def _nesting_pattern(levels: int) -> bytes:
     """Return a pattern for objects and arrays with at most this many levels of brackets."""
-    inner = rb"" if levels == 1 else b"|" + _no_deeper_than(levels - 1)
+    inner = rb"" if levels == 1 else b"|" + _nesting_pattern(levels - 1)
     return rb'[{[](?:[^][{}"]++|%s%s)*+[]}]' % (_STRING, inner)
 
 
-_SHALLOW = re.compile(_no_deeper_than(NESTING), re.DOTALL)
+_SHALLOW = re.compile(_nesting_pattern(SKIP_DEPTH), re.DOTALL)
 _TO_BRACKETS = re.compile(
     rb'(?:[^][{}"]++|%s|%s)*+(?:([{[]++)|([]}]++)|)' % (_STRING, _SHALLOW.pattern), re.DOTALL
 )
-_TO_VALUE = re.compile(rb"\s*+")
-_MARK = re.compile(rb"\s*+([][{},])\s*+")
+_WHITESPACE = re.compile(rb"\s*+")
+_PUNCTUATION = re.compile(rb"\s*+([][{},])\s*+")
 
 
 async def read_json(text: bytes) -> Any:
-    """Return an answer of the API server as plain data. Raises ValueError if it is no JSON.
+    """Return a response of the API server as plain data. Raises ValueError if it is not JSON.
 
-    A thread parses a large answer, so that the Lease is renewed meanwhile.
+    A thread parses a large response, so that the event loop can renew the Lease.
     """
     return read(text) if len(text) <= MAX_BYTES else await asyncio.to_thread(read, text)
 
@@ -64,7 +64,7 @@ def read(text: bytes) -> Any:
         try:
             return from_json(text)
         except ValueError:
-            pass  # it is nested too deeply, or it is no JSON
+            pass  # it is nested too deeply, or is not JSON
     return _object(_Scanner(text))
 
 
@@ -88,19 +88,20 @@ def _object(scanner: _Scanner) -> Object:
 
 
 def _is_limited(kind: Any, section: str) -> bool:
-    """Return whether fields of a section may be left out.
+    """Return whether fields of a section may be skipped.
 
-    The status of a job is read as a whole. Only the operator writes it, the definition limits its
-    size, and without its conditions a finished job would start again."""
+    The status of a job is never skipped. Only the operator writes it, the CRD limits its size, and
+    without its conditions a finished job would start again.
+    """
     return section in _SECTIONS and not (kind == KIND and section == "status")
 
 
 def _section(scanner: _Scanner, name: str, left_out: dict[str, str], limit: int) -> Object:
     """Return the metadata, the spec or the status at the position of the scanner."""
     fields = {key: scanner.skip() for key in scanner.members()}
-    fields.pop("managedFields", None)  # nothing reads them, and they are as large as the spec
+    fields.pop("managedFields", None)  # not needed, and as large as the spec
     size = sum(extent.stop - extent.start for extent in fields.values())
-    most = limit if size <= limit else KEPT_BYTES
+    most = limit if size <= limit else MAX_FIELD_BYTES
     found = {}
     for key, extent in fields.items():
         if extent.stop - extent.start > most:
@@ -123,11 +124,11 @@ def _too_deep(name: str, problem: ValueError) -> str:
 
 
 class _Scanner:
-    """Finds the values in a JSON text. It creates no Python objects for values that are skipped."""
+    """Finds the values in a JSON text, without creating Python objects for skipped values."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        self._at = self._match(_TO_VALUE, 0).end()
+        self._at = self._match(_WHITESPACE, 0).end()
 
     @property
     def next(self) -> bytes:
@@ -135,23 +136,23 @@ class _Scanner:
         return self.text[self._at : self._at + 1]
 
     def members(self) -> Iterator[str]:
-        """Yield each key of the next value, an object. The caller reads or skips each value."""
+        """Yield each key of the next value, an object. The caller must read or skip each value."""
         for _ in self._values(b"{", b"}"):
             key = self._match(_KEY, self._at)
             self._at = key.end()
             yield from_json(key[1])
 
     def elements(self) -> Iterator[None]:
-        """Yield once per element of the next value, an array. The caller reads each element."""
+        """Yield once per element of the next value, an array. The caller must read each element."""
         return self._values(b"[", b"]")
 
     def _values(self, opening: bytes, closing: bytes) -> Iterator[None]:
-        self._take(opening)
+        self._read_punctuation(opening)
         if self.next == closing:
-            self._take(closing)
+            self._read_punctuation(closing)
             return
         yield None
-        while self._take(b"," + closing) == b",":
+        while self._read_punctuation(b"," + closing) == b",":
             yield None
 
     def skip(self) -> slice:
@@ -177,9 +178,9 @@ class _Scanner:
                 return slice(start, self._at)
         raise ValueError("the JSON text ends too early")
 
-    def _take(self, marks: bytes) -> bytes:
-        """Move behind the next mark and return it."""
-        found = self._match(_MARK, self._at)
+    def _read_punctuation(self, marks: bytes) -> bytes:
+        """Move past the next punctuation mark and return it."""
+        found = self._match(_PUNCTUATION, self._at)
         if found[1] not in marks:
             raise ValueError(f"{marks!r} is missing at byte {self._at}")
         self._at = found.end()

@@ -21,10 +21,9 @@ BACKOFFS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class EndlessBackoffs:
-    """The delays between the retries of a request by kopf.
+    """An endless sequence of the delays between kopf's retries of a request.
 
-    After the last delay of a finite list, kopf would stop all watches and the operator because a
-    single namespace is refused.
+    At the end of a finite sequence, kopf would stop the operator because one namespace is refused.
     """
 
     def __iter__(self) -> Iterator[float]:
@@ -34,16 +33,16 @@ class EndlessBackoffs:
 class KopfLogin:
     """Logs kopf in with the credentials of the pod or a kubeconfig.
 
-    The session reports kopf's requests and their answers to `watches` and `on_request`.
+    The session reports kopf's requests and the responses to `watches` and `on_request`.
     """
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
-        self._trace = _trace(watches, on_request)
-        # the same credentials return the same session, so that kopf recognizes refused ones
+        self._trace_config = _trace_config(watches, on_request)
+        # kopf recognizes refused credentials only if they have the same session again
         self._session = lru_cache(maxsize=1)(self._new_session)
 
-    async def login(self, **handed: Any) -> kopf.AiohttpSession | None:
-        info = kopf.login_with_service_account(**handed) or kopf.login_with_kubeconfig(**handed)
+    async def login(self, **options: Any) -> kopf.AiohttpSession | None:
+        info = kopf.login_with_service_account(**options) or kopf.login_with_kubeconfig(**options)
         return None if info is None else self._session(info)
 
     def _new_session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
@@ -52,7 +51,7 @@ class KopfLogin:
             headers={**info.as_http_headers(), "User-Agent": USER_AGENT},
             proxy=info.proxy_url,
             trust_env=info.trust_env,
-            trace_configs=[self._trace],
+            trace_configs=[self._trace_config],
             response_class=LimitedResponse,
         )
         return kopf.AiohttpSession(
@@ -64,7 +63,7 @@ class KopfLogin:
         )
 
 
-def _trace(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
+def _trace_config(watches: WatchHealth, on_request: OnRequest) -> aiohttp.TraceConfig:
     async def started(_: Any, context: SimpleNamespace, __: Any) -> None:
         context.since = time.monotonic()
 

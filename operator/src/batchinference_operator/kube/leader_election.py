@@ -1,7 +1,7 @@
-"""Leader election: of all replicas that share a Lease, one works and the others wait.
+"""Leader election. One replica of all that share a Lease is active, and the others wait.
 
-All releases that watch the whole cluster share a Lease, so that a second one waits instead of
-working on the jobs of the first.
+All releases that watch the whole cluster share a Lease, so that a second release waits instead of
+reconciling the jobs of the first.
 
 `kubernetes.aio.leaderelection` is not used: in version 37 it cannot create a Lease, writes local
 times as UTC, sends requests without a timeout, and does not release the Lease on exit.
@@ -24,9 +24,9 @@ import aiohttp
 LEASE_SECONDS = 12
 """Seconds after the last heartbeat until another replica may take the Lease."""
 RENEW_SECONDS = 7.0
-"""Seconds for which a leader tries to renew the Lease. Then it gives up."""
+"""Seconds for which a leader tries to renew the Lease before it gives up."""
 RETRY_SECONDS = 2.0
-"""Seconds between two heartbeats, or two tries to take the Lease."""
+"""Seconds between two heartbeats, or between two tries to take the Lease."""
 REQUEST_SECONDS = 2.0
 API_VERSION = "coordination.k8s.io/v1"
 Object = dict[str, Any]
@@ -40,7 +40,7 @@ class LeadershipLost(Exception):
 
 
 class LeaseForbidden(Exception):
-    """The operator has no right to read its Lease."""
+    """The operator has no permission to read its Lease."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Leadership:
             await self._lease.release(str(self._identity))
 
     async def _acquire(self) -> None:
-        """Wait until the Lease is held. Log each replica that holds it meanwhile."""
+        """Wait until this replica holds the Lease. Log each other holder once."""
         reported = ""
         while not await self._lease.take(str(self._identity)):
             if (holder := self._lease.holder) != reported:
@@ -140,8 +140,9 @@ class Lease:
         self._namespace, _, self._name = name.partition("/")
         self._collection = f"/apis/{API_VERSION}/namespaces/{self._namespace}/leases"
         self._spec: Object = {}
-        """The Lease when it was last read, and when it was first read like that."""
+        """The spec of the Lease when it was last read."""
         self._since = 0.0
+        """When the current spec was first read."""
 
     @property
     def holder(self) -> str:
@@ -168,12 +169,12 @@ class Lease:
 
     @property
     def _is_expired(self) -> bool:
-        # the clocks of two nodes may differ, so the time since the last change counts
+        # the clocks of nodes may differ, so the local time since the last change is used
         seconds: float = self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
         return monotonic() - self._since >= seconds
 
     async def release(self, identity: str) -> None:
-        """Give the Lease back, so that the next leader need not wait until it expires."""
+        """Release the Lease, so that the next leader does not wait until it expires."""
         found = await self._read()
         if found is None or self.holder != identity:
             return
@@ -181,12 +182,12 @@ class Lease:
             logger.warning("the Lease was not released: the next leader waits until it expires")
 
     async def _read(self) -> Object | None:
-        """Return the metadata of the Lease, empty if there is no Lease; None if that is unknown."""
+        """Return the metadata of the Lease: empty if there is no Lease, None if the read failed."""
         status, answer = await self._request("GET", f"{self._collection}/{self._name}")
         if status == HTTPStatus.NOT_FOUND:
             self._spec = {}
             return {}
-        # an API server that has just started refuses requests that it allows a moment later
+        # right after its start, an API server refuses requests that it allows later
         if status == HTTPStatus.FORBIDDEN and not self._spec:
             raise LeaseForbidden(
                 f"the right to read the Lease {self._namespace}/{self._name} is missing; the "
@@ -215,7 +216,7 @@ class Lease:
         return written
 
     async def _request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request. Return the status and the answer; 0 and the problem without an answer."""
+        """Send a request. Return the status and the answer; without a response, 0 and the error."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 status, answer, _ = await self._send(method, path, body)

@@ -1,4 +1,4 @@
-"""The response class of kopf's session: it reads JSON with the limits of `json_reader`."""
+"""The response class of kopf's session. It reads JSON with the limits of `json_reader`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
 
 
 class LimitedResponse(aiohttp.ClientResponse):
-    """A response without the fields of objects that are beyond the limits."""
+    """A response without the fields that exceed the limits."""
 
     async def start(self, connection: Connection) -> Self:
         await super().start(connection)
-        self.content: Any = _LimitedLines(self.content)
+        self.content: Any = _LimitedStream(self.content)
         return self
 
     async def json(self, **options: Any) -> Any:
@@ -29,8 +29,11 @@ class LimitedResponse(aiohttp.ClientResponse):
             return await super().json(**options)  # raises the errors that kopf expects
 
 
-class _LimitedLines:
-    """A stream whose chunks are lines of JSON within the limits. kopf reads watches in chunks."""
+class _LimitedStream:
+    """A stream that yields each line of a watch as a chunk, without fields beyond the limits.
+
+    kopf reads watches in chunks.
+    """
 
     def __init__(self, stream: aiohttp.StreamReader) -> None:
         self._stream = stream
@@ -40,11 +43,11 @@ class _LimitedLines:
 
     async def iter_chunked(self, _: int) -> AsyncIterator[bytes]:
         async for line in read_lines(self._stream):
-            yield await _limited(line) + b"\n"
+            yield await _limit_line(line) + b"\n"
 
 
-async def _limited(line: bytes) -> bytes:
-    """Return a line without fields beyond the limits; mostly that is the line itself."""
+async def _limit_line(line: bytes) -> bytes:
+    """Return a line without fields beyond the limits. Most lines do not change."""
     try:
         if len(line) <= MAX_BYTES:
             from_json(line or b"null")

@@ -1,4 +1,4 @@
-"""The rate limit of requests to the API server."""
+"""Limits the rate of requests to the API server."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ BURST = 1000
 class RateLimiter:
     """A token bucket of size `burst` that gains `qps` tokens per second.
 
-    Waiting callers are served in order. The only state is the time at which the next token is due.
-    All methods must be called in one event loop.
+    Callers get tokens in order. The only state is the time of the next token. All methods must be
+    called in one event loop.
     """
 
     def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
-        self._gap = 1 / qps
-        self._slack = burst / qps
-        self._due = float("-inf")
+        self._interval = 1 / qps
+        self._burst_seconds = burst / qps
+        self._next_token_at = float("-inf")
 
     async def wait(self) -> None:
         """Wait for a token and take it."""
         now = asyncio.get_running_loop().time()
-        self._due = max(self._due, now - self._slack) + self._gap
-        if self._due > now:
-            await asyncio.sleep(self._due - now)
+        self._next_token_at = max(self._next_token_at, now - self._burst_seconds) + self._interval
+        if self._next_token_at > now:
+            await asyncio.sleep(self._next_token_at - now)
 
     def pause(self, seconds: float) -> None:
-        """Give no token for some seconds, because the server asked for it."""
+        """Give no token for some seconds, as the server requested by Retry-After."""
         now = asyncio.get_running_loop().time()
-        self._due = max(self._due, now + seconds)
+        self._next_token_at = max(self._next_token_at, now + seconds)

@@ -1,7 +1,7 @@
-"""Lists and watches the objects of one kind, in one namespace or in all.
+"""Lists and watches the objects of one kind in one namespace, or in all namespaces.
 
-After a new list, it reports the deletion of each known object that is not in the list. If one kind
-in one namespace cannot be watched, only this watch is retried, with backoff.
+After each list, the reflector deletes known objects that are not in the list from its store. A
+failed watch is retried with backoff, independently of other kinds and namespaces.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from batchinference_operator.status.ray_job import Object
 RECONNECT_SECONDS = 0.1
 """Pause between two watches."""
 STABLE_SECONDS = 1.0
-"""Seconds after which a watch counts as a success. A server that accepts each watch and ends it at
-once must not get a request every RECONNECT_SECONDS."""
+"""Minimum duration of a successful watch. A server that ends each watch at once must not get a
+request every RECONNECT_SECONDS."""
 FIRST_BACKOFF = 0.5
 MAX_BACKOFF = 20.0
 LOST_SECONDS = 300.0
-"""Seconds for which a watch may be refused before its objects count as gone. An API server that has
-just started refuses requests that it allows a moment later."""
+"""Seconds for which a watch may be refused before its objects are forgotten. Right after its start,
+an API server refuses requests that it allows later."""
 logger = logging.getLogger("batchinference.operator")
 
 
 @dataclass(frozen=True)
 class Store:
-    """The cache that a reflector fills. It is also told about deletions that no watch reported."""
+    """Callbacks that update the cache, also for deletions that no watch reported."""
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
-    """Called with an object of which only the identity is valid: name, namespace, uid, labels."""
+    """Called with a deleted object. Only its name, namespace, uid and labels are valid."""
     known: Callable[[str], list[Object]]
-    """Returns the identities of all objects of a namespace; of all namespaces if it is empty."""
+    """Returns the identities of all cached objects of a namespace; an empty namespace means all."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
     synced: Callable[[str], None]
-    """Called after the first one, with the namespace."""
+    """Called after the first complete list, with the namespace."""
 
 
 class Reflector:
@@ -69,7 +69,7 @@ class Reflector:
         """When the current watch was accepted."""
         self._refused_since: float | None = None
         self.is_listed = False
-        """Whether the store is complete, except for changes that are on their way."""
+        """Whether the store has all objects, except for recent changes."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -93,7 +93,7 @@ class Reflector:
         await asyncio.sleep(seconds)
 
     async def _list_and_watch(self) -> str:
-        """List if necessary, and watch once. Return the problem that ended it, or an empty text."""
+        """List if necessary, and watch once. Return the error message; empty without an error."""
         try:
             if not self._version:
                 await self._list()
@@ -104,7 +104,7 @@ class Reflector:
         except Refused as error:
             self._record_refusal(str(error))
             return str(error)
-        except Exception as error:  # one answer that cannot be read must not stop the operator
+        except Exception as error:  # an invalid response must not stop the operator
             if not self._failures:
                 logger.exception("an answer for %s cannot be read", self._path)
             self._version = ""
@@ -127,17 +127,17 @@ class Reflector:
         self._version = body["metadata"]["resourceVersion"]
         if kind == "BOOKMARK":
             return
-        self._update(self._store.put, body)  # also the last state of a deleted object
+        self._update(self._store.put, body)  # for DELETED, this is the last state
         if kind == "DELETED":
             self._update(self._store.delete, body)
 
     async def _list(self) -> None:
-        missing = {_place(body): body for body in self._store.known(self.namespace)}
+        missing = {_namespaced_name(body): body for body in self._store.known(self.namespace)}
         version = ""
         async for items, version in self._client.list_pages(self._kind, self.namespace):  # noqa: B007
             self._record_answer(watch=False)
             for body in items:
-                missing.pop(_place(body), None)
+                missing.pop(_namespaced_name(body), None)
                 self._update(self._store.put, body)
         for body in missing.values():
             self._update(self._store.delete, body)
@@ -148,11 +148,11 @@ class Reflector:
             self._store.synced(self.namespace)
 
     def _update(self, change: Callable[[Object], None], body: Object) -> None:
-        """Change the store. An object of a tenant that cannot be read does not stop the watch."""
+        """Change the store. An invalid object of a tenant is logged and does not stop the watch."""
         try:
             change(body)
         except Exception:
-            logger.exception("an object of %s cannot be read and is left out", self._path)
+            logger.exception("an object of %s cannot be read and is skipped", self._path)
 
     def _record_answer(self, *, watch: bool) -> None:
         self._refused_since = None
@@ -167,11 +167,11 @@ class Reflector:
         if self._refused_since is None:
             self._refused_since = now
         elif self.is_listed and now - self._refused_since > LOST_SECONDS:
-            logger.warning("the objects of %s do not count any more", self._path)
+            logger.warning("%s was refused for too long: its objects are forgotten", self._path)
             self.is_listed, self._version = False, ""
             for body in self._store.known(self.namespace):
                 self._update(self._store.delete, body)
 
 
-def _place(body: Object) -> tuple[str, str]:
+def _namespaced_name(body: Object) -> tuple[str, str]:
     return body["metadata"]["namespace"], body["metadata"]["name"]

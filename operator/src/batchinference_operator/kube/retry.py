@@ -1,6 +1,6 @@
 """Retries of requests to the API server.
 
-Every request can be repeated safely: an object that already exists or is already gone is no error.
+All requests are idempotent: an object that already exists or is already gone is not an error.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from batchinference_operator.kube.api import Unreachable
 
 RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last retry, the work queue retries the job."""
-MAX_BUSY_SECONDS = 30.0
+MAX_RETRY_AFTER_SECONDS = 30.0
 TRANSIENT = {429, 500, 502, 503, 504}
-"""Status codes of transient errors, which a retry may resolve."""
+"""Status codes of transient errors."""
 
 
 async def with_retries(send: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[int, Any]:
-    """Send a request, with retries, and return the status and the answer."""
+    """Send a request with retries. Return the status and the answer of the last try."""
     for pause in RETRY_DELAYS:
         with contextlib.suppress(Unreachable):
             status, answer = await send()
@@ -30,6 +30,6 @@ async def with_retries(send: Callable[[], Awaitable[tuple[int, Any]]]) -> tuple[
     return await send()
 
 
-def busy_seconds(retry_after: str) -> float:
-    """Return how long an overloaded server asks for no request, at most MAX_BUSY_SECONDS."""
-    return min(float(retry_after), MAX_BUSY_SECONDS) if retry_after.isdecimal() else 0.0
+def retry_after_seconds(retry_after: str) -> float:
+    """Return the value of a Retry-After header in seconds, at most MAX_RETRY_AFTER_SECONDS."""
+    return min(float(retry_after), MAX_RETRY_AFTER_SECONDS) if retry_after.isdecimal() else 0.0

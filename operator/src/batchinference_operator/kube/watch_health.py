@@ -1,8 +1,8 @@
 """Detects dead and refused watches.
 
-The API server ends each watch after `seconds`, and kopf starts it again. So a watch without an
-answer for three times as long is dead, whatever the state of its connection. The check needs no
-requests of its own: it observes those that start the watches.
+The API server ends each watch after `seconds`, and the client starts it again. A watch without a
+response for PATIENCE times as long is dead, even if its connection is open. The check sends no
+requests. It observes the requests that start the watches.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ KINDS = (
 )
 logger = logging.getLogger("batchinference.operator")
 PATIENCE = 3
-"""Number of watch periods without an answer after which a watch is dead."""
+"""Number of watch periods without a response after which a watch is dead."""
 
 
 class WatchHealth:
-    """Records when each watch was last answered.
+    """Records the last response to each watch.
 
-    A watch counts as answered when the server accepts it, and when the server returns a page of the
-    list that precedes it.
+    A response is an accepted watch, or a page of the list that precedes the watch.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class WatchHealth:
         self._refused: set[str] = set()
 
     def start(self) -> None:
-        """Measure the silence of the watches from now on."""
+        """Measure the time without a response from now on."""
         self._last_answer = dict.fromkeys(self._last_answer, self._clock())
 
     def record_answer(self, path: str, *, watch: bool) -> None:
@@ -69,8 +68,8 @@ class WatchHealth:
     def lost(self) -> set[str]:
         """Namespaces in which at least one kind cannot be watched.
 
-        Empty if those are all namespaces: then the operator's own permissions are wrong, and the
-        operator must be restarted.
+        Empty if this applies to all namespaces: then the permissions of the operator are wrong, and
+        the health checks report all watches.
         """
         found = {name for name in self._namespaces if any(
             f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip
@@ -79,20 +78,20 @@ class WatchHealth:
     @property
     def missing(self) -> list[str]:
         """Watches that have not started yet, because their first list is not complete."""
-        return self._of_others([path for path, started in self._started.items() if not started])
+        return self._without_lost([path for path, started in self._started.items() if not started])
 
     @property
     def dead(self) -> list[str]:
-        """Watches without an answer for too long."""
+        """Watches without a response for too long."""
         seconds = self.seconds_since_answer()
-        return self._of_others([path for path in seconds if seconds[path] > self._limit])
+        return self._without_lost([path for path in seconds if seconds[path] > self._limit])
 
-    def _of_others(self, paths: list[str]) -> list[str]:
-        """Return the paths outside of lost namespaces, which must not affect the others."""
+    def _without_lost(self, paths: list[str]) -> list[str]:
+        """Return the paths outside of lost namespaces, which must not fail health checks."""
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
     def seconds_since_answer(self) -> dict[str, float]:
-        """Return the seconds since each watch was last answered."""
+        """Return the seconds since the last response to each watch."""
         now = self._clock()
         return {path: now - answered for path, answered in self._last_answer.items()}

@@ -1,1 +1,1 @@
-"""Metrics, Events, logs and the HTTP endpoints."""
+"""Metrics, Events, logs and HTTP endpoints."""

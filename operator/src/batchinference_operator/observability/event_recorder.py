@@ -1,4 +1,4 @@
-"""Posts Events. They are for people, so nothing waits for an Event or fails because of one."""
+"""Posts Events. They only inform users, so nothing waits for an Event or fails because of one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from batchinference_operator.status.events import Event
 from batchinference_operator.status.ray_job import Object
 
 MAX_WAITING = 5000
-"""Maximum number of waiting Events. Beyond it, the namespace with the most loses its oldest."""
+"""Maximum number of queued Events. Beyond it, the oldest Event of the namespace with the longest
+queue is dropped."""
 EVENT_QPS = 10.0
 EVENT_BURST = 50
-"""Rate limit of Events, so that reconciling has priority: the Events of a thousand jobs that start
-at once are posted over time."""
+"""Rate limit of Events. It leaves most requests to reconciles, for instance when a thousand jobs
+start at once."""
 MAX_NOTE_BYTES = 1024
-"""The limit of the API server."""
+"""The API server's limit for the note of an Event."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -37,7 +38,7 @@ def _now() -> datetime:
 
 
 class EventRecorder:
-    """Posts Events one by one, separately from the reconcile workers, round-robin by namespace."""
+    """Posts Events one at a time, round-robin by namespace, separately from reconcile workers."""
 
     def __init__(self, api: KubeApi, metrics: Metrics, now: Callable[[], datetime] = _now) -> None:
         self._api = api
@@ -45,20 +46,21 @@ class EventRecorder:
         self._now = now
         self._rate = RateLimiter(EVENT_QPS, EVENT_BURST)
         self._flows: dict[str, deque[Object]] = {}
-        """The waiting Events by namespace; the next namespace to serve comes first."""
+        """The queued Events by namespace. The next namespace to serve comes first."""
         self._waiting = asyncio.Semaphore(0)
 
     def record(self, job: JobView | ScheduleView, attempt: int, events: Iterable[Event]) -> None:
-        """Queue Events for posting, about an attempt of a job or a minute of a schedule.
+        """Queue Events for posting. Never waits and never fails.
 
-        Never waits and never fails.
+        `attempt` is the attempt of a job, or the current minute for a schedule. Events with the
+        same reason and attempt are counted as one.
         """
         for event in events:
             body = event_body(job, attempt, event, self._now())
             self._flows.setdefault(job.namespace, deque()).append(body)
             if sum(map(len, self._flows.values())) > MAX_WAITING:
                 fullest = max(self._flows, key=lambda name: len(self._flows[name]))
-                self._dropped(self._take(fullest)["reason"], f"{MAX_WAITING} others wait")
+                self._record_drop(self._pop_event(fullest)["reason"], f"{MAX_WAITING} others wait")
             else:
                 self._waiting.release()
 
@@ -67,12 +69,12 @@ class EventRecorder:
         while True:
             await self._waiting.acquire()
             await self._rate.wait()
-            body = self._take(next(iter(self._flows)))
-            of = body["regarding"]
-            with log_context(of["namespace"], of["name"]):
+            body = self._pop_event(next(iter(self._flows)))
+            regarding = body["regarding"]
+            with log_context(regarding["namespace"], regarding["name"]):
                 await self._post(body)
 
-    def _take(self, namespace: str) -> Object:
+    def _pop_event(self, namespace: str) -> Object:
         """Remove and return the oldest Event of a namespace, and move the namespace to the end."""
         flow = self._flows.pop(namespace)
         body = flow.popleft()
@@ -84,17 +86,17 @@ class EventRecorder:
         try:
             repeated = await self._api.post_event(body)
         except Exception as error:  # noqa: BLE001 - no failure may affect jobs
-            self._dropped(body["reason"], str(error) or type(error).__name__)
+            self._record_drop(body["reason"], str(error) or type(error).__name__)
         else:
             self._metrics.events.labels("repeated" if repeated else "posted").inc()
 
-    def _dropped(self, reason: str, why: str) -> None:
+    def _record_drop(self, reason: str, why: str) -> None:
         self._metrics.events.labels("dropped").inc()
         logger.warning("Event %s is dropped: %s", reason, why)
 
 
 def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: datetime) -> Object:
-    """Return the body of an Event, named after the job's uid, the reason and the attempt.
+    """Return the body of an Event. Its name depends on the job's uid, the reason and the attempt.
 
     If the same happens to many pods of an attempt, the Event keeps the first note and is counted.
     """
@@ -107,7 +109,7 @@ def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: dat
         "type": event.type,
         "reason": event.reason,
         "action": event.action,
-        "note": _cut(event.note),
+        "note": _truncate_note(event.note),
         "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": f"{GROUP}/operator",
         "reportingInstance": f"{MANAGER}-{socket.gethostname()}"[:128],
@@ -121,8 +123,8 @@ def event_body(job: JobView | ScheduleView, attempt: int, event: Event, now: dat
     }
 
 
-def _cut(note: str) -> str:
-    """Return the note, cut to MAX_NOTE_BYTES: the API server counts bytes, not characters."""
+def _truncate_note(note: str) -> str:
+    """Return the note with at most MAX_NOTE_BYTES bytes. The API server counts bytes."""
     content = note.encode()
     if len(content) <= MAX_NOTE_BYTES:
         return note

@@ -1,4 +1,4 @@
-"""The HTTP endpoints `/healthz`, `/readyz` and `/metrics`."""
+"""Serves the HTTP endpoints `/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,36 @@ from batchinference_operator.observability.metrics import Metrics
 async def serve_http(
     port: int, leadership: Leadership, watches: WatchHealth, metrics: Metrics
 ) -> AsyncIterator[None]:
-    """Serve the endpoints on a port of all addresses while the block runs.
+    """Serve the endpoints on all addresses while the block runs.
 
     A standby replica has no watches. It is ready if a replica of its release leads.
     """
 
     async def healthz(_: web.Request) -> web.Response:
         dead = watches.dead if leadership.is_leader else []
-        return _answer([f"no answer for too long to the watch of {path}" for path in dead])
+        return _health_response(
+            [f"the watch of {path} has had no response for too long" for path in dead]
+        )
 
     async def readyz(_: web.Request) -> web.Response:
         if not leadership.is_leader:
-            return _answer([leadership.unready] if leadership.unready else [])
-        return _answer([f"the first list is not complete: {path}" for path in watches.missing])
+            return _health_response([leadership.unready] if leadership.unready else [])
+        return _health_response(
+            [f"the first list is not complete: {path}" for path in watches.missing]
+        )
 
-    async def exposed(request: web.Request) -> web.Response:
+    async def serve_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
         body = encode(metrics.registry)
         return web.Response(body=body, headers={hdrs.CONTENT_TYPE: content_type})
 
     application = web.Application()
     application.add_routes(
-        [web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", exposed)]
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/metrics", serve_metrics),
+        ]
     )
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -50,7 +58,7 @@ async def serve_http(
         await runner.cleanup()
 
 
-def _answer(problems: Sequence[str]) -> web.Response:
+def _health_response(problems: Sequence[str]) -> web.Response:
     if not problems:
         return web.Response(text="ok\n")
     lines = "".join(f"{problem}\n" for problem in problems)

@@ -1,4 +1,4 @@
-"""The metrics of jobs, by namespace. The number of their series is limited."""
+"""Metrics of jobs by namespace. The number of series is limited."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.timestamps import seconds_since
 
 OTHER = "_other"
-"""The label value for all values above the limit. No namespace can have this name."""
+"""The label value for all values beyond the limit. No namespace can have this name."""
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
-_ENDS = [("Succeeded", ""), ("Suspended", ""), ("Preempted", "")]
-_ENDS += [("Failed", cause.value) for cause in Cause]
+_OUTCOMES = [("Succeeded", ""), ("Suspended", ""), ("Preempted", "")]
+_OUTCOMES += [("Failed", cause.value) for cause in Cause]
 
 
 class BoundedLabel:
-    """The values of a label. The first ones are kept, and all others become OTHER."""
+    """Limits the number of values of a label. Values beyond the limit become OTHER."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -40,7 +40,7 @@ class BoundedLabel:
 
 
 class JobMetrics(Collector):
-    """Counts what jobs do, and computes the current state of all jobs when it is collected."""
+    """Counts the work of jobs, and computes gauges of all jobs when Prometheus scrapes them."""
 
     def __init__(
         self,
@@ -69,22 +69,22 @@ class JobMetrics(Collector):
             "batchinference_rows_failed", "Rows that failed and have an error record."
         )
         self._gpu_seconds = self._counter(
-            "batchinference_gpu_seconds", "Seconds of GPUs that jobs have used."
+            "batchinference_gpu_seconds", "GPU seconds that jobs have used."
         )
         self._cpu_seconds = self._counter(
-            "batchinference_cpu_seconds", "Seconds of CPUs that jobs have used."
+            "batchinference_cpu_seconds", "CPU seconds that jobs have used."
         )
 
-    def _counter(self, name: str, about: str, *labels: str) -> Counter:
-        return Counter(name, about, ["namespace", *labels], registry=self._registry)
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(name, documentation, ["namespace", *labels], registry=self._registry)
 
     def set_jobs(self, jobs: Callable[[], Iterable[JobSummary]]) -> None:
-        """Set the function that returns all jobs, and expose their state."""
+        """Set the function that returns all jobs, and register the gauges."""
         self._jobs = jobs
         self._registry.register(self)
 
     def record_status_change(self, namespace: str, before: Status, after: Status) -> None:
-        """Record what the difference between two statuses of a job shows."""
+        """Increase the counters by the difference between two statuses of a job."""
         label = self._label(namespace)
         for counter, path in (
             (self._rows, ("progress", "rows")),
@@ -92,29 +92,31 @@ class JobMetrics(Collector):
             (self._gpu_seconds, ("gpuSeconds",)),
             (self._cpu_seconds, ("cpuSeconds",)),
         ):
-            counter.labels(label).inc(max(0, _value(after, *path) - _value(before, *path)))
+            counter.labels(label).inc(
+                max(0, _counter_value(after, *path) - _counter_value(before, *path))
+            )
         for attempt in newly_ended(before, after):
-            end = attempt["outcome"], attempt.get("cause", "")
-            self._attempts.labels(label, *end).inc()
-            self._attempt_gpu_seconds.labels(label, *end).inc(attempt.get("gpuSeconds", 0))
+            outcome = attempt["outcome"], attempt.get("cause", "")
+            self._attempts.labels(label, *outcome).inc()
+            self._attempt_gpu_seconds.labels(label, *outcome).inc(attempt.get("gpuSeconds", 0))
 
     def _label(self, namespace: str) -> str:
-        """Return the label of a namespace. All of its counters start at 0.
+        """Return the label value of a namespace, and create its counters with the value 0.
 
-        Prometheus sees no increase in a series that starts with the first failure.
+        If a series started at 1 with the first failure, Prometheus would see no increase.
         """
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
         if len(self._namespaces.values) > known:
             for counter in (self._rows, self._failed_rows, self._gpu_seconds, self._cpu_seconds):
                 counter.labels(label)
-            for end in _ENDS:
-                self._attempts.labels(label, *end)
-                self._attempt_gpu_seconds.labels(label, *end)
+            for outcome in _OUTCOMES:
+                self._attempts.labels(label, *outcome)
+                self._attempt_gpu_seconds.labels(label, *outcome)
         return label
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the gauges. A namespace that has no jobs any more keeps its zeros."""
+        """Yield the gauges. A namespace without jobs keeps its series with the value 0."""
         phases, waiting = Counts[tuple[str, ...]](), Counts[tuple[str, ...]]()
         gpus = Counts[str]()
         oldest: dict[str, str] = {}
@@ -158,15 +160,15 @@ class JobMetrics(Collector):
 
 
 def _gauge(
-    name: str, about: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+    name: str, documentation: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
 ) -> Metric:
-    family = GaugeMetricFamily(name, about, labels=labels)
-    for of, value in values.items():
-        family.add_metric(of, value)
+    family = GaugeMetricFamily(name, documentation, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
     return family
 
 
-def _value(status: Status, *path: str) -> int:
+def _counter_value(status: Status, *path: str) -> int:
     for name in path[:-1]:
         status = status.get(name, {})
     return int(status.get(path[-1], 0))

@@ -1,4 +1,4 @@
-"""Logging as JSON or text. Each line names the job that it is about."""
+"""Configures logging as JSON or text. Each line contains the job that it is about."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ from pythonjsonlogger.json import JsonFormatter
 from batchinference.spec.job import KIND
 from batchinference.text import in_one_line
 
-_about: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
-_OF_KOPF = ("k8s_ref", "k8s_skip", "settings")
+_current_job: ContextVar[tuple[str, int]] = ContextVar("about", default=("", 0))
+_KOPF_ATTRIBUTES = ("k8s_ref", "k8s_skip", "settings")
 """Attributes that kopf adds to log records for its own use."""
-_NOISE = {
-    # kopf does not close the nested generators of a watch at exit, when nothing needs them any more
+_SUPPRESSED = {
+    # kopf does not close the nested generators of a watch at exit, which has no effect
     "asyncio": "closing of asynchronous generator <async_generator object infinite_watch ",
-    # watch_health.py logs a refused watch once, kopf at each retry
+    # watch_health.py logs a refused watch once; kopf logs it at each retry
     "kopf._cogs.clients.watching": "APIForbiddenError(",
 }
-"""Texts of messages that are not logged, by the name of their logger."""
+"""Messages that are not logged, by logger name. The value is a part of the message."""
 
 
 @contextmanager
 def log_context(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
-    """Add this job and its attempt to each line logged in the block, by any logger."""
-    before = _about.set((f"{namespace}/{name}", attempt))
+    """Add a job and its attempt to each line that any logger writes in the block."""
+    before = _current_job.set((f"{namespace}/{name}", attempt))
     try:
         yield
     finally:
-        _about.reset(before)
+        _current_job.reset(before)
 
 
 def configure(log_format: str, level: str) -> None:
-    """Log everything to stderr: the operator, kopf and libraries."""
+    """Log all messages of the operator, kopf and libraries to stderr."""
     handler = logging.StreamHandler()
-    handler.addFilter(lambda record: _NOISE.get(record.name, "\0") not in record.getMessage())
-    handler.addFilter(_named)
-    handler.setFormatter(_Json() if log_format == "json" else _Text())
+    handler.addFilter(lambda record: _SUPPRESSED.get(record.name, "\0") not in record.getMessage())
+    handler.addFilter(_add_job)
+    handler.setFormatter(_JobJsonFormatter() if log_format == "json" else _TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # else one line per event
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # otherwise one line per event
 
 
-def _named(record: logging.LogRecord) -> bool:
-    """Add the job and its attempt to a record. kopf names its records' object in `k8s_ref`."""
-    job, attempt = _about.get()
+def _add_job(record: logging.LogRecord) -> bool:
+    """Add the job and its attempt to a log record. Return True, so that the record is logged.
+
+    Records of kopf refer to their object in `k8s_ref`.
+    """
+    job, attempt = _current_job.get()
     ref: dict[str, Any] = getattr(record, "k8s_ref", {})
     if ref.get("kind") == KIND:
         job = f"{ref.get('namespace')}/{ref.get('name')}"
@@ -64,36 +67,36 @@ def _named(record: logging.LogRecord) -> bool:
     return True
 
 
-class _Json(JsonFormatter):
+class _JobJsonFormatter(JsonFormatter):
     def __init__(self) -> None:
-        super().__init__("%(message)s", reserved_attrs=[*RESERVED_ATTRS, *_OF_KOPF])
+        super().__init__("%(message)s", reserved_attrs=[*RESERVED_ATTRS, *_KOPF_ATTRIBUTES])
 
     def add_fields(
         self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]
     ) -> None:
         log_data |= {
-            "time": _time(record),
+            "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
         }
         super().add_fields(log_data, record, message_dict)
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        message = "\n".join(map(_shown, super().format(record).splitlines()))
+        message = "\n".join(map(_without_control_characters, super().format(record).splitlines()))
         attempt = f" attempt {record.attempt}" if hasattr(record, "attempt") else ""
-        of = getattr(record, "job", "") or getattr(record, "object", "")
-        log_context = f"[{of}{attempt}] " if of else ""
-        return f"{_time(record)} {record.levelname:<8}{log_context}{message}"
+        name = getattr(record, "job", "") or getattr(record, "object", "")
+        prefix = f"[{name}{attempt}] " if name else ""
+        return f"{_timestamp(record)} {record.levelname:<8}{prefix}{message}"
 
 
-def _shown(line: str) -> str:
-    """Return a line without terminal control characters. Its indentation is kept."""
+def _without_control_characters(line: str) -> str:
+    """Return a line with its indentation and without terminal control characters."""
     indent = line[: len(line) - len(line.lstrip(" "))]
     return indent + in_one_line(line)
 
 
-def _time(record: logging.LogRecord) -> str:
+def _timestamp(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

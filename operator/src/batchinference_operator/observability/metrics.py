@@ -1,4 +1,4 @@
-"""The Prometheus metrics. No metric has a label with the job's name: there are thousands."""
+"""Prometheus metrics. No metric has a label with the job's name, because there are thousands."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from prometheus_client import (
 from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics
 from batchinference_operator.reconcile.job_summary import JobSummary
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_COLLECTION = re.compile(
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_RESOURCE_PATH = re.compile(
     r"/(?:api|apis/[^/]+)/[^/]+(?:/namespaces/[^/]+)?"
-    r"/(?P<plural>[a-z]+)(?P<name>/[^/]+(?P<below>/[a-z]+)?)?"
+    r"/(?P<plural>[a-z]+)(?P<name>/[^/]+(?P<subresource>/[a-z]+)?)?"
 )
 _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 
@@ -29,7 +29,7 @@ class Metrics:
     """All metrics of the operator. docs/operations.md describes them."""
 
     def __init__(self, max_namespaces: int = MAX_NAMESPACES) -> None:
-        # one more series for each counter, which no query needs
+        # would add a series to each counter, which no query needs
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -39,7 +39,7 @@ class Metrics:
         self.reconcile_seconds = Histogram(
             "batchinference_reconcile_seconds",
             "Duration of a reconcile, with its requests to the API server.",
-            buckets=_SECONDS,
+            buckets=_BUCKETS,
             registry=self.registry,
         )
         self.reconcile_errors = self._counter(
@@ -49,7 +49,7 @@ class Metrics:
             "kind",
         )
         for kind in ("conflict", "refused", "unreachable", "error"):
-            self.reconcile_errors.labels(kind)  # an increase is not visible in a new series
+            self.reconcile_errors.labels(kind)  # Prometheus sees no increase in a new series
         self.api_requests = self._counter(
             "batchinference_api_requests",
             "Requests to the API server by status code; none if there was no answer.",
@@ -59,13 +59,13 @@ class Metrics:
             "batchinference_api_request_seconds",
             "Response time of the API server; for a watch, the time until it starts.",
             ["verb", "resource"],
-            buckets=_SECONDS,
+            buckets=_BUCKETS,
             registry=self.registry,
         )
         self.jobs = JobMetrics(self.registry, max_namespaces)
-        self._add_results()
+        self._add_result_metrics()
 
-    def _add_results(self) -> None:
+    def _add_result_metrics(self) -> None:
         """Add the metrics that count results of operations."""
         self.status_writes = self._counter(
             "batchinference_status_writes",
@@ -86,7 +86,7 @@ class Metrics:
         )
         self.leader = Gauge(
             "batchinference_leader",
-            "1 for the replica that works, 0 for the others.",
+            "1 for the leader, 0 for the other replicas.",
             registry=self.registry,
         )
         self.namespaces_unwatched = Gauge(
@@ -95,29 +95,29 @@ class Metrics:
             registry=self.registry,
         )
 
-    def _counter(self, name: str, about: str, *labels: str) -> Counter:
-        return Counter(name, about, labels, registry=self.registry)
+    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
+        return Counter(name, documentation, labels, registry=self.registry)
 
     def add_operator(self, queue: Sized, jobs: Callable[[], Iterable[JobSummary]]) -> None:
-        """Add the metrics computed at scrape time: the queue and the jobs."""
+        """Add the metrics of the queue and the jobs, which are computed at scrape time."""
         self.queue_depth.set_function(lambda: len(queue))
         self.jobs.set_jobs(jobs)
 
     def record_request(self, method: str, path: str, code: int | None, seconds: float) -> None:
         """Record a finished request to the API server; `code` is None if there was no answer."""
-        verb, resource = described(method, path)
+        verb, resource = verb_and_resource(method, path)
         self.api_requests.labels(verb, resource, "none" if code is None else code).inc()
         self.api_request_seconds.labels(verb, resource).observe(seconds)
 
 
-def described(method: str, path: str) -> tuple[str, str]:
-    """Return the verb and the resource of a request, as RBAC roles name them."""
+def verb_and_resource(method: str, path: str) -> tuple[str, str]:
+    """Return the verb and the resource of a request as in an RBAC rule."""
     path, _, query = path.partition("?")
-    found = _COLLECTION.fullmatch(path)
+    found = _RESOURCE_PATH.fullmatch(path)
     if found is None:
         return "get", "discovery"
     if method == "GET" and not found["name"]:
         verb = "watch" if "watch=true" in query else "list"
     else:
         verb = _VERBS.get(method, "get")
-    return verb, found["plural"] + (found["below"] or "")
+    return verb, found["plural"] + (found["subresource"] or "")

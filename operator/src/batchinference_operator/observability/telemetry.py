@@ -1,4 +1,4 @@
-"""What the operator publishes: metrics, and Events on jobs."""
+"""Publishes metrics, and Events about jobs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Telemetry:
 
     @contextmanager
     def measure_reconcile(self) -> Iterator[None]:
-        """Measure the block as one reconcile of a job, and count its error if it raises one."""
+        """Measure the block as one reconcile, and count its error if it raises one."""
         start = time.monotonic()
         try:
             yield
         except Exception as error:
-            self.metrics.reconcile_errors.labels(_kind(error)).inc()
+            self.metrics.reconcile_errors.labels(_error_kind(error)).inc()
             raise
         finally:
             self.metrics.reconcile_seconds.observe(time.monotonic() - start)
@@ -41,10 +41,9 @@ class Telemetry:
             await self.recorder.work()
 
     def changed(self, before: JobView, job: JobView) -> None:
-        """Publish what changed between two statuses of a job.
+        """Publish the changes between two observed statuses of a job.
 
-        The statuses are those that were seen, not those that were written, because the answer to a
-        write may be lost.
+        Written statuses are not used, because the response to a write may be lost.
         """
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
         if self.recorder is not None:
@@ -60,10 +59,9 @@ class Telemetry:
             self.recorder.record(job, attempt_number(job.status), [event])
 
     def count_status_write(self, result: str) -> None:
-        """Count the result of a status write."""
         self.metrics.status_writes.labels(result).inc()
 
 
-def _kind(error: Exception) -> str:
+def _error_kind(error: Exception) -> str:
     kinds = {Conflict: "conflict", Unreachable: "unreachable", Refused: "refused"}
     return next((name for kind, name in kinds.items() if isinstance(error, kind)), "error")

@@ -1,1 +1,1 @@
-"""Decides what to do about a job. Pure functions: observations in, actions out."""
+"""Pure functions that compute the actions for a job from its observed state."""

@@ -1,14 +1,15 @@
-"""The admission queue, for an operator with a concurrency limit.
+"""The admission queue, used if the operator has a concurrency limit.
 
-Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
-namespaces have equally many, the one whose next job is oldest comes first. Within a namespace, jobs
-are ordered by priority and then by age, so a high priority has no effect on other namespaces. A
-reconcile counts nothing again: a change of a job moves only this job. All state follows from
-objects in the API server, so nothing is lost when the operator restarts.
+Namespaces share the limit. The next job comes from the namespace with the fewest running jobs.
+Among namespaces with equally many, the one with the oldest next job comes first. Within a
+namespace, jobs are ordered by priority and then by age, so a high priority has no effect on
+other namespaces. A change of a job updates only the position of this job, so no reconcile counts
+all jobs. All state is derived from objects in the API server, so nothing is lost when the operator
+restarts.
 
 With preemption, a job that could start but is not admitted takes the slot of a running job of its
-namespace (`preemption`). The slot stays reserved until it has started (`reservations`), so the
-number of running jobs of a namespace stays the same.
+namespace (`preemption`). The slot stays reserved until the job has started (`reservations`), so the
+number of running jobs of the namespace does not change.
 """
 
 from __future__ import annotations
@@ -26,25 +27,27 @@ from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
 from batchinference_operator.reconcile.reservations import Reservations
 
 Position = tuple[int, str, str, str]
-"""The sort key of waiting jobs: descending priority, creation time, namespace, name."""
+"""The sort key of a waiting job: descending priority, creation time, namespace, name."""
 
 ROUNDED_FROM = 10
-"""From this number on, the status rounds the number of jobs that are ahead."""
+"""The number of jobs ahead is rounded in the status from this number on."""
 
 
 @dataclass(frozen=True)
 class AdmissionDecision:
-    """Whether a waiting job may start, or must wait for the jobs that are ahead of it."""
+    """Whether a waiting job may start, or waits for the jobs ahead of it."""
 
     ahead: int
     admitted: bool
     why: str = ""
-    """Why it must wait."""
+    """Why the job must wait."""
 
     @property
     def message(self) -> str:
-        """The message with its position, which is rounded in a long queue: each change of the
-        message is a write of the status."""
+        """The position of the job and why it waits.
+
+        A high position is rounded, because each change of the message causes a status write.
+        """
         if self.ahead == 0:
             return f"it is the next to start: {self.why}"
         if self.ahead == 1:
@@ -59,17 +62,17 @@ class AdmissionDecision:
 class AdmissionQueue:
     """The running and the waiting jobs.
 
-    An admitted job counts as running until a later version of the job is observed, which tells
-    whether it started. A write whose response was lost may have succeeded.
+    An admitted job counts as running until a later version of the job is observed, because a write
+    without a response may have succeeded.
     """
 
     limits: Concurrency = field(default_factory=Concurrency)
     wake: Callable[[Key], None] = lambda _: None
     """Called for each job that may be admitted now."""
     _entries: dict[Key, QueueEntry] = field(default_factory=dict)
-    _with_pods: set[Key] = field(default_factory=set)
+    _with_ray_jobs: set[Key] = field(default_factory=set)
     _deleting: set[Key] = field(default_factory=set)
-    """The jobs of which all RayJobs are being deleted."""
+    """Jobs whose RayJobs are all being deleted."""
     _admitted: dict[Key, str] = field(default_factory=dict)
     _running: set[Key] = field(default_factory=set)
     _running_per_namespace: Counter[str] = field(default_factory=Counter)
@@ -82,7 +85,7 @@ class AdmissionQueue:
     # --- observations -------------------------------------------------------------------
 
     def update(self, key: Key, entry: QueueEntry | None) -> None:
-        """Record the current state of a job; None if the job is gone."""
+        """Record the current state of a job. `entry` is None if the job is gone."""
         if not self.limits.limited:
             return
         if entry is None or entry.resource_version != self._admitted.get(key):
@@ -93,11 +96,13 @@ class AdmissionQueue:
         self._reindex(key, self._reservations.update(key, before) if self.limits.preemption else ())
 
     def update_usage(self, key: Key, running: bool, deleting: bool = False) -> None:
-        """Record whether a job has RayJobs that have not ended, and whether these are being
-        deleted, even if the job itself is gone."""
+        """Record whether a job has RayJobs that have not ended, and whether they are being deleted.
+
+        The job itself may be gone.
+        """
         if self.limits.limited:
             (self._deleting.add if running and deleting else self._deleting.discard)(key)
-            (self._with_pods.add if running else self._with_pods.discard)(key)
+            (self._with_ray_jobs.add if running else self._with_ray_jobs.discard)(key)
             self._reindex(key, [self._reservations.preemptor(key)])
 
     # --- admission ----------------------------------------------------------------------
@@ -125,9 +130,9 @@ class AdmissionQueue:
             self._reindex(key, [self._reservations.cancel(key)])
 
     def skip(self, key: Key) -> None:
-        """Skip a job that may start but could not, so that the next job may start.
+        """Skip an admitted job that could not start, so that the next job may start.
 
-        The job returns to its position at its next reconcile.
+        The next reconcile of the job returns it to its position.
         """
         if key in self._positions and self._decide(key).admitted:
             self._remove(key)
@@ -138,15 +143,15 @@ class AdmissionQueue:
     def preempt(self, key: Key) -> None:
         """Let a job that could start, but is not admitted, take the slot of another job.
 
-        It takes none if the slots of jobs that are being stopped suffice, or if one more slot does
-        not, because the limit was lowered.
+        No slot is taken if the slots of stopping jobs are enough, or if more jobs run than a
+        lowered limit allows.
         """
         taken = self._reservations.preempted_by(key)
         if not self.limits.preemption or taken or key not in self._positions:
             return
-        if self._exceeded(key[0]) or self._decide(key, self._becoming_free(key[0])).admitted:
+        if self._exceeded(key[0]) or self._decide(key, self._stopping_slots(key[0])).admitted:
             return
-        running = self._running & self._with_pods
+        running = self._running & self._with_ray_jobs
         slots = preemptible_slots(key[0], running, self._admitted, self._reservations)
         slot = choose_slot(slots, self._entries[key].priority)
         if slot is not None:
@@ -159,9 +164,9 @@ class AdmissionQueue:
             self._reindex(key, released)
 
     def preemptor(self, key: Key) -> Preemptor | None:
-        """Return the job that preempts a job, and for which its slot is reserved.
+        """Return the preemptor, for which the slot of a job is reserved.
 
-        None if that job starts already, or holds another slot.
+        None if there is none, or if the preemptor is starting or holds another slot.
         """
         preemptor = self._reservations.preemptor(key)
         if preemptor is None or preemptor in self._admitted:
@@ -170,9 +175,8 @@ class AdmissionQueue:
             return None
         return Preemptor(preemptor[1], self._entries[preemptor].priority)
 
-    def _becoming_free(self, namespace: str) -> int:
-        """Return how many slots of a namespace are held by jobs that are being stopped or whose
-        RayJobs are being deleted, without those of preempted jobs."""
+    def _stopping_slots(self, namespace: str) -> int:
+        """Return how many slots of a namespace stopping jobs hold, without preempted jobs."""
         return sum(
             key[0] == namespace
             and self._holds_slot(key)
@@ -183,13 +187,13 @@ class AdmissionQueue:
         )
 
     def _has_reserved_slot(self, key: Key) -> bool:
-        """Return whether a preempted job has given its slot to this one."""
+        """Return whether a preempted job has released its slot for this job."""
         return any(not self._holds_slot(one) for one in self._reservations.preempted_by(key))
 
     def _holds_slot(self, key: Key) -> bool:
         entry = self._entries.get(key)
         known = entry is not None and entry.running
-        return known or key in self._admitted or key in self._with_pods
+        return known or key in self._admitted or key in self._with_ray_jobs
 
     def _namespace_capacity(self, namespace: str) -> int:
         return self.limits.namespace_capacity(self._running_per_namespace[namespace])
@@ -199,18 +203,20 @@ class AdmissionQueue:
 
     # --- order --------------------------------------------------------------------------
 
-    def _reindex(self, key: Key, concerned: Iterable[Key | None] = ()) -> None:
-        """Update the positions of a job and of the jobs that it concerns, and wake these. If that
-        makes room, also wake the jobs that may start."""
-        others = [one for one in concerned if one is not None]
-        made_room = [self._place(one) for one in (key, *others)]
+    def _reindex(self, key: Key, affected: Iterable[Key | None] = ()) -> None:
+        """Update the positions of a job and of the other affected jobs.
+
+        Wake the affected jobs and, if a slot or position became free, the jobs that may start.
+        """
+        others = [one for one in affected if one is not None]
+        made_room = [self._update_position(one) for one in (key, *others)]
         for one in others:
             self.wake(one)
         if any(made_room):
             self._wake()
 
-    def _place(self, key: Key) -> bool:
-        """Update the position of a job. Return whether it makes room for others."""
+    def _update_position(self, key: Key) -> bool:
+        """Update the position of a job. Return whether this makes room for others."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
         running = self._holds_slot(key) or self._has_reserved_slot(key)
@@ -240,20 +246,20 @@ class AdmissionQueue:
             del self._waiting[key[0]]
 
     def _decide(self, key: Key, free: int = 0) -> AdmissionDecision:
-        """Return the decision if this number of slots of its namespace becomes free."""
+        """Return the decision if `free` more slots of the job's namespace were free."""
         room = self.limits.capacity(len(self._running)) + free
-        own = self._namespace_capacity(key[0]) + free
+        namespace_room = self._namespace_capacity(key[0]) + free
         if key not in self._positions:
             why = "the pods of its last attempt still exist"
             return AdmissionDecision(0, admitted=False, why=why)
         position = self._positions[key]
         before = self._jobs_ahead(key[0], position)
-        if before[key[0]] >= own:
+        if before[key[0]] >= namespace_room:
             limit = self.limits.per_namespace
             why = f"in namespace {key[0]} only {limit} may run at a time"
             return AdmissionDecision(before[key[0]], admitted=False, why=why)
         ahead = sum(
-            min(count, own if name == key[0] else self._namespace_capacity(name))
+            min(count, namespace_room if name == key[0] else self._namespace_capacity(name))
             for name, count in before.items()
         )
         why = f"only {self.limits.total} may run at a time"
@@ -262,8 +268,7 @@ class AdmissionQueue:
     def _jobs_ahead(self, namespace: str, position: Position) -> dict[str, int]:
         """Return how many waiting jobs of each namespace are ahead of a waiting job.
 
-        Jobs compare by the number of jobs that run in their namespace before them. It grows by one
-        with each waiting job of the namespace.
+        Jobs are ordered by the number of jobs in their namespace that run or are ahead of them.
         """
         own = bisect_left(self._waiting[namespace], position)
         share, found = self._running_per_namespace[namespace] + own, {}
@@ -281,11 +286,11 @@ class AdmissionQueue:
             self.wake((namespace, name))
 
     def _candidates(self) -> Iterator[Position]:
-        """Yield the waiting jobs in admission order, per namespace as many as its limit allows."""
+        """Yield the waiting jobs in admission order, up to the limit of each namespace."""
         return merge(*map(self._namespace_candidates, self._waiting))
 
     def _namespace_candidates(self, namespace: str) -> Iterator[Position]:
-        """Yield the waiting jobs of a namespace, each with the number that runs there before it."""
+        """Yield the waiting jobs of a namespace with the number of jobs that run before each."""
         positions = islice(self._waiting[namespace], self._namespace_capacity(namespace))
         for share, position in enumerate(positions, self._running_per_namespace[namespace]):
             yield share, *position[1:]

@@ -1,7 +1,7 @@
 """Adopts a RayJob that was created but is not in the status yet.
 
-This is the normal second step of every attempt, and also what continues a start that was
-interrupted: the operator creates the objects, and the next reconcile records them.
+This is the second step of every attempt: one reconcile creates the objects, and the next one
+records them in the status. It also continues an interrupted start.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.attempt_objects import planning_status
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.owned import next_names
@@ -28,12 +28,10 @@ def find_unadopted(observed: Observed) -> RayJobView | None:
 
 
 def adopt(job: JobView, now: datetime) -> JobView:
-    """Return the job with the attempt whose RayJob exists already.
-
-    The RayJob is not created again, because a quota may reject it by now.
-    """
+    """Return the job with the attempt whose RayJob already exists."""
     job = replace(job, status=add_suspended_time(job, now))
     names = next_names(job)
-    if job.status.get("phase") in (Phase.STARTING, *AT_WORK):  # status of an older operator
+    # an older operator wrote such a status
+    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):
         return replace(job, status=add_attempt(job.status, names))
     return replace(job, status=planning_status(job, names, now))

@@ -1,4 +1,4 @@
-"""Ends an attempt: with success, with a retry, or with the failure of the job."""
+"""Ends an attempt, and completes, retries or fails the job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.timestamps import to_rfc3339
 
 POLL_SECONDS = 2.0
-"""How often a job is reconciled while a change is expected; also the minimum poll interval of a
-driver."""
+"""Requeue interval while a change is expected, and minimum poll interval of drivers, in seconds."""
 
 
 def complete_job(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
@@ -38,7 +37,7 @@ def fail_attempt(
 ) -> Actions:
     """Return the actions that end the running attempt, with a retry or by failing the job.
 
-    Its resources are removed by a later reconcile, after the status records the end.
+    A later reconcile removes its resources, after the status records the end.
     """
     if not spec.retry.allows(cause, failed_attempts(job.status) + 1):
         return fail_job(job, cause, message, now, update)
@@ -70,5 +69,5 @@ def fail_if_expired(
 
 
 def _with_outcome(phase: Phase, summary: Summary, update: StatusUpdate | None) -> StatusUpdate:
-    """Return the update with the outcome, and with everything that was observed of the attempt."""
+    """Return the update with another phase and summary, or a new one without observations."""
     return replace(update, phase=phase, summary=summary) if update else StatusUpdate(phase, summary)

@@ -1,4 +1,4 @@
-"""The objects of an attempt. `batchinference.rendering` renders ConfigMap, Secret and RayJob."""
+"""Renders the ConfigMap, the Secret and the RayJob of an attempt."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
 def invalid_spec(job: JobView, message: str, now: datetime) -> Status:
     """Return the status of a job whose next attempt cannot be created from its spec.
 
-    It has no such attempt, so that the job continues when the spec is corrected.
+    That attempt is removed from the status, so that the job continues when the spec is corrected.
     """
     if is_running(job.status):
         job = job.with_status(remove_attempt(job.status))
@@ -71,7 +71,7 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
 def complete_job(job: JobView, config: Config) -> BatchInference:
     """Return the parsed job with complete cluster settings.
 
-    Raises SpecError if the spec is invalid, or the platform does not allow the job.
+    Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
     """
     if job.namespace == config.own_namespace:
         message = (
@@ -87,7 +87,7 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
 
 
 def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:
-    """Return the Secret with the token. The RayJob owns it and must therefore exist first."""
+    """Return the Secret with the token. Its owner is the RayJob, which must exist first."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     token = config.token(job, owner.name)
     return token_secret(job.namespace, last_names(job), token, reference)

@@ -35,13 +35,13 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 POD_TERMINATION_SECONDS = 60.0
-"""How long the next attempt waits for pods of the previous one."""
+"""Maximum seconds for which the next attempt waits for pods of the previous one."""
 
 
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the objects of the next attempt.
+    """Return the actions that create the objects of the next attempt, or wait for its start.
 
-    It waits until nothing of the previous attempt is left.
+    The next attempt starts after all objects of the previous attempt are deleted.
     """
     job = replace(observed.job, status=add_suspended_time(observed.job, now))
     return (
@@ -57,7 +57,8 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
 def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     """Return the actions that move a job from InvalidSpec back to Pending.
 
-    None unless the spec has changed since the failure, and no attempt failed by this cause.
+    None unless the spec has changed since the failure. None also if an attempt failed with this
+    cause.
     """
     failed = find_condition(job.status, "Failed") or {}
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
@@ -73,7 +74,7 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
 def _create_if_admitted(
     observed: Observed, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Create the objects, or wait if the admission queue does not admit the job yet."""
+    """Return the actions that create the objects, or wait for admission."""
     job, admission = observed.job, observed.admission
     names = next_names(job)
     if admission is not None and not admission.admitted:
@@ -93,9 +94,9 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
     if (left := backoff_left(job, now)) <= 0:
         return None
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
-    # a later spec cancels the error, for which the generation of the status is compared
-    errored = has_create_error(job)
-    status = None if errored else with_observed_generation(job.status, job.generation)
+    # a changed generation ends the error, so the generation is kept while there is an error
+    failed = has_create_error(job)
+    status = None if failed else with_observed_generation(job.status, job.generation)
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 
@@ -105,15 +106,15 @@ def _wait_for_name(job: JobView, holder: RayJobView | None, now: datetime) -> Ac
         return None
     if holder.owner_uid != job.uid:
         return wait_for_name(job, holder, now)
-    return Actions(requeue_after=POLL_SECONDS)  # created, and deleted before it was adopted
+    return Actions(requeue_after=POLL_SECONDS)  # deleted before it was adopted
 
 
 def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | None:
-    """Return the actions that clean up the RayJobs of ended attempts; None if nothing is left.
+    """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
-    The driver of a suspended or preempted attempt may commit its work in progress. It also waits
-    for their pods, but at most POD_TERMINATION_SECONDS. A healthy node needs no longer to end them,
-    and a lost node no longer reports the state of its pods.
+    The driver of a suspended or preempted attempt may commit its work in progress. The pods are
+    waited for at most POD_TERMINATION_SECONDS: a healthy node ends them in this time, and a lost
+    node does not report their state.
     """
     last = attempt_number(observed.job.status)
     names = {names_of(observed.job, number).ray_job for number in range(1, last + 1)}

@@ -1,4 +1,4 @@
-"""Follows the running attempt: updates its status, or ends it."""
+"""Updates the status of the running attempt, or ends the attempt."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
 
 
 def _secret_missing(observed: Observed) -> bool:
-    """Return whether a pod misses a Secret, which may be the token Secret.
+    """Return whether a Secret of a pod may be missing, such as the token Secret.
 
-    The token Secret may be gone because its owner was an earlier RayJob of the same name that a
-    user deleted.
+    The token Secret is gone if its owner was an earlier RayJob of the same name, which a user
+    deleted.
     """
     problems = [pod.problem for pod in observed.pods_of_attempt]
     return any(one is not None and one.cause == Cause.CONTAINER_CONFIG for one in problems)
@@ -93,14 +93,14 @@ def _without_ray_job(
 ) -> Actions:
     """Return the actions for an attempt that has no RayJob.
 
-    A user deleted the RayJob, it was not created yet, or another RayJob has its name.
+    A user has deleted the RayJob, it has not been created yet, or another RayJob has its name.
     """
     names = last_names(job)
     if "startTime" in (last_attempt(job.status) or {}):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
         return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)
-    if (over := fail_if_expired(job, spec, now)) is not None:
-        return over
+    if (expired := fail_if_expired(job, spec, now)) is not None:
+        return expired
     limited = config.concurrency.limited
     if ray_job is None and not (limited and has_create_error(job)):
         return create_actions(job, names, config, now)
@@ -113,7 +113,7 @@ def _without_ray_job(
 def _derive_status(
     observed: Observed, ray_job: RayJobView, spec: MutableSpec, now: datetime
 ) -> Actions:
-    """Return the actions that write the status, which is derived from the observation."""
+    """Return the actions that write the status derived from the observation, or end the attempt."""
     observed = track_admission(observed, ray_job, now)
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
@@ -128,7 +128,7 @@ def _derive_status(
         before=job.status.get("phase", ""),
         messages={**observed.messages, **driver_problem(observed, ray_job, now)},
     )
-    phase, summary = _explain(observed, ray_job, phase, summary)
+    phase, summary = _with_details(observed, ray_job, phase, summary)
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return complete_job(job, update, now)
@@ -145,10 +145,10 @@ def _derive_status(
     return _enforce_deadlines(observed, spec, update, requeue_after(observed, ray_job, now), now)
 
 
-def _explain(
+def _with_details(
     observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary
 ) -> tuple[Phase, Summary]:
-    """Return the phase and summary, made more specific by crashed pods or the driver's answer."""
+    """Return the phase and the summary with details about crashed pods or a silent driver."""
     if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
         crashed = observed.crashes[-1].cause.value
         return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))
@@ -168,8 +168,8 @@ def _enforce_deadlines(
 ) -> Actions:
     """Return the actions that continue the attempt, or end it if a deadline has passed."""
     job = observed.job
-    if (over := fail_if_expired(job, spec, now, update)) is not None:
-        return over
+    if (expired := fail_if_expired(job, spec, now, update)) is not None:
+        return expired
     unreachable = update.ray_job is not None and driver_unreachable(observed, update.ray_job)
     awaits = not (unreachable or update.phase == Phase.FINALIZING)
     limits = list(attempt_deadlines(job, spec, now, _why_no_row(update), awaits_rows=awaits))
@@ -185,7 +185,7 @@ def _enforce_deadlines(
 def _backstop_change(
     job: JobView, spec: MutableSpec, ray_job: RayJobView | None
 ) -> tuple[RayJobView, Backstop] | None:
-    """Return the new backstop deadlines of the RayJob; None if its spec has them already."""
+    """Return the new backstop deadlines of the RayJob; None if its spec already has them."""
     if ray_job is None or ray_job.deleting:
         return None
     backstop = backstop_of(job, spec, ray_job)
@@ -193,7 +193,7 @@ def _backstop_change(
 
 
 def _why_no_row(update: StatusUpdate) -> str:
-    """Return why no row is finished: the stage if the pods have no problem, or the message."""
+    """Return why no row is finished: the current stage, or the message if there is a problem."""
     if update.summary.reason == "Running" and update.report and update.report.stage:
         return f"they are in stage '{update.report.stage}'"
     return update.summary.message
@@ -204,7 +204,7 @@ def _fail_expired(
 ) -> Actions:
     """Return the actions that end an attempt after a deadline.
 
-    If the phase is Pending and its reason is a known cause, this is the cause of the failure.
+    If the attempt is Pending because of a known problem, this problem is the cause of the failure.
     """
     problem = Cause.named(update.summary.reason) if update.phase == Phase.PENDING else None
     cause = problem or passed.cause
@@ -213,7 +213,7 @@ def _fail_expired(
 
 
 def _wait_for_report(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
-    """Return the actions while the last report of a driver that has ended could not be read."""
+    """Return the actions while the operator waits for the last report of an ended driver."""
     summary = Summary("Finalizing", "the RayJob has ended; reading the driver's report")
     update = StatusUpdate(Phase.FINALIZING, summary, ray_job)
     status = job.build_status(update, now)

@@ -1,4 +1,4 @@
-"""The backoff between two attempts."""
+"""Computes the backoff between two attempts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from batchinference_operator.status.timestamps import seconds_since
 
 
 def backoff_seconds(backoff: Backoff, failures: int) -> float:
-    """Return the backoff in seconds before the attempt that follows this number of failures."""
+    """Return the backoff in seconds before the attempt after this number of failures."""
     longest = seconds_of(backoff.max)
     return float(min(seconds_of(backoff.initial) * 2 ** min(failures - 1, 32), longest))
 
 
 def backoff_left(job: JobView, now: datetime) -> float:
-    """Return the seconds until the next attempt may start. A job that is resumed starts now."""
+    """Return the seconds until the next attempt may start; 0 for a resumed job."""
     resumed = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
     if resumed or "nextAttemptTime" not in job.status:
         return 0.0

@@ -1,16 +1,16 @@
-"""The concurrency limits: how many jobs may run at a time, in all and in each namespace."""
+"""The limits on the number of concurrently running jobs, in total and per namespace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 UNLIMITED = 2**31
-"""More jobs than ever run."""
+"""A capacity that is never reached."""
 
 
 @dataclass(frozen=True)
 class Concurrency:
-    """How many jobs may run at a time; None means unlimited."""
+    """The maximum numbers of concurrently running jobs; None means unlimited."""
 
     total: int | None = None
     per_namespace: int | None = None
@@ -22,7 +22,7 @@ class Concurrency:
         return self.total is not None or self.per_namespace is not None
 
     def capacity(self, running: int) -> int:
-        """Return how many more jobs may run in all; negative if the limit was lowered."""
+        """Return how many more jobs may run in total; negative if the limit was lowered."""
         return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
 
     def namespace_capacity(self, running: int) -> int:

@@ -1,4 +1,4 @@
-"""The settings of the installation that reconcile needs."""
+"""The settings of the operator that reconcile needs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from batchinference_operator.reconcile.job_view import JobView
 
 @dataclass(frozen=True)
 class Config:
-    """The platform's defaults and policy, the key of the tokens, and the concurrency limit."""
+    """The platform's defaults, policy and prices, the token keys, and the concurrency limits."""
 
     defaults: Cluster
     token_key: bytes
     concurrency: Concurrency = field(default_factory=Concurrency)
     previous_token_key: bytes = b""
-    """The key before the last rotation, while jobs run whose tokens are derived from it."""
+    """The key before the last rotation, from which tokens of running jobs may be derived."""
     policy: PlatformPolicy = field(default_factory=PlatformPolicy)
     prices: Prices = field(default_factory=Prices)
     own_namespace: str = ""
     """The operator's namespace. A job there could mount the token key of all Ray clusters."""
 
     def token(self, job: JobView, ray_job: str) -> str:
-        """Return the token of the Ray cluster of a RayJob, whose name has the attempt's number.
+        """Return the token of the Ray cluster of a RayJob.
 
-        The token is derived from the operator's key. The operator never reads it back, because it
-        has no permission to read Secrets.
+        The token is derived from the operator's key, because the operator has no permission to read
+        Secrets. It is different for each attempt, because the name of the RayJob is.
         """
         return _token(self.token_key, job, ray_job)
 
@@ -50,4 +50,4 @@ def _token(key: bytes, job: JobView, ray_job: str) -> str:
 
 
 _PURPOSE = "batchinference.dev/ray-cluster-token/v1"
-"""Separates these tokens from anything else that may be derived from the key."""
+"""Separates these tokens from other values derived from the key."""

@@ -1,4 +1,4 @@
-"""The estimated cost of a job, by the prices of the platform."""
+"""Estimates the cost of a job from the prices of the platform."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Prices(BaseModel):
 
 
 def add_cost(status: Status, prices: Prices) -> Status:
-    """Return the status with the cost of all attempts, and what the job is expected to cost."""
+    """Return the status with the cost of all attempts and the expected total cost."""
     if not prices.currency:
         return without(status, "cost")
     amount = prices.of(status)
     cost = {"amount": round(amount, 4), "currency": prices.currency}
-    remaining = _remaining(status, prices)
+    remaining = _remaining_cost(status, prices)
     if remaining is not None:
         cost["forecast"] = round(amount + remaining, 4)
     return {**status, "cost": cost}
 
 
-def _remaining(status: Status, prices: Prices) -> float | None:
-    """Return the cost of the missing rows at the cost per row of the last attempt.
+def _remaining_cost(status: Status, prices: Prices) -> float | None:
+    """Return the cost of the remaining rows, from the cost per row of the last attempt.
 
-    None before it has finished 1 % of the rows, and if the job has ended.
+    None until the attempt has finished 1 % of the rows, and after the end of the job.
     """
     progress, last = status.get("progress", {}), last_attempt(status) or {}
     total, rows = progress.get("total", 0), last.get("rows", 0)

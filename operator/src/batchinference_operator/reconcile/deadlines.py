@@ -1,4 +1,4 @@
-"""Deadlines, and the limit on GPU hours. `status/crashes` limits crashes, such as of a head."""
+"""Computes the deadlines of jobs and attempts, and the limit on GPU hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batchinference_operator.status.timestamps import seconds_since
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline or limit. `remaining` is in seconds; after the deadline it is negative."""
+    """A deadline or limit. `remaining` is in seconds, and negative after the deadline."""
 
     remaining: float
     cause: Cause
@@ -30,18 +30,18 @@ class Deadline:
 def job_deadlines(
     job: JobView, spec: MutableSpec, now: datetime, gpus: int = 0
 ) -> Iterator[Deadline]:
-    """Yield the deadlines of the job over all attempts. `gpus` is how many GPUs it has now."""
+    """Yield the deadlines of the job over all attempts. `gpus` is its current number of GPUs."""
     limit = spec.deadlines.total
     if limit is not None:
-        spent = seconds_since(job.created_at, now) - job.status.get("suspendedSeconds", 0)
+        elapsed = seconds_since(job.created_at, now) - job.status.get("suspendedSeconds", 0)
         message = f"the job has not ended within deadlines.total {limit}"
-        yield Deadline(seconds_of(limit) - spent, Cause.DEADLINE_EXCEEDED, message)
+        yield Deadline(seconds_of(limit) - elapsed, Cause.DEADLINE_EXCEEDED, message)
     hours = spec.limits.gpu_hours
     if hours is not None:
         left = hours * 3600 - job.status.get("gpuSeconds", 0)
         message = f"the job has used the {hours:g} GPU hours that cluster.limits.gpuHours allows"
-        lasts = left if left <= 0 else max(1.0, left / gpus) if gpus else inf
-        yield Deadline(lasts, Cause.LIMIT_EXCEEDED, f"{message}; the written output is kept")
+        remaining = left if left <= 0 else max(1.0, left / gpus) if gpus else inf
+        yield Deadline(remaining, Cause.LIMIT_EXCEEDED, f"{message}; the written output is kept")
 
 
 def attempt_deadlines(
@@ -54,17 +54,17 @@ def attempt_deadlines(
     attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
     if attempt is None or "startTime" not in attempt or "queuedTime" in attempt:
         return
-    taken = seconds_since(str(attempt.get("admittedTime", attempt["startTime"])), now)
+    elapsed = seconds_since(str(attempt.get("admittedTime", attempt["startTime"])), now)
     if limits.active is not None:
         number = attempt["number"]
         message = f"attempt {number} has not ended within deadlines.active {limits.active}"
-        yield Deadline(seconds_of(limits.active) - taken, Cause.DEADLINE_EXCEEDED, message)
+        yield Deadline(seconds_of(limits.active) - elapsed, Cause.DEADLINE_EXCEEDED, message)
     if not awaits_rows:
         return
     last = status.get("progressTime")
     if last is None and limits.pending is not None:
         message = f"no row was finished within deadlines.pending {limits.pending}: {why}"
-        yield Deadline(seconds_of(limits.pending) - taken, Cause.DEADLINE_EXCEEDED, message)
+        yield Deadline(seconds_of(limits.pending) - elapsed, Cause.DEADLINE_EXCEEDED, message)
     if last is not None and limits.stall is not None:
         message = f"no row was finished for deadlines.stall {limits.stall}, since {last}: {why}"
         yield Deadline(seconds_of(limits.stall) - seconds_since(last, now), Cause.STALLED, message)

@@ -1,4 +1,4 @@
-"""The driver's report: whether to ask for it, whether it is valid, and what its absence means."""
+"""Decides whether to poll for the driver's report, and how to handle an old or missing report."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 DRIVER_START_SECONDS = 60.0
-"""How long a driver may not answer after its start before the status reports it."""
+"""Seconds after the start of a driver before the status reports that it does not answer."""
 REPORT_GRACE_SECONDS = 60.0
-"""How long the operator waits for the last report of a RayJob that has ended."""
+"""Seconds for which the operator waits for the last report of an ended RayJob."""
 REPORT_MAX_AGE_SECONDS = 300.0
-"""The maximum age of the last report. Many slow drivers in one namespace are polled less often."""
+"""Maximum age of a report. With many slow drivers in a namespace, polls are less frequent."""
 
 
 def polls_driver(observed: Observed) -> bool:
-    """Return whether the driver is to be polled for its report."""
+    """Return whether the driver must be polled for its report."""
     ray_job = running_ray_job(observed)
     return ray_job is not None and ray_job.driver_started and not observed.job.deleting
 
@@ -40,7 +40,7 @@ def driver_ended(observed: Observed) -> bool:
 
 
 def without_old_report(observed: Observed) -> Observed:
-    """Return the observation without a report that is too old to describe the current state."""
+    """Return the observation without a report older than REPORT_MAX_AGE_SECONDS."""
     if observed.report_age < REPORT_MAX_AGE_SECONDS:
         return observed
     return replace(observed, report=None, driver_reached=False)
@@ -64,7 +64,7 @@ def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
 
 
 def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver has not started, or started only DRIVER_START_SECONDS ago."""
+    """Return whether the driver has not started, or has started within DRIVER_START_SECONDS."""
     start = ray_job.driver_started_at
     return not start or seconds_since(start, now) < DRIVER_START_SECONDS
 

@@ -1,8 +1,8 @@
-"""The GPU hours and CPU hours of a job: how many seconds its pods hold GPUs and CPUs.
+"""Measures the GPU seconds and CPU seconds of a job.
 
-Each reconcile of a running attempt adds the usage since the previous one, so pods that are gone
-still count. Two things are not counted: pods that started and ended while the operator was down,
-and the usage after the end of the attempt, by pods in their grace period or idle workers.
+Each reconcile of a running attempt adds the usage since the previous reconcile, so deleted pods are
+included. Pods that start and end while the operator is down are not counted, and neither is usage
+after the end of the attempt by terminating pods or idle workers.
 """
 
 from __future__ import annotations
@@ -19,10 +19,7 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
-    """Return the status with the GPUs of the running attempt, and with its usage.
-
-    The usage since the last reconcile is added to the usage of the job and of the attempt.
-    """
+    """Return the status with the current GPUs and the usage of the job and the running attempt."""
     status = without(observed.job.status, "gpus")
     if gpus_now := current_gpus(observed):
         status["gpus"] = gpus_now
@@ -30,15 +27,20 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     since = unix_seconds(status["usageTime"]) if "usageTime" in status else 0.0
     *before, last = status["attempts"]
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
-    gpus = _used([(_gpus(pod, plan), pod) for pod in pods], since, until)
+    gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
         "gpuSeconds": min(gpus, _max_gpu_seconds(plan, last, since, until)),
-        "cpuSeconds": _used([(pod.cpus, pod) for pod in pods], since, until),
+        "cpuSeconds": _usage_seconds([(pod.cpus, pod) for pod in pods], since, until),
     }
     if not any(used.values()):
         return status
-    attempts = [*before, {**last, **_added(last, used)}]
-    return {**status, **_added(status, used), "attempts": attempts, "usageTime": to_rfc3339(now)}
+    attempts = [*before, {**last, **_incremented(last, used)}]
+    return {
+        **status,
+        **_incremented(status, used),
+        "attempts": attempts,
+        "usageTime": to_rfc3339(now),
+    }
 
 
 def current_gpus(observed: Observed) -> int:
@@ -49,26 +51,27 @@ def current_gpus(observed: Observed) -> int:
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:
-    """Return the GPUs of a pod, at most those of the largest planned worker.
+    """Return the GPUs in the label of a pod, at most the GPUs of the largest planned worker.
 
-    The label is not trusted, because any user may label a pod.
+    The limit is needed because users may change the label.
     """
     known = plan is not None and plan.max_gpus is not None
     return min(pod.gpus, plan.max_gpus_per_pod) if plan is not None and known else pod.gpus
 
 
 def _max_gpu_seconds(plan: RayJobView | None, attempt: Attempt, since: float, until: float) -> int:
-    """Return the maximum GPU seconds of an interval, with all planned workers."""
+    """Return the GPU seconds of an interval if all planned workers run."""
     if plan is None or plan.max_gpus is None:
         return MAX_ROWS
     start = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
     return max(0, round(plan.max_gpus * (until - max(since, start))))
 
 
-def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
+def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
     """Return the usage in an interval in whole seconds.
 
-    It is the difference of two rounded sums, so that many short intervals lose nothing.
+    It is the difference of two rounded sums, so that rounding errors of short intervals do not add
+    up.
     """
     at_first, at_last = (
         sum(amount * _held_seconds(pod, end) for amount, pod in pods) for end in (since, until)
@@ -76,7 +79,7 @@ def _used(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
     return max(0, round(at_last) - round(at_first))
 
 
-def _added(counts: Status, used: dict[str, int]) -> dict[str, int]:
+def _incremented(counts: Status, used: dict[str, int]) -> dict[str, int]:
     return {name: counts.get(name, 0) + seconds for name, seconds in used.items()}
 
 

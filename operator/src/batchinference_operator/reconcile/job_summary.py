@@ -1,16 +1,16 @@
-"""A job as the metrics count it."""
+"""The fields of a job that the metrics need."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 
-_NOT_WAITING = {*AT_WORK, Phase.SUSPENDED}
+_NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class JobSummary:
     gpus: int = 0
     """GPUs that its pods have now."""
     waiting_since: str = ""
-    """Since when an unfinished job processes no rows; empty if it does, or is suspended."""
+    """Start of the wait of an unfinished job; empty if it processes rows or is suspended."""
     reason: str = ""
     """The reason why it waits, as in its condition Ready; empty if it does not wait."""
 
@@ -42,9 +42,9 @@ class JobSummary:
 
 
 def _waiting_since(job: JobView) -> str:
-    """Return when the job was created, was resumed, or ended its last attempt: the latest of them.
+    """Return when the job was created, was resumed, or ended its last attempt: the latest time.
 
-    All of these timestamps have one format, so their texts are in the order of time.
+    All timestamps have the same format, so they can be compared as strings.
     """
     resumed = (find_condition(job.status, "Suspended") or {}).get("lastTransitionTime", "")
     ended = (last_attempt(job.status) or {}).get("completionTime", "")

@@ -1,4 +1,4 @@
-"""A BatchInference as `reconcile` sees it."""
+"""The fields of a BatchInference that reconcile reads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Self
 
-from batchinference.spec.job import CONTROLLER_NAME, KIND, LIFE
+from batchinference.spec.job import CONTROLLER_NAME, KIND, OPERATOR_FIELDS
 from batchinference_operator.status.conditions import is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
 LEFT_OUT = "leftOut"
-"""Key of an object that names sections with fields that were not read, and says why."""
+"""Key in an object that maps each section with skipped fields to the reason."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class JobView:
     created_at: str = ""
     deleting: bool = False
     unread: str = ""
-    """Why the spec was not read as a whole; else empty. Then only its lifecycle fields are kept."""
+    """Why fields of the spec were skipped; else empty. Then `spec` has only OPERATOR_FIELDS."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
         metadata, spec = body["metadata"], body.get("spec", {})
         if unread := body.get(LEFT_OUT, {}).get("spec", ""):
-            spec = {name: spec[name] for name in LIFE if name in spec}
+            spec = {name: spec[name] for name in OPERATOR_FIELDS if name in spec}
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -64,7 +64,7 @@ class JobView:
 
     @property
     def managed(self) -> bool:
-        """Whether this operator runs the job, and not the controller that `managedBy` names."""
+        """Whether this operator runs the job, and not the controller in `managedBy`."""
         return self.spec.get("managedBy") in (None, CONTROLLER_NAME)
 
     @property

@@ -1,8 +1,7 @@
-"""A RayJob that Kueue queues, before its first admission or again after a preemption.
+"""Handles a RayJob that Kueue queues, before its first admission or after a preemption.
 
-This is not a failure. While the RayJob is queued, the report of its driver counts only if it says
-that the output is complete, because Kueue deletes the pods. Deadlines start when the attempt is
-admitted, and admission starts the attempt over.
+Queueing is not a failure. While the RayJob is queued, a failure in the driver's report is ignored,
+because Kueue deletes the pods. On admission, the attempt starts over and its deadlines start.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from batchinference_operator.status.timestamps import to_rfc3339
 
 
 def is_gated(observed: Observed) -> bool:
-    """Return whether Kueue gates pods of an attempt that has not finished a row.
+    """Return whether pods of an attempt are gated before its first finished row.
 
-    After the first row, gated pods come from the scaling of an elastic job, which continues without
+    After the first row, gated pods are additional pods of an elastic job, which continues without
     them.
     """
     waits = "progressTime" not in observed.job.status

@@ -1,4 +1,4 @@
-"""Failures of pods that KubeRay does not report and would wait for without end."""
+"""Detects pod failures that KubeRay does not report and after which it would wait forever."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 
 LOST_PODS_SECONDS = 60.0
-"""How long after the disruption of its head, or of all workers of a group, an attempt ends."""
+"""Seconds until an attempt ends after the disruption of its head or of all workers of a group."""
 
 
 def unrecoverable_cause(
     observed: Observed, ray_job: RayJobView, now: datetime
 ) -> tuple[Cause, str] | None:
-    """Return why to give up an attempt that KubeRay would continue forever; None if it is not."""
+    """Return the cause and message if the attempt cannot recover, otherwise None."""
     if ray_job.ended or ray_job.suspended:
         return None
     then = now.timestamp() - LOST_PODS_SECONDS
@@ -32,9 +32,9 @@ def unrecoverable_cause(
 
 
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
-    """Return the disruption of a head pod after which its driver did not answer any more.
+    """Return the disruption of a head pod whose driver no longer answers.
 
-    KubeRay waits without end for a head pod that cannot end because its node has no power.
+    If the node is down, the head pod cannot end, and KubeRay waits for it forever.
     """
     if observed.driver_reached or not observed.driver_polled:
         return None
@@ -43,10 +43,10 @@ def _lost_head(observed: Observed, then: float) -> Disruption | None:
 
 
 def _lost_workers(observed: Observed, then: float) -> Disruption | None:
-    """Return the disruption of a worker if its node took all workers of a group before a time.
+    """Return the disruption of a worker if all workers of its group were lost before `then`.
 
-    KubeRay counts pods that cannot end as available, and does not replace them. Stages run in one
-    group only, so a group without workers stops the job.
+    KubeRay counts pods that cannot end as available and does not replace them. Each stage runs in
+    one group only, so a group without workers blocks the job.
     """
     groups: defaultdict[str, list[Disruption | None]] = defaultdict(list)
     for pod in observed.pods_of_attempt:
@@ -56,7 +56,7 @@ def _lost_workers(observed: Observed, then: float) -> Disruption | None:
 
 
 def _node_loss(pod: PodView, then: float) -> Disruption | None:
-    """Return the disruption of a pod by its node before a time, unless the pod has ended since."""
+    """Return the disruption of a pod that was deleted with its node before `then`, or None."""
     lost = pod.disruption
     if lost is None or not pod.deleting or lost.cause not in (Cause.NODE_LOST, Cause.PREEMPTED):
         return None

@@ -1,4 +1,4 @@
-"""The fields of a job's spec that may change after its start, with their current values."""
+"""The fields of a job's spec that may change after its start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from batchinference.spec.base import SpecModel
 from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
-from batchinference.spec.limits import Limits, lowest
+from batchinference.spec.limits import Limits, lower_limits
 
 Model = TypeVar("Model", bound=SpecModel)
 
@@ -26,23 +26,24 @@ class MutableSpec:
     def of(cls, spec: dict[str, Any], platform: Limits) -> MutableSpec:
         return cls(
             suspend=spec.get("suspend") is True,
-            retry=_part(Retry, spec.get("retry")),
-            deadlines=_part(Deadlines, spec.get("deadlines")),
-            ttl=_part(Ttl, spec.get("ttl")),
-            limits=lowest(_part(Limits, (spec.get("cluster") or {}).get("limits")), platform),
+            retry=_parse_section(Retry, spec.get("retry")),
+            deadlines=_parse_section(Deadlines, spec.get("deadlines")),
+            ttl=_parse_section(Ttl, spec.get("ttl")),
+            limits=lower_limits(
+                _parse_section(Limits, (spec.get("cluster") or {}).get("limits")), platform
+            ),
         )
 
 
-def _part(model: type[Model], given: Any) -> Model:
-    """Return a part of the spec.
+def _parse_section(model: type[Model], given: Any) -> Model:
+    """Return a section of the spec without its invalid fields.
 
-    An invalid field, which the API server should have rejected, counts as absent. It must not end
-    a running job or discard the valid fields.
+    The API server should have rejected an invalid field. It must not end a running job.
     """
     if not isinstance(given, dict):
         return model()
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        faulty = {fault["loc"][0] for fault in error.errors()}
-        return model.model_validate({k: v for k, v in given.items() if k not in faulty})
+        invalid = {problem["loc"][0] for problem in error.errors()}
+        return model.model_validate({k: v for k, v in given.items() if k not in invalid})

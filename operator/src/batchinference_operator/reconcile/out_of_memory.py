@@ -1,4 +1,4 @@
-"""Lets the next attempt request more memory for groups of pods that ran out of it."""
+"""Increases the memory of the next attempt for groups of pods that ran out of memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def record_out_of_memory(
 ) -> JobView:
     """Return the job with the groups that ran out of memory, if this is the cause of the failure.
 
-    If no pod was killed, for instance because Ray ended a worker process before, the group is
-    unknown. All worker groups count then.
+    If no pod was killed, for instance because Ray killed a worker process first, the group is
+    unknown. Then all worker groups are recorded.
     """
     if cause != Cause.OUT_OF_MEMORY or ray_job is None or not ray_job.memory:
         return job
@@ -32,7 +32,7 @@ def record_out_of_memory(
 
 
 def memory_of_next_attempt(status: Status, policy: OutOfMemory | None) -> dict[str, str]:
-    """Return the memory of each group that ran out of it in an earlier attempt."""
+    """Return the new memory of each group that ran out of memory in an earlier attempt."""
     if policy is None:
         return {}
     largest, found = memory_bytes(policy.max_memory), dict[str, float]()

@@ -1,4 +1,4 @@
-"""The RayJobs of a job: their names, and which of the observed ones the job owns."""
+"""Finds the RayJobs that a job owns, and computes their names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def next_names(job: JobView) -> Names:
 
 
 def attempt_ray_job(observed: Observed) -> RayJobView | None:
-    """Return the RayJob that has the name of the running attempt's RayJob, whoever owns it."""
+    """Return the RayJob with the name of the running attempt's RayJob. It may have any owner."""
     return observed.ray_jobs.get(last_names(observed.job).ray_job)
 
 
@@ -36,7 +36,7 @@ def running_ray_job(observed: Observed) -> RayJobView | None:
 
 
 def owned(observed: Observed) -> list[RayJobView]:
-    """Return the RayJobs of this job, without those of an earlier job of the same name."""
+    """Return the RayJobs of this job, without RayJobs of an earlier job with the same name."""
     uid = observed.job.uid
     return [ray_job for ray_job in observed.ray_jobs.values() if ray_job.owner_uid == uid]
 
@@ -47,9 +47,9 @@ def owned_live(observed: Observed) -> list[RayJobView]:
 
 
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
-    """Return the RayJobs that are being deleted while pods of their clusters are not.
+    """Return the RayJobs that are being deleted although pods of their clusters are not.
 
-    This happens if KubeRay is down and the operator has not deleted the clusters itself yet.
+    This happens if KubeRay is down and the operator has not deleted the clusters yet.
     """
     clusters = {pod.cluster for pod in observed.pods if pod.ended is None and not pod.deleting}
     return tuple(one for one in owned(observed) if one.deleting and one.cluster in clusters)

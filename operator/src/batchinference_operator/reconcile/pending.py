@@ -1,4 +1,7 @@
-"""The statuses of a job whose next attempt cannot start yet: admission, names, rejections."""
+"""Builds the status of a job whose next attempt cannot start yet.
+
+The job waits for admission or for the name of its RayJob, or its objects cannot be created.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,16 @@ from batchinference_operator.status.timestamps import to_rfc3339
 ADMISSION_PENDING = "AdmissionPending"
 API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
 _QUEUED = "; in the admission queue, "
-"""Separates the error from the position of a job whose RayJob could not be created."""
+"""Separates a create error from the position in the admission queue in a message."""
 _CREATE_ERRORS = (Cause.REFUSED.value, API_SERVER_UNAVAILABLE)
 UNREACHABLE_SECONDS = 60.0
-"""How long the API server may be down before the status reports it. Most outages are shorter."""
+"""Seconds of unavailability after which the status reports it. Most outages are shorter."""
 CREATE_RETRY_SECONDS = 60.0
-"""How long an admitted job whose RayJob could not be created waits before it is queued again."""
+"""Seconds after which an admitted job whose RayJob could not be created is queued again."""
 SHORT_QUEUE_SECONDS = 30.0
 LONG_QUEUE_SECONDS = 300.0
-"""How often the status of a waiting job gets its new position: with fewer than ROUNDED_FROM jobs
-ahead, and otherwise. This does not delay its start, because the admission queue wakes the job."""
+"""Seconds between updates of a waiting job's position, with fewer than ROUNDED_FROM jobs ahead and
+with more. They do not delay the start, because the admission queue wakes the job."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class CreateError:
 
     message: str
     unreachable_seconds: float | None = None
-    """How long the API server has been unreachable; None if it rejected an object."""
+    """Seconds for which the API server has been unreachable; None if it rejected an object."""
     field: str = ""
-    """The field of the spec that the API server finds invalid; empty for other errors."""
+    """The field of the spec that the API server rejected; empty for other errors."""
 
 
 def status_after_create_error(job: JobView, error: CreateError, now: datetime) -> Status | None:
@@ -66,7 +69,7 @@ def status_after_create_error(job: JobView, error: CreateError, now: datetime) -
     else:
         return None
     job = job.with_status(add_suspended_time(job, now))
-    return _pending(job, summary, now)
+    return _pending_status(job, summary, now)
 
 
 def has_create_error(job: JobView) -> bool:
@@ -76,10 +79,10 @@ def has_create_error(job: JobView) -> bool:
 
 
 def _kueue_hint(job: JobView, message: str) -> str:
-    """Return what the user can do about a rejection by Kueue; empty for other rejections.
+    """Return how to fix a rejection by Kueue; empty for other rejections.
 
     Kueue puts RayJobs without a queue into the LocalQueue `default` of their namespace. It then
-    requires an annotation that only jobs with a queue have.
+    requires an annotation that only RayJobs with a queue have.
     """
     queue = (job.spec.get("cluster") or {}).get("queue")
     if queue or "kueue" not in message or "autoscaling" not in message:
@@ -88,10 +91,9 @@ def _kueue_hint(job: JobView, message: str) -> str:
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
-    """Return the job without the attempt for which its RayJob could not be created.
+    """Return the job without the attempt whose RayJob could not be created.
 
-    It asks for admission again after CREATE_RETRY_SECONDS, so that other jobs can be admitted
-    meanwhile.
+    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start first.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
@@ -103,7 +105,7 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
         message = f"a RayJob named {ray_job.name} exists and is not this job's: delete or rename it"
-    status = _pending(job, Summary("NameTaken", message), now)
+    status = _pending_status(job, Summary("NameTaken", message), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)
 
 
@@ -117,8 +119,8 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails before it waits. A job whose last attempt failed or could not
-    be created does not preempt: it may fail again, and would stop a job each time.
+    A job with an invalid spec fails instead of waiting. A job whose last attempt failed or could
+    not be created does not preempt: it may fail again, and would stop another job each time.
     """
     ready = find_condition(job.status, "Ready") or {}
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -133,13 +135,13 @@ def wait_for_admission(
         error = ready["message"].partition(_QUEUED)[0]
         summary = Summary(ready["reason"], f"{error}{_QUEUED}{admission.message}")
     failed = (last_attempt(job.status) or {}).get("outcome") == "Failed"
-    status = _pending(job, summary, now)
+    status = _pending_status(job, summary, now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
-    again = min([refresh, *deadlines])
-    return Actions(status=status, requeue_after=again, preempts=not (not_created or failed))
+    requeue_after = min([refresh, *deadlines])
+    return Actions(status=status, requeue_after=requeue_after, preempts=not (not_created or failed))
 
 
-def _pending(job: JobView, summary: Summary, now: datetime) -> Status:
+def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:
     update = StatusUpdate(Phase.PENDING, summary)
     return job.build_status(update, now)

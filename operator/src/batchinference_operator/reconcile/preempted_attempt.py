@@ -1,4 +1,4 @@
-"""Ends the attempt of a preempted job and requeues the job. `preemption` chooses the job."""
+"""Ends the attempt of a preempted job and requeues the job."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PREEMPTED = Cause.PREEMPTED.value
 def preempt(observed: Observed, synced: Actions, now: datetime) -> Actions | None:
     """Return the actions that end the running attempt; None if the job is not preempted.
 
-    `synced` are the actions without preemption. An attempt that ends or is in the phase Finalizing
-    by them is not preempted. The status says so first, so that the removal is not taken for a
-    failure.
+    `synced` are the actions without preemption. The attempt is not preempted if they end it or set
+    the phase Finalizing. The status records the preemption first, so that the deletion of the
+    RayJob does not count as a failure.
     """
     job, preemptor = observed.job, observed.preemptor
     status = synced.status or job.status
@@ -35,8 +35,10 @@ def preempt(observed: Observed, synced: Actions, now: datetime) -> Actions | Non
 
 
 def requeue_preempted(job: JobView, now: datetime) -> Actions | None:
-    """Return the actions after the last attempt was preempted and nothing of it is left, so that
-    the job waits for admission; None if it waits already."""
+    """Return the actions that let a preempted job wait for admission; None if it already waits.
+
+    All objects of the preempted attempt are already deleted.
+    """
     message = preemption_message(job.status)
     if not message or job.status.get("phase") != Phase.SUSPENDING:
         return None
@@ -45,9 +47,9 @@ def requeue_preempted(job: JobView, now: datetime) -> Actions | None:
 
 
 def update_reservation(observed: Observed) -> Status:
-    """Return the status with the job for which the slot of a preempted job is reserved.
+    """Return the status with the preemptor, for which the slot of a preempted job is reserved.
 
-    The reservation is in the status, so that it survives a restart of the operator.
+    The status keeps the reservation across restarts of the operator.
     """
     status = observed.job.status
     if is_running(status) or observed.preemptor is None or not preemption_message(status):
@@ -56,6 +58,6 @@ def update_reservation(observed: Observed) -> Status:
 
 
 def preemption_message(status: Status) -> str:
-    """Return which job preempted the last attempt; empty if the attempt was not preempted."""
+    """Return the message about the preemption of the last attempt; empty if not preempted."""
     last = last_attempt(status) or {}
     return str(last["message"]) if last.get("outcome") == PREEMPTED else ""

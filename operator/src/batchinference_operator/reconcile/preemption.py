@@ -1,4 +1,4 @@
-"""Chooses the job that is preempted: the one whose slot a job with a higher priority takes."""
+"""Chooses the job to preempt, whose slot a job with a higher priority takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batchinference_operator.reconcile.queue_entry import Key
 from batchinference_operator.reconcile.reservations import Reservations
 
 _NOT_STARTED = "~"
-"""Follows each start time in the order of strings."""
+"""A string that is greater than each start time."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Preemptor:
 def preemptible_slots(
     namespace: str, running: Collection[Key], admitted: Collection[Key], reservations: Reservations
 ) -> Iterator[Slot]:
-    """Yield the slots of a namespace that may be taken by a job with a higher priority.
+    """Yield the slots of a namespace that a job with a higher priority may take.
 
-    `running` are the jobs that run and have a RayJob: a job whose RayJob has not been observed yet
-    keeps its slot. A job that is managed by Kueue has no slot.
+    `running` are the running jobs with an observed RayJob. Other jobs keep their slots. Jobs that
+    Kueue manages have no slots.
     """
-    own = {key for key in running if key[0] == namespace}
-    for key in own | reservations.in_namespace(namespace):
+    in_namespace = {key for key in running if key[0] == namespace}
+    for key in in_namespace | reservations.in_namespace(namespace):
         preemptor, entry = reservations.preemptor(key), reservations.entries.get(key)
         if preemptor is not None and preemptor not in admitted:
             yield Slot(key, reservations.entries[preemptor].priority)
@@ -50,7 +50,9 @@ def preemptible_slots(
 
 
 def choose_slot(slots: Iterable[Slot], priority: int) -> Slot | None:
-    """Return the slot that a job with this priority takes: the one of the lowest priority, and
-    among equals the one started last. None if no slot has a lower priority than the job."""
+    """Return the slot with the lowest priority and, among equals, the latest start.
+
+    None if no slot has a lower priority than `priority`.
+    """
     lower = (slot for slot in slots if slot.priority < priority)
     return max(lower, key=lambda slot: (-slot.priority, slot.started_at, slot.key), default=None)

@@ -1,4 +1,4 @@
-"""A job as the admission queue sees it: whether it runs or waits, and its priority."""
+"""The fields of a job that the admission queue needs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """What the admission queue needs to know about a job. A job that neither runs nor waits has
-    ended, is suspended, is being deleted or is queued by Kueue."""
+    """Whether a job runs or waits for admission, and its priority.
+
+    A job that neither runs nor waits has ended, is suspended, is being deleted or is queued by
+    Kueue.
+    """
 
     resource_version: str
     """The resourceVersion of the job when it was observed."""
@@ -47,7 +50,7 @@ def local_queue_of(job: JobView, platform: Cluster) -> str | None:
 
 
 def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
-    """Return whether a job holds resources or waits for admission, and its priority."""
+    """Return the entry of a job."""
     if job.finished or not job.managed or local_queue_of(job, platform) is not None:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True

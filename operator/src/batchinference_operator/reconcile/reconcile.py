@@ -1,8 +1,8 @@
-"""One reconcile of one job: computes the actions from the observation.
+"""One reconcile of a job: computes the actions from the observed state.
 
-Between two reconciles, all state is in the API server. The operator may therefore stop at any point
-and continue from there. The status records a decision before the operator acts on it: an attempt
-ends in the status before its RayJob is removed.
+All state is in the API server, so the operator can stop at any point and continue after a restart.
+The status records a decision before the operator acts on it. For instance, an attempt ends in the
+status before its RayJob is deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     job = observed.job
     spec = MutableSpec.of(job.spec, config.defaults.limits)
     if job.deleting or not job.managed:
-        return Actions()  # Kubernetes would have to delete anything that is created now
+        return Actions()  # objects created for a job that is being deleted would be deleted too
     if job.finished:
         return retry_corrected_spec(job, now) or enforce_ttl(observed, spec, now)
     if is_running(job.status):
@@ -46,10 +46,10 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        # the pods that were observed are of the previous attempt
+        # the observed pods belong to the previous attempt
         observed = replace(observed, job=adopt(observed.job, now), disruptions=(), crashes=())
         if unadopted.driver_started or unadopted.ended:
-            # its driver and pods are observed only after the status names it
+            # its driver and pods are observed only after it is in the status
             return Actions(status=observed.job.status, requeue_after=0)
     if spec.suspend and not driver_ended(observed):
         return suspend(observed, now)

@@ -1,4 +1,4 @@
-"""Requeue intervals of running jobs. An event may trigger a reconcile earlier."""
+"""Computes requeue intervals of running jobs. Events may trigger an earlier reconcile."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from batchinference_operator.status.timestamps import seconds_since
 POLLS_PER_SECOND = 100.0
 """The rate limit of driver polls. With more drivers, each driver is polled less often."""
 IDLE_SECONDS = 30.0
-"""How often a job without changes is reconciled. An answer of its driver triggers a reconcile
-earlier."""
+"""Interval of a job without changes. An answer of its driver triggers an earlier reconcile."""
 QUEUED_AFTER_SECONDS = 5.0
-"""Age of a RayJob from which Kueue has a reason for queueing it."""
+"""Minimum age of a queued RayJob before Kueue reports a reason."""
 QUEUED_SECONDS = 120.0
-"""How often the operator reads from Kueue why a RayJob is queued."""
+"""Interval of reading Kueue's reason for queueing a RayJob."""
 NO_PODS_SECONDS = 10.0
-"""How often a job is reconciled whose cluster has no pods yet. Possibly only Events tell why."""
+"""Interval of a job whose cluster has no pods yet. The reason may be only in Events, which are not
+watched."""
 WATCHED_SECONDS = 3600.0
-"""How often a job is reconciled that waits for KubeRay to create its cluster. The watches report
-its changes, and there may be thousands of such jobs."""
+"""Interval of a job that waits for KubeRay to create its cluster. Watches report its changes, and
+there may be thousands of such jobs."""
 
 
 def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
@@ -36,5 +36,5 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 
 def poll_interval(drivers: int) -> float:
-    """Return the seconds between two polls of a driver that answers, for this number of drivers."""
+    """Return the seconds between two polls of a driver, for this number of drivers."""
     return max(POLL_SECONDS, drivers / POLLS_PER_SECOND)

@@ -1,4 +1,4 @@
-"""The slots of preempted jobs, each reserved for the waiting job that preempts."""
+"""The slots of preempted jobs. Each slot is reserved for the waiting job that preempts."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
 
 @dataclass
 class Reservations:
-    """For which job the slot of each preempted job is reserved.
+    """Maps each preempted job to the preemptor, for which its slot is reserved.
 
-    Until the preempted job has written the reservation to its status, it exists only here. If the
-    operator stops before that, the waiting job asks for a slot again.
+    A reservation exists only here until it is in the status of the preempted job. If the operator
+    stops before that, the waiting job requests a slot again.
     """
 
     entries: Mapping[Key, QueueEntry]
     _preemptors: dict[Key, Key] = field(default_factory=dict)
-    """By preempted job. At startup, the preemptor may not have been observed yet."""
+    """The preemptors by preempted job. At startup, a preemptor may not have been observed yet."""
 
     def preemptor(self, key: Key) -> Key | None:
-        """Return the job that preempts this one: it waits, and its priority is higher."""
+        """Return the preemptor of a job if it waits and has a higher priority; otherwise None."""
         preemptor = self._preemptors.get(key)
         if preemptor is None or key not in self.entries or preemptor not in self.entries:
             return None
@@ -30,7 +30,7 @@ class Reservations:
         return preemptor if valid else None
 
     def preempted_by(self, key: Key) -> list[Key]:
-        """Return the jobs whose slots are reserved for this one."""
+        """Return the jobs whose slots are reserved for a job."""
         return [one for one in self._preemptors if self.preemptor(one) == key]
 
     def in_namespace(self, namespace: str) -> set[Key]:
@@ -55,28 +55,28 @@ class Reservations:
         return released
 
     def update(self, key: Key, before: QueueEntry | None) -> set[Key | None]:
-        """Apply a new entry of a job. Return the other jobs that it concerns.
+        """Apply a new entry of a job. Return the other affected jobs.
 
         `before` is the previous entry of the job.
         """
         entry = self.entries.get(key)
-        concerned = {self._preemptors.get(key)}
+        affected = {self._preemptors.get(key)}
         recorded = _recorded_preemptor(entry)
         changed = recorded != _recorded_preemptor(before)
         if recorded and changed:
             self._preemptors[key] = key[0], recorded
         elif not recorded and (changed or not (entry and entry.running and not entry.finalizing)):
             self._preemptors.pop(key, None)
-        concerned.add(self._preemptors.get(key))
+        affected.add(self._preemptors.get(key))
         if before is not None and (entry is None or not entry.waiting):
-            concerned.update(self.release(key))
-        return concerned
+            affected.update(self.release(key))
+        return affected
 
 
 def _recorded_preemptor(entry: QueueEntry | None) -> str:
-    """Return for which job the slot is reserved by the status; empty if the job runs.
+    """Return the preemptor in the status of a preempted job; empty for a running job.
 
-    A running job has a slot of its own, and its status may be older than that.
+    A running job has its own slot, and the reservation in its status may be outdated.
     """
     if entry is None or (entry.running and not entry.stopping):
         return ""

@@ -1,8 +1,8 @@
-"""One reconcile of one BatchInferenceSchedule: computes the actions from the observation.
+"""One reconcile of a BatchInferenceSchedule: computes the actions from the observed state.
 
-The rules are those of a CronJob. `batchinference.spec.cron` computes the scheduled times, also
-around changes of clocks (DST). Only the last of several due times runs. A run is named after its
-scheduled time, so an operator that stopped before it wrote the status creates no second one.
+The rules are the rules of a CronJob. `batchinference.spec.cron` computes the scheduled times,
+including daylight saving time. Only the last of several due times runs. The name of a run contains
+its scheduled time, so a restart of the operator does not create a second run.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
 RESYNC_SECONDS = 600.0
-"""Maximum seconds until a schedule is reconciled again, if the clock or a watch was wrong."""
+"""Maximum requeue interval of a schedule, in case the clock changes or a watch misses an event."""
 CLOCK_SKEW = timedelta(minutes=1)
 MAX_ACTIVE = 100
 """Maximum number of runs in the status."""
 _SCHEDULED = Summary("Scheduled", "runs are created at their scheduled times")
-_ROUTINE = ("Scheduled", "Suspended")
-"""Reasons of the condition Ready that are no Events."""
+_ROUTINE_REASONS = ("Scheduled", "Suspended")
+"""Reasons of the condition Ready without an Event."""
 
 
 @dataclass(frozen=True)
 class ObservedSchedule:
-    """A schedule, its runs, and what became of the request to create the next run."""
+    """A schedule, its runs, and the result of the request to create the next run."""
 
     schedule: ScheduleView
     runs: tuple[Run, ...] = ()
     taken: str = ""
-    """The name of a run that another BatchInference has; else empty."""
+    """The name of the next run if another BatchInference has this name; else empty."""
     refused: str = ""
     """Why the API server refused to create the next run; else empty."""
 
 
 @dataclass(frozen=True)
 class ScheduleActions:
-    """What to do, in the order of the fields. Without a status, nothing is done."""
+    """The actions in the order of execution. Without a status, nothing is done."""
 
     create: Object | None = None
     replace: tuple[Run, ...] = ()
@@ -63,8 +63,8 @@ class ScheduleActions:
 
 
 @dataclass(frozen=True)
-class _Tick:
-    """What happens to the last due time."""
+class _DueTimeResult:
+    """The result for the last due time: a run, a wait or a missed run."""
 
     summary: Summary
     checked_until: datetime
@@ -85,36 +85,36 @@ def decide(observed: ObservedSchedule, config: Config, now: datetime) -> Schedul
         parsed = schedule.parse()
     except SpecError as error:
         return _invalid(observed, "; ".join(str(error).splitlines()), now)
-    checked = _checked_until(schedule, _key(parsed), now)
+    checked = _checked_until(schedule, _schedule_key(parsed), now)
     cron = parsed.spec.cron
     time, count = cron.due(checked, now)
     next_time = cron.next(max(now, checked))
     if problem := _template_problem(parsed, time or next_time or now, config, now):
         return _invalid(observed, f"the template is invalid: {problem}", now)
-    tick = _tick(observed, parsed, (checked, time, count), now)
-    status = _status(observed, tick, now) | {"observedSchedule": _key(parsed)}
+    result = _check_due_time(observed, parsed, (checked, time, count), now)
+    status = _status(observed, result, now) | {"observedSchedule": _schedule_key(parsed)}
     requeue_after = RESYNC_SECONDS
     if next_time and not parsed.spec.suspend:
         status["nextScheduleTime"] = to_rfc3339(next_time)
         requeue_after = min((next_time - now).total_seconds(), RESYNC_SECONDS)
     return ScheduleActions(
-        tick.create,
-        tick.replace,
+        result.create,
+        result.replace,
         status,
-        tuple(_beyond_limits(parsed, observed.runs)),
-        (*tick.events, *_trouble(schedule.status, status)),
+        tuple(_runs_to_prune(parsed, observed.runs)),
+        (*result.events, *_problem_event(schedule.status, status)),
         requeue_after,
     )
 
 
-def _key(parsed: BatchInferenceSchedule) -> str:
+def _schedule_key(parsed: BatchInferenceSchedule) -> str:
     return f"{parsed.spec.schedule} {parsed.spec.time_zone}"
 
 
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
     """Return the time up to which all scheduled times have run or were missed.
 
-    A new schedule starts when it is created or changed: no earlier time is due.
+    When a schedule is created or its times change, no earlier time is due.
     """
     status = schedule.status
     if status.get("observedSchedule", key) != key:
@@ -125,7 +125,7 @@ def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
 def _template_problem(
     parsed: BatchInferenceSchedule, time: datetime, config: Config, now: datetime
 ) -> str:
-    """Return why the operator would refuse a run at this time; empty if it would not."""
+    """Return why a run at this time would be invalid; empty if it would be valid."""
     body = parsed.run(time)
     name, namespace = body["metadata"]["name"], str(body["metadata"]["namespace"])
     job = JobView(namespace, name, "", 0, "", body["spec"], {})
@@ -134,35 +134,38 @@ def _template_problem(
     return str(failed["message"]) if failed else ""
 
 
-def _tick(
+def _check_due_time(
     observed: ObservedSchedule,
     parsed: BatchInferenceSchedule,
     due: tuple[datetime, datetime | None, int],
     now: datetime,
-) -> _Tick:
-    """Return what happens to the last due time. `due` is the time up to which all times were
-    checked, the last due time if there is one, and the number of due times."""
+) -> _DueTimeResult:
+    """Return the result for the last due time.
+
+    `due` is the time up to which all times were checked, the last due time or None, and the number
+    of due times.
+    """
     checked, time, count = due
     if checked > now + CLOCK_SKEW:
         message = (
             f"the operator's clock is behind status.checkedUntil ({to_rfc3339(checked)}), before "
             "which no run starts. Correct the clock, or create the schedule again"
         )
-        return _Tick(Summary("ClockBehind", message, failed=True), checked)
+        return _DueTimeResult(Summary("ClockBehind", message, failed=True), checked)
     if parsed.spec.suspend:
-        return _Tick(Summary("Suspended", "spec.suspend is true"), checked)
+        return _DueTimeResult(Summary("Suspended", "spec.suspend is true"), checked)
     if time is None:
-        return _Tick(_SCHEDULED, checked)
-    return _due(observed, parsed, (checked, time, count), now)
+        return _DueTimeResult(_SCHEDULED, checked)
+    return _run_due_time(observed, parsed, (checked, time, count), now)
 
 
-def _due(
+def _run_due_time(
     observed: ObservedSchedule,
     parsed: BatchInferenceSchedule,
     due: tuple[datetime, datetime, int],
     now: datetime,
-) -> _Tick:
-    """Return whether the last due time runs, is missed or waits."""
+) -> _DueTimeResult:
+    """Return whether the last due time runs, waits or is missed."""
     checked, time, count = due
     body = parsed.run(time)
     name = body["metadata"]["name"]
@@ -170,21 +173,21 @@ def _due(
     exists = any(run.name == name for run in observed.runs)
     if not exists:
         if why := _why_missed(observed, parsed, name, (now - time).total_seconds()):
-            event = _missed(count, f"up to {to_rfc3339(time)}: {why}")
-            return _Tick(_SCHEDULED, time, missed=count, events=(event,))
+            event = _missed_event(count, f"up to {to_rfc3339(time)}: {why}")
+            return _DueTimeResult(_SCHEDULED, time, missed=count, events=(event,))
         if waits := _why_waiting(observed, parsed, others, time):
-            return _Tick(waits, checked)
+            return _DueTimeResult(waits, checked)
     skipped = f"before {to_rfc3339(time)}: only the last due time runs"
-    return _Tick(
+    return _DueTimeResult(
         _SCHEDULED,
         time,
-        create=None if exists else _owned(body, observed.schedule),
+        create=None if exists else _with_owner(body, observed.schedule),
         run=time,
         replace=others if parsed.spec.concurrency_policy == "Replace" else (),
         missed=count - 1,
         events=(
             *(() if exists else [Event("RunCreated", "Create", f"created {name}")]),
-            *([_missed(count - 1, skipped)] if count > 1 else ()),
+            *([_missed_event(count - 1, skipped)] if count > 1 else ()),
         ),
     )
 
@@ -214,33 +217,33 @@ def _why_waiting(
     return None
 
 
-def _owned(body: Object, schedule: ScheduleView) -> Object:
+def _with_owner(body: Object, schedule: ScheduleView) -> Object:
     owner = Owner(schedule.name, schedule.uid, schedule.kind).reference()
     return {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
 
 
-def _missed(count: int, why: str) -> Event:
+def _missed_event(count: int, why: str) -> Event:
     return Event("RunsMissed", "Skip", f"scheduled times without a run: {count}, {why}", "Warning")
 
 
-def _status(observed: ObservedSchedule, tick: _Tick, now: datetime) -> Status:
-    """Return the status of a valid schedule, without the next time."""
+def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -> Status:
+    """Return the status of a valid schedule, without `nextScheduleTime`."""
     schedule = observed.schedule
     before = without(schedule.status, "nextScheduleTime")
-    gone = {run.name for run in tick.replace}
+    gone = {run.name for run in result.replace}
     active = [run.name for run in observed.runs if run.active and run.name not in gone]
-    if tick.create is not None:
-        active.append(tick.create["metadata"]["name"])
+    if result.create is not None:
+        active.append(result.create["metadata"]["name"])
     status: Status = {
         **before,
         "observedGeneration": schedule.generation,
-        "conditions": _conditions(schedule, tick.summary, now),
+        "conditions": _conditions(schedule, result.summary, now),
         "active": active[:MAX_ACTIVE],
-        "checkedUntil": to_rfc3339(tick.checked_until),
-        "missedRuns": before.get("missedRuns", 0) + tick.missed,
+        "checkedUntil": to_rfc3339(result.checked_until),
+        "missedRuns": before.get("missedRuns", 0) + result.missed,
     }
-    if tick.run is not None:
-        status["lastScheduleTime"] = to_rfc3339(tick.run)
+    if result.run is not None:
+        status["lastScheduleTime"] = to_rfc3339(result.run)
     ends = [run.ended_at for run in observed.runs if run.complete]
     if last := max([before.get("lastSuccessfulTime", ""), *ends]):
         status["lastSuccessfulTime"] = last
@@ -254,7 +257,7 @@ def _conditions(schedule: ScheduleView, summary: Summary, now: datetime) -> list
 
 
 def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> ScheduleActions:
-    """Return the actions for a schedule that can create no run."""
+    """Return the actions for an invalid schedule, which creates no runs."""
     schedule, summary = observed.schedule, Summary(Cause.INVALID_SPEC.value, message, failed=True)
     status: Status = {
         **without(schedule.status, "nextScheduleTime"),
@@ -262,10 +265,10 @@ def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> Schedul
         "conditions": _conditions(schedule, summary, now),
         "active": [run.name for run in observed.runs if run.active][:MAX_ACTIVE],
     }
-    return ScheduleActions(status=status, events=tuple(_trouble(schedule.status, status)))
+    return ScheduleActions(status=status, events=tuple(_problem_event(schedule.status, status)))
 
 
-def _beyond_limits(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Iterator[Run]:
+def _runs_to_prune(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Iterator[Run]:
     """Yield the oldest finished runs beyond the history limits."""
     complete = [run for run in runs if run.complete]
     failed = [run for run in runs if run.failed]
@@ -273,9 +276,12 @@ def _beyond_limits(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Ite
     yield from failed[: max(0, len(failed) - parsed.spec.failed_runs_history_limit)]
 
 
-def _trouble(before: Status, after: Status) -> Iterator[Event]:
-    """Yield an Event if the condition Ready has another reason or message, unless it is routine."""
+def _problem_event(before: Status, after: Status) -> Iterator[Event]:
+    """Yield an Event if the condition Ready has a new reason or message that is not routine."""
     old, new = (find_condition(status, "Ready") or {} for status in (before, after))
     reason, message = new["reason"], new["message"]
-    if reason not in _ROUTINE and (reason, message) != (old.get("reason"), old.get("message")):
+    if reason not in _ROUTINE_REASONS and (reason, message) != (
+        old.get("reason"),
+        old.get("message"),
+    ):
         yield Event(reason, "Reconcile", message, "Warning")

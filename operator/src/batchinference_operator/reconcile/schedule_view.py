@@ -1,4 +1,4 @@
-"""A BatchInferenceSchedule and its runs as `decide` sees them."""
+"""The fields of a BatchInferenceSchedule and its runs that `decide` reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ScheduleView:
     status: Status
     deleting: bool
     unread: str
-    """Why the spec was not read as a whole; else empty."""
+    """Why fields of the spec were skipped; else empty."""
 
     @classmethod
     def of(cls, body: Object) -> Self:

@@ -22,13 +22,13 @@ class Observed:
     """A job and the observed state of its objects.
 
     `ray_jobs` are the RayJobs with the job's label or with a name that the job uses, by name.
-    `disruptions` are those of the running attempt's pods, including pods that are gone.
-    `crashes` are its pods whose containers ended by themselves. `report` is the driver's report, if
-    there is one. `driver_reached` is whether the driver answered the last poll, even without a
-    report. `driver_polled` is whether the driver was polled at all. `messages` are, by object
-    name, those of Events about pods that do not start or about a RayCluster without pods, and of
-    Kueue about a queued RayJob. `admission` is the decision of the admission queue; None if the job
-    needs no admission.
+    `disruptions` are the disruptions of the running attempt's pods, including deleted pods.
+    `crashes` are the crashes of its pods. `report` is the driver's report, if there is one.
+    `driver_reached` is whether the driver answered the last poll, even without a report.
+    `driver_polled` is whether the driver was polled at all. `messages` maps object names to
+    messages: Events about pods that do not start or about a RayCluster without pods, and Kueue's
+    messages about a queued RayJob. `admission` is the decision of the admission queue; None if the
+    job needs no admission.
     """
 
     job: JobView
@@ -48,7 +48,7 @@ class Observed:
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
     drivers: int = 0
-    """The number of drivers of all jobs. The operator polls each of them."""
+    """The number of drivers of all jobs that the operator polls."""
     preemptor: Preemptor | None = None
     """The job that preempts this one."""
 
@@ -63,36 +63,41 @@ class Observed:
 
     @property
     def pods_of_attempt(self) -> list[PodView]:
-        """The pods of the last attempt, without pods of earlier attempts or of an earlier job of
-        the same name."""
+        """The pods of the last attempt.
+
+        Pods of earlier attempts, or of an earlier job with the same name, are not included.
+        """
         cluster = self.cluster
         return [pod for pod in self.pods if pod.cluster == cluster]
 
 
 @dataclass(frozen=True)
 class Actions:
-    """What to do, in this order: stop drivers, remove RayJobs, dry run, create objects, release the
-    clusters of finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write
-    the status, requeue after `requeue_after` seconds."""
+    """The actions of a reconcile.
+
+    Their order is: stop drivers, delete RayJobs, dry run, create objects, release the clusters of
+    finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write the status,
+    requeue after `requeue_after` seconds.
+    """
 
     stop_drivers: tuple[RayJobView, ...] = ()
     """RayJobs whose drivers must commit the work in progress and exit."""
     delete_ray_jobs: tuple[RayJobView, ...] = ()
     """RayJobs that must not continue, or whose TTL has expired."""
     dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
-    """Fields of the spec, and versions of an object. The API server must accept the last version of
-    each object before anything is created. The objects themselves are not created."""
+    """For each object, pairs of a field of the spec and a version of the object. The API server
+    must accept the last version of each object before anything is created."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
-    """RayJobs that have ended and whose clusters need not be kept any longer."""
+    """Ended RayJobs whose clusters are no longer needed."""
     delete_job: bool = False
     """Whether to delete the BatchInference, whose TTL has expired."""
     update_backstop: tuple[RayJobView, Backstop] | None = None
-    """The RayJob of the running attempt and its new backstop deadlines, if its spec has others."""
+    """The RayJob of the running attempt and its new backstop deadlines, if they have changed."""
     status: Status | None = None
     """The status to write; None leaves the status unchanged."""
     requeue_after: float | None = None
     admits: bool = False
-    """Whether the status starts an attempt that needed admission by the admission queue."""
+    """Whether the status starts an attempt that the admission queue has admitted."""
     preempts: bool = False
-    """Whether the job may preempt another, because only the admission queue delays its start."""
+    """Whether the job may preempt another job, because it waits only for admission."""

@@ -16,15 +16,15 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 STOP_POLL_SECONDS = 2.0
-"""How often the operator checks whether a driver that was asked to stop has ended."""
+"""Interval of checking whether a driver that was asked to stop has ended."""
 SUSPEND_POLL_SECONDS = 5.0
-"""How often the operator checks whether everything is gone."""
+"""Interval of checking whether all RayJobs and pods are gone."""
 
 
 def suspend(observed: Observed, now: datetime) -> Actions:
-    """Return the actions that remove what still runs.
+    """Return the actions that stop the driver and delete all RayJobs that hold resources.
 
-    The status says so first, so that the removal is not taken for a failure.
+    The status records the suspension first, so that the deletion does not count as a failure.
     """
     job, ours = observed.job, owned_live(observed)
     live = tuple(ray_job for ray_job in ours if not ray_job.ended)
@@ -43,13 +43,15 @@ def suspend(observed: Observed, now: datetime) -> Actions:
 def _stop_all(
     observed: Observed, live: tuple[RayJobView, ...], release: tuple[RayJobView, ...], now: datetime
 ) -> Actions:
-    """Let drivers commit the work in progress for up to STOP_SECONDS, and remove all else."""
+    """Return the actions that let drivers commit for STOP_SECONDS and delete all else."""
     job = observed.job
     stop = tuple(one for one in live if may_commit(job, one, now))
     delete = (*(one for one in live if one not in stop), *stuck_in_deletion(observed))
-    again = STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS
+    requeue_after = STOP_POLL_SECONDS if stop else SUSPEND_POLL_SECONDS
     status = _suspending_status(job, now)
-    return Actions(stop, delete, release_clusters=release, status=status, requeue_after=again)
+    return Actions(
+        stop, delete, release_clusters=release, status=status, requeue_after=requeue_after
+    )
 
 
 def may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
@@ -67,7 +69,7 @@ def _suspending_status(job: JobView, now: datetime) -> Status:
 
 
 def add_suspended_time(job: JobView, now: datetime) -> Status:
-    """Return the status with the time for which the job was suspended added."""
+    """Return the status with an updated `suspendedSeconds` if the job was suspended."""
     before = find_condition(job.status, "Suspended")
     if before is None or before["status"] != "True":
         return job.status

@@ -18,26 +18,26 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 END_SECONDS = 30.0
-"""How long a RayJob may continue after its job has ended. KubeRay notices the driver's end some
-seconds after the operator has read the driver's report."""
+"""Seconds for which a RayJob may continue after its job has ended. KubeRay detects the driver's end
+some seconds after the operator has read the driver's report."""
 
 
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
     """Return the actions for a job whose status is final.
 
-    RayJobs that have not ended are ended. Clusters and RayJobs are kept for the job's TTL.
+    RayJobs that have not ended are deleted. Clusters and RayJobs are kept for their TTLs.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = list(stuck_in_deletion(observed)), [], []
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
-        if kept <= since < inf:  # never because of a time that cannot be read
+        if kept <= since < inf:  # not if the end time is invalid
             return Actions(delete_job=True)
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in owned(observed)):
         waits.append(END_SECONDS)  # a watch may miss their deletion
     for ray_job in owned_live(observed):
-        end = _grace_seconds(observed.job, ray_job, spec.ttl)
-        if (left := _retention_seconds(ray_job, spec.ttl, end) - since) <= 0:
+        grace = _grace_seconds(observed.job, ray_job, spec.ttl)
+        if (left := _retention_seconds(ray_job, spec.ttl, grace) - since) <= 0:
             remove.append(ray_job)
             continue
         waits.append(left)
@@ -46,26 +46,26 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
                 release.append(ray_job)
             else:
                 waits.append(left)
-    again = min(waits, default=inf)
+    requeue_after = min(waits, default=inf)
     stop = [one for one in owned_live(observed) if one.driver_running and one not in remove]
     return Actions(
         stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         status=with_observed_generation(observed.job.status, observed.job.generation),
-        requeue_after=again if again < inf else None,
+        requeue_after=requeue_after if requeue_after < inf else None,
     )
 
 
 def _job_retention_seconds(ttl: Ttl) -> float | None:
-    """Return for how long after its end a job is kept, with all that it owns; None for ever."""
+    """Return the seconds after its end for which a job is kept; None means forever."""
     if ttl.after_finished is None:
         return None
     return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))
 
 
 def _end_time(job: JobView) -> str:
-    """Return when the end was written, by the operator's clock. The driver's clock may be wrong."""
+    """Return when the operator wrote the end of the job. The driver's clock may be wrong."""
     end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
     return str((find_condition(job.status, end) or {}).get("lastTransitionTime", ""))
 
@@ -73,20 +73,20 @@ def _end_time(job: JobView) -> str:
 def _ended_by_operator(job: JobView) -> bool:
     """Return whether the operator ended the job before its driver ended."""
     cause = Cause.named((find_condition(job.status, "Failed") or {}).get("reason"))
-    return cause is not None and cause.gives_up
+    return cause is not None and cause.ended_by_operator
 
 
 def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
     """Return whether the cluster of a job that the operator ended is kept for debugging.
 
-    The cluster of a job that has used up its GPU hours is never kept.
+    The cluster of a job that has exceeded its GPU hours is never kept.
     """
     over = (find_condition(job.status, "Failed") or {}).get("reason") == Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job) and not over and seconds_of(ttl.cluster) > 0
 
 
 def _grace_seconds(job: JobView, ray_job: RayJobView, ttl: Ttl) -> float:
-    """Return the seconds from the job's end for which a RayJob that has not ended may continue."""
+    """Return the seconds after the job's end for which a RayJob may continue."""
     if not _ended_by_operator(job):
         return END_SECONDS
     if not _kept_for_debugging(job, ttl) or ray_job.suspended:
@@ -94,10 +94,10 @@ def _grace_seconds(job: JobView, ray_job: RayJobView, ttl: Ttl) -> float:
     return float(STOP_SECONDS if ray_job.driver_running else seconds_of(ttl.cluster))
 
 
-def _retention_seconds(ray_job: RayJobView, ttl: Ttl, end: float) -> float:
-    """Return the seconds from the job's end for which a RayJob is kept: its TTL.
+def _retention_seconds(ray_job: RayJobView, ttl: Ttl, grace: float) -> float:
+    """Return the seconds after the job's end for which a RayJob is kept.
 
-    `end` is the maximum for a RayJob that has not ended.
+    `grace` is the maximum for a RayJob that has not ended.
     """
-    longest = inf if ray_job.ended else end
+    longest = inf if ray_job.ended else grace
     return longest if ttl.ray_job is None else min(longest, seconds_of(ttl.ray_job))

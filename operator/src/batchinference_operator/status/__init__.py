@@ -1,1 +1,1 @@
-"""Computes the status of a BatchInference from observations. Pure functions."""
+"""Pure functions that compute the status of a BatchInference from observations."""

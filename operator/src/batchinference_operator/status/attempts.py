@@ -1,4 +1,4 @@
-"""The attempts in a status: the running one, and how the others ended."""
+"""Reads and updates the attempts in a status: the running attempt and the ended ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_ATTEMPTS = 20
-"""The number of attempts that a status keeps; older ones are only counted."""
+"""Maximum number of attempts in a status. Older attempts are only counted."""
 MAX_ATTEMPT_MESSAGE = 1024
 Attempt = dict[str, Any]
 
 
 def last_attempt(status: Status) -> Attempt | None:
-    """Return the last attempt; None if there was none yet."""
+    """Return the last attempt; None if there is none yet."""
     attempts: list[Attempt] = status.get("attempts", [])
     return attempts[-1] if attempts else None
 
@@ -30,7 +30,7 @@ def is_running(status: Status) -> bool:
 
 
 def attempt_number(status: Status) -> int:
-    """Return the number of the last attempt; 0 if there was none yet."""
+    """Return the number of the last attempt; 0 if there is none yet."""
     return int(status.get("attempt", 0))
 
 
@@ -40,19 +40,25 @@ def failed_attempts(status: Status) -> int:
 
 
 def add_attempt(status: Status, names: Names) -> Status:
-    """Return the status with a new attempt. It starts when its RayJob is observed."""
+    """Return the status with a new attempt. The attempt starts when its RayJob is observed."""
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
-    left = without(status, *_OF_ATTEMPT)
+    left = without(status, *_ATTEMPT_FIELDS)
     return {**left, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
 
 
-_OF_ATTEMPT = ("nextAttemptTime", "progressTime", "usageTime", "rayClusterName", "slotReservedFor")
-"""Status fields about one attempt, which do not apply to the next."""
+_ATTEMPT_FIELDS = (
+    "nextAttemptTime",
+    "progressTime",
+    "usageTime",
+    "rayClusterName",
+    "slotReservedFor",
+)
+"""Status fields that apply to one attempt only."""
 
 
 def remove_attempt(status: Status) -> Status:
-    """Return the status without the last attempt, if none of its objects were created.
+    """Return the status without the last attempt, whose objects could not be created.
 
     The next attempt gets the same number.
     """
@@ -65,9 +71,9 @@ def remove_attempt(status: Status) -> Status:
 
 
 def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
-    """Return the status with the start time of the running attempt, and what it runs.
+    """Return the status with the start time, generation and memory of the running attempt.
 
-    `raised` are the groups of pods that ran out of memory in earlier attempts.
+    `raised` are the groups of pods that get more memory, because they ran out of it before.
     """
     found: Attempt = {"startTime": ray_job.created_at}
     if ray_job.generation is not None:
@@ -78,7 +84,7 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
 
 
 def mark_queued(status: Status, now: str) -> Status:
-    """Return the status with the running attempt queued. It starts over when it is admitted."""
+    """Return the status with the running attempt queued. On admission, the attempt starts over."""
     *before, last = status["attempts"]
     if "queuedTime" in last:
         return status
@@ -96,7 +102,7 @@ def mark_admitted(status: Status, now: str) -> Status:
 
 
 def update_last(status: Status, changes: Attempt) -> Status:
-    """Return the status with changes of the last attempt."""
+    """Return the status with changed fields of the last attempt."""
     *before, last = status["attempts"]
     return {**status, "attempts": [*before, {**last, **changes}]}
 
@@ -104,7 +110,7 @@ def update_last(status: Status, changes: Attempt) -> Status:
 def end_attempt(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
-    """Return the status with the running attempt ended. Only failures count as failed attempts."""
+    """Return the status with the running attempt ended. Increase `failedAttempts` if it failed."""
     last = last_attempt(status)
     if last is None or "outcome" in last:
         return status

@@ -1,8 +1,8 @@
-"""Conditions, by the rules that kubectl wait, Flux, Argo CD and Helm 4 follow.
+"""Builds conditions by the rules of kubectl wait, Flux, Argo CD and Helm 4.
 
-Ready, Complete, Failed and Suspended are always present; Reconciling and Stalled only while they
-are true. A suspended job is Ready, as in Flux for a suspended Job: nothing is in progress, and a
-tool that waits for a set of objects need not wait for this one.
+Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present only
+while they are true. A suspended job is Ready, as a suspended Job is in Flux. Nothing is in
+progress, so tools that wait for several objects do not wait for this one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from batchinference.text import in_one_line
 
 MAX_MESSAGE = 4096
-"""The maximum length. KubeRay and the driver choose the message; the API server rejects a longer
-one."""
-_FALSE = {
+"""Maximum number of characters of a message. The API server rejects longer messages, which KubeRay
+or the driver may send."""
+_FALSE_REASONS = {
     "Complete": ("NotComplete", "the output is not complete"),
     "Failed": ("NotFailed", "the job has not failed"),
     "Suspended": ("NotSuspended", "the job is not suspended"),
 }
-"""Reason and message of a condition that is false. Ready has those of the job."""
+"""Reason and message of a false condition. A false Ready has the reason and message of the job."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Summary:
 def build_conditions(
     summary: Summary, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """Return all conditions. Each has a message about its own status.
+    """Return all conditions of a job.
 
     The `lastTransitionTime` of a condition changes only with its status.
     """
@@ -62,25 +62,25 @@ def conditions_of(
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
-    """Return conditions of these types, each True or False."""
+    """Return a condition for each type in `wanted`, which maps types to True or False."""
     before = {condition["type"]: condition for condition in previous}
     return [
-        _condition(kind, holds, summary, before.get(kind), generation, now)
-        for kind, holds in wanted.items()
+        _condition(kind, is_true, summary, before.get(kind), generation, now)
+        for kind, is_true in wanted.items()
     ]
 
 
 def _condition(
     kind: str,
-    holds: bool,
+    is_true: bool,
     summary: Summary,
     before: dict[str, Any] | None,
     generation: int,
     now: str,
 ) -> dict[str, Any]:
-    status = "True" if holds else "False"
+    status = "True" if is_true else "False"
     why = summary.reason, summary.message
-    reason, message = why if holds else _FALSE.get(kind, why)
+    reason, message = why if is_true else _FALSE_REASONS.get(kind, why)
     changed = before is None or before["status"] != status
     return {
         "type": kind,
@@ -95,7 +95,7 @@ def _condition(
 def truncate_message(message: str) -> str:
     """Return the message in one line, with at most MAX_MESSAGE characters.
 
-    kubectl cuts a column at a line break, and a longer message would exceed the limit of the CRD.
+    kubectl cuts a column at a line break, and the CRD limits the length of a message.
     """
     message = in_one_line(message)
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."

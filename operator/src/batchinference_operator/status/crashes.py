@@ -1,7 +1,7 @@
-"""Pods whose containers ended by themselves.
+"""Detects crashed pods: pods whose containers ended without being deleted or evicted.
 
-Ray's pods are never restarted: KubeRay deletes a pod whose container ended and creates another, so
-no container reports `CrashLoopBackOff`.
+The containers of Ray's pods never restart. KubeRay deletes the pod and creates another, so no
+container reports `CrashLoopBackOff`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
-"""Pods that may crash before the driver of an attempt starts. KubeRay replaces one every ten
-seconds and never gives up. A slow node makes a head time out once or twice."""
+"""Maximum number of pods that may crash before the driver of an attempt starts. KubeRay replaces a
+pod every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
 MAX_MESSAGE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A pod whose container ended by itself. `pod` is the pod's uid."""
+    """A crashed pod. `pod` is the pod's uid."""
 
     pod: str
     cause: Cause
@@ -37,7 +37,7 @@ class Crash:
 def crash_of(pod: Object) -> Crash | None:
     """Return the crash of a pod, with its exit code and termination message.
 
-    None for a pod that runs, that was evicted, or whose containers ended because it was deleted.
+    None if the pod runs, was evicted, or was deleted before its container ended.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
     ended = _ended_container(status)
@@ -48,21 +48,21 @@ def crash_of(pod: Object) -> Crash | None:
     return Crash(
         pod=metadata.get("uid") or metadata["name"],
         cause=Cause.OUT_OF_MEMORY if killed else Cause.CRASH_LOOP,
-        message=f"pod {metadata['name']}: container {name} ended with {_exit(state)}",
+        message=f"pod {metadata['name']}: container {name} ended with {_describe_exit(state)}",
         of_head=is_head(pod),
     )
 
 
 def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
-    """Return the last crash if enough pods have crashed to give up the attempt, else None.
+    """Return the last crash if the attempt must end because too many pods have crashed, else None.
 
-    `pods` is the current number of pods. All workers end when their head ends, so they count only
-    if no head has crashed.
+    `pods` is the current number of pods. All workers end with their head, so workers count only if
+    no head has crashed.
     """
     heads = [crash for crash in crashes if crash.of_head]
     workers = [] if heads else [crash for crash in crashes if not crash.of_head]
-    most_workers = max(MAX_WORKER_CRASHES, 3 * pods)
-    for found, limit in ((heads, MAX_HEAD_CRASHES), (workers, most_workers)):
+    max_workers = max(MAX_WORKER_CRASHES, 3 * pods)
+    for found, limit in ((heads, MAX_HEAD_CRASHES), (workers, max_workers)):
         if len(found) >= limit:
             return found[-1]
     return None
@@ -76,7 +76,7 @@ def describe_crashes(crashes: Sequence[Crash]) -> str:
 
 
 def _ended_container(status: Object) -> tuple[str, Object] | None:
-    """Return name and state of the first init container that failed or Ray container that ended."""
+    """Return the name and state of the first failed init container or ended Ray container."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind, []):
             state = (container.get("state") or {}).get("terminated")
@@ -100,7 +100,7 @@ def _was_deleted(metadata: Object, state: Object) -> bool:
     return finished is None or finished >= requested
 
 
-def _exit(state: Object) -> str:
+def _describe_exit(state: Object) -> str:
     reason = f" ({state['reason']})" if state.get("reason") not in (None, "", "Error") else ""
     message = in_one_line(without_credentials(state.get("message") or ""))
     if len(message) > MAX_MESSAGE:

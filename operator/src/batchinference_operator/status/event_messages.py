@@ -1,4 +1,4 @@
-"""Messages from other objects, Events and Workloads, about why something waits."""
+"""Reads the messages of Events and Workloads that explain why an object waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.ray_job import Object
 
 NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
-"""Reasons of pod warnings that the node causes. They pass, or another node does not have them."""
+"""Reasons of pod warnings about the node. They resolve over time or on another node."""
 _START_FAILURES = {
     "FailedMount",
     "FailedMapVolume",
@@ -30,7 +30,7 @@ class Occurrence(NamedTuple):
 
     @classmethod
     def of(cls, event: Object, *, of_pod: bool) -> Self:
-        return cls(_last_seen(event), _warns(event, of_pod=of_pod), _message_of(event))
+        return cls(_last_seen(event), _is_warning(event, of_pod=of_pod), _message_of(event))
 
 
 def last_warning(found: Iterable[Occurrence]) -> str:
@@ -43,23 +43,23 @@ def last_warning(found: Iterable[Occurrence]) -> str:
 
 
 def is_relevant(event: Object, *, of_pod: bool) -> bool:
-    return event.get("type") == "Normal" or _warns(event, of_pod=of_pod)
+    return event.get("type") == "Normal" or _is_warning(event, of_pod=of_pod)
 
 
 def _message_of(event: Object) -> str:
-    """Return the message of an Event, after its reason if the reason is in NODE_WARNINGS.
+    """Return the message of an Event, with its reason as prefix if it is in NODE_WARNINGS.
 
-    `derive_phase` derives the failure cause from this prefix. The message is truncated, because the
-    API server accepts megabytes from anyone who may create Events.
+    `derive_phase` derives the failure cause from this prefix. The message is truncated, because
+    users who may create Events can write messages of several megabytes.
     """
     reason, message = event.get("reason"), str(event.get("message", ""))
     return truncate_message(f"{reason}: {message}" if reason in NODE_WARNINGS else message)
 
 
-def _warns(event: Object, *, of_pod: bool) -> bool:
+def _is_warning(event: Object, *, of_pod: bool) -> bool:
     """Return whether an Event is a relevant warning.
 
-    A pod that has a node gets many warnings that do not keep it from starting.
+    Many warnings about a scheduled pod do not prevent its start.
     """
     if of_pod:
         return event.get("reason") in _START_FAILURES
@@ -67,9 +67,9 @@ def _warns(event: Object, *, of_pod: bool) -> bool:
 
 
 def _last_seen(event: Object) -> str:
-    """Return the time of an Event's last occurrence, cut to the second.
+    """Return the time of an Event's last occurrence without fractions of a second.
 
-    The components that create Events use different fields for it.
+    Components store it in different fields.
     """
     series = event.get("series") or {}
     times = (
@@ -80,7 +80,7 @@ def _last_seen(event: Object) -> str:
 
 
 def quota_message(workload: Object) -> str:
-    """Return why a Workload has no quota or lost it; empty if it does not say so."""
+    """Return why a Workload has no quota or was evicted; empty if its status has no reason."""
     conditions = {one["type"]: one for one in (workload.get("status") or {}).get("conditions", [])}
     quota, evicted = conditions.get("QuotaReserved", {}), conditions.get("Evicted", {})
     waiting = quota.get("message", "") if quota.get("status") == "False" else ""

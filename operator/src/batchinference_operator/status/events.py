@@ -1,4 +1,4 @@
-"""Events for users, derived from the difference between two statuses of a job."""
+"""Derives Events for users from the difference between two statuses of a job."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from batchinference_operator.status.attempts import (
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
 
-_ORDINARY = frozenset(phase.value for phase in Phase) | {"Preempted"}
-"""Reasons that say no more than the phase, or than the Event about the end of the attempt."""
-_TROUBLES = frozenset(cause.value for cause in Cause) | {
+_ROUTINE_REASONS = frozenset(phase.value for phase in Phase) | {"Preempted"}
+"""Reasons without an Event: the phase, or the Event about the end of the attempt, is enough."""
+_PROBLEM_REASONS = frozenset(cause.value for cause in Cause) | {
     "NameTaken",
     "DriverSilent",
     "DriverUnauthorized",
     "ApiServerUnavailable",
 }
-"""Reasons that are problems. Any other reason is an intended wait."""
+"""Reasons that are problems. All other reasons are intended waits."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """A Kubernetes Event. `action` is what the operator did, in one word."""
+    """A Kubernetes Event. `action` is the action of the operator, in one word."""
 
     reason: str
     action: str
@@ -40,12 +40,12 @@ class Event:
 
 
 def events_between(before: Status, after: Status) -> list[Event]:
-    """Return the Events between two statuses in order, each once.
+    """Return the Events for the changes between two statuses, in order.
 
-    Equal statuses have no Events between them, and progress is not an Event.
+    Changes of the progress are not Events.
     """
-    return [*_attempts_ended(before, after), *_end(before, after), *_trouble(before, after),
-            *_suspension(before, after), *_attempt_started(before, after)]  # fmt: skip
+    return [*_attempts_ended(before, after), *_job_ended(before, after), *_blocked(before, after),
+            *_suspended_or_resumed(before, after), *_attempt_started(before, after)]  # fmt: skip
 
 
 def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
@@ -63,22 +63,22 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
         yield Event("Retrying", "Retry", message)
 
 
-def _end(before: Status, after: Status) -> Iterator[Event]:
+def _job_ended(before: Status, after: Status) -> Iterator[Event]:
     for kind in ("Complete", "Failed"):
-        ready, known = find_condition(after, kind), find_condition(before, kind)
-        if ready is None or ready["status"] != "True":
+        condition, known = find_condition(after, kind), find_condition(before, kind)
+        if condition is None or condition["status"] != "True":
             continue
-        if is_condition_true(before, kind) and known and known["message"] == ready["message"]:
+        if is_condition_true(before, kind) and known and known["message"] == condition["message"]:
             continue
         if kind == "Complete":
-            yield Event("Succeeded", "Finish", _result(after, ready["message"]))
+            yield Event("Succeeded", "Finish", _describe_result(after, condition["message"]))
         else:
             which = f"attempt {attempt_number(after)}: " if newly_ended(before, after) else ""
-            message = f"{which}{ready['reason']}: {ready['message']}"
+            message = f"{which}{condition['reason']}: {condition['message']}"
             yield Event("Failed", "Finish", message, "Warning")
 
 
-def _result(status: Status, message: str) -> str:
+def _describe_result(status: Status, message: str) -> str:
     counts = status.get("counts")
     if counts is None:
         return message
@@ -86,20 +86,26 @@ def _result(status: Status, message: str) -> str:
     return f"{counts['read']} rows read: {rows}; output in {status.get('output', '')}"
 
 
-def _trouble(before: Status, after: Status) -> Iterator[Event]:
-    """Yield an Event when something starts to block the job.
+def _blocked(before: Status, after: Status) -> Iterator[Event]:
+    """Yield an Event if the job is blocked for a new reason.
 
-    A new message with the same reason is not a new Event, because messages may change at each
+    A new message with the same reason is not an Event, because messages may change at each
     reconcile.
     """
     now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
-    if now is None or now["reason"] in _ORDINARY or (then and then["reason"] == now["reason"]):
+    if (
+        now is None
+        or now["reason"] in _ROUTINE_REASONS
+        or (then and then["reason"] == now["reason"])
+    ):
         return
-    kind: Literal["Normal", "Warning"] = "Warning" if now["reason"] in _TROUBLES else "Normal"
+    kind: Literal["Normal", "Warning"] = (
+        "Warning" if now["reason"] in _PROBLEM_REASONS else "Normal"
+    )
     yield Event(now["reason"], "Wait", now["message"] or now["reason"], kind)
 
 
-def _suspension(before: Status, after: Status) -> Iterator[Event]:
+def _suspended_or_resumed(before: Status, after: Status) -> Iterator[Event]:
     if is_condition_true(after, "Suspended") and not is_condition_true(before, "Suspended"):
         yield Event("Suspended", "Suspend", "suspended: the job holds no resources of the cluster")
     elif is_condition_true(before, "Suspended") and not is_condition_true(after, "Suspended"):

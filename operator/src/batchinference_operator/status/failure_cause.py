@@ -1,4 +1,4 @@
-"""Classifies failures: why an attempt failed, why a pod does not run, and what ended a pod."""
+"""Classifies failures: why an attempt failed, a pod does not run, or a pod was disrupted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _KUBERAY_CAUSES = {
     "ValidationFailed": Cause.INVALID_SPEC,
 }
 _HEAD_GONE = ("Ray head pod not found", "Ray job not found")
-"""KubeRay's messages if the head, on which the driver runs, no longer exists."""
+"""KubeRay's messages if the head, which runs the driver, no longer exists."""
 _DRIVER_KILLED = re.compile(r"^Job entrypoint command failed with exit code (?:137|-9)\b")
-"""Ray's message about a driver that ended without a final report, for instance out of memory."""
+"""Ray's message if the driver was killed, for instance because it ran out of memory."""
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.WORKER_CRASHED)
-"""Causes that a driver reports if it only observed that its pods went away."""
+"""Causes that a driver reports if it only observed that pods disappeared."""
 DISRUPTION_SECONDS = 300.0
-"""The maximum time between the disruption of a pod and the end of an attempt that it caused."""
-_WAITING = {
+"""Maximum time between the disruption of a pod and the failure of the attempt that it caused."""
+_WAITING_CAUSES = {
     "ErrImagePull": Cause.IMAGE_PULL,
     "ImagePullBackOff": Cause.IMAGE_PULL,
     "InvalidImageName": Cause.IMAGE_PULL,
@@ -40,18 +40,21 @@ _WAITING = {
     "RunContainerError": Cause.CONTAINER_CONFIG,
     "CrashLoopBackOff": Cause.CRASH_LOOP,
 }
-"""Reasons of a waiting container that rarely resolve without a change."""
-_DISRUPTIONS = {"PreemptionByScheduler": Cause.PREEMPTED}
-"""Reasons of the DisruptionTarget condition. By all other reasons, the node is lost."""
-_NODE_LOST = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
-_ENDINGS = {**dict.fromkeys(_NODE_LOST, Cause.NODE_LOST), "Preempting": Cause.PREEMPTED}
-"""Values of `status.reason` of a pod."""
-_SHORT_OF_MEMORY = "low on resource: memory"
+"""Reasons of waiting containers that rarely resolve without a change by the user."""
+_DISRUPTION_CAUSES = {"PreemptionByScheduler": Cause.PREEMPTED}
+"""Causes by the reason of the DisruptionTarget condition. All other reasons mean a lost node."""
+_NODE_LOST_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
+_POD_REASON_CAUSES = {
+    **dict.fromkeys(_NODE_LOST_REASONS, Cause.NODE_LOST),
+    "Preempting": Cause.PREEMPTED,
+}
+"""Causes by `status.reason` of a pod."""
+_MEMORY_PRESSURE = "low on resource: memory"
 
 
 @dataclass(frozen=True)
 class PodProblem:
-    """Why a pod does not run: the cause and the message of the pod."""
+    """Why a pod does not run, with the message in its status."""
 
     cause: Cause
     message: str
@@ -59,8 +62,11 @@ class PodProblem:
 
 @dataclass(frozen=True)
 class Disruption:
-    """The disruption of a pod that ran. `at` is in seconds since 1970; None if it is unknown.
-    `group` is the worker group of the pod or the name for heads."""
+    """The disruption of a running pod.
+
+    `at` is the time in seconds since 1970; None if unknown. `group` is the worker group of the pod,
+    or HEAD_GROUP.
+    """
 
     cause: Cause
     message: str
@@ -74,11 +80,11 @@ def failure_cause(
 ) -> tuple[Cause, str]:
     """Return the cause and the message of a failed attempt.
 
-    The cause that the driver reported takes precedence, unless the driver only observed that its
-    pods went away. In that case, or without a report, a deadline of KubeRay is the cause. Otherwise
-    it is a recent disruption of a pod, the head first.
+    The cause that the driver reported takes precedence, unless the driver only observed that pods
+    disappeared. Then, or without a report, a deadline of KubeRay takes precedence over a recent
+    disruption of a pod. A disruption of the head takes precedence over one of a worker.
     """
-    reported = _reported(report)
+    reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
         return reported
     if _KUBERAY_CAUSES.get(ray_job.reason) == Cause.DEADLINE_EXCEEDED:
@@ -93,11 +99,11 @@ def failure_cause(
 
 
 def _may_have_caused(disruption: Disruption, end: float | None) -> bool:
-    """Return whether a disruption may have caused the end: true if either has no time."""
+    """Return whether a disruption may have caused the end; True if one of the times is unknown."""
     return end is None or disruption.at is None or end - disruption.at < DISRUPTION_SECONDS
 
 
-def _reported(report: Report | None) -> tuple[Cause, str] | None:
+def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
     if report is None or not report.state.ended:
         return None
     return Cause.named(report.reason) or Cause.APPLICATION, report.message or "the driver failed"
@@ -115,7 +121,7 @@ def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
 
 
 def problem_of(pod: Object) -> PodProblem | None:
-    """Return why a pod does not run; None if its status does not say so."""
+    """Return why a pod does not run; None if its status has no reason."""
     if "deletionTimestamp" in pod["metadata"]:
         return None
     status = pod.get("status") or {}
@@ -125,18 +131,18 @@ def problem_of(pod: Object) -> PodProblem | None:
             return PodProblem(Cause.UNSCHEDULABLE, condition.get("message", ""))
     for container in containers_of(status):
         state = container.get("state") or {}
-        if "running" not in state and (killed := _killed(container)):
+        if "running" not in state and (killed := _oom_kill(container)):
             return PodProblem(Cause.OUT_OF_MEMORY, killed[1])
         waiting = state.get("waiting") or {}
-        if cause := _WAITING.get(waiting.get("reason", "")):
+        if cause := _WAITING_CAUSES.get(waiting.get("reason", "")):
             return PodProblem(cause, waiting.get("message") or waiting["reason"])
     return None
 
 
 def disruption_of(pod: Object) -> Disruption | None:
-    """Return what ended a pod or one of its containers from outside; None if nothing did."""
+    """Return the disruption of a pod or of one of its containers; None if there was none."""
     status = pod.get("status") or {}
-    found = _short_of_memory(status) or _disrupted(status)
+    found = _out_of_memory(status) or _evicted_or_preempted(status)
     if found is None:
         return None
     cause, reason, at = found
@@ -145,19 +151,19 @@ def disruption_of(pod: Object) -> Disruption | None:
     return Disruption(cause, f"pod {metadata['name']}: {reason}", of_head, at, group)
 
 
-_Found = tuple[Cause, str, float | None]
+_CauseMessageTime = tuple[Cause, str, float | None]
 
 
-def _short_of_memory(status: Object) -> _Found | None:
-    if _SHORT_OF_MEMORY in status.get("message", ""):
+def _out_of_memory(status: Object) -> _CauseMessageTime | None:
+    if _MEMORY_PRESSURE in status.get("message", ""):
         return Cause.OUT_OF_MEMORY, status["message"], pod_ended_at(status) or None
     ray = [one for one in status.get("containerStatuses", []) if one["name"] in RAY_CONTAINERS]
-    found = map(_killed, ray)
+    found = map(_oom_kill, ray)
     return next(((Cause.OUT_OF_MEMORY, message, at) for at, message in filter(None, found)), None)
 
 
-def _killed(container: Object) -> tuple[float | None, str] | None:
-    """Return when a container was killed for its memory, and a message; None if it was not."""
+def _oom_kill(container: Object) -> tuple[float | None, str] | None:
+    """Return when a container was killed because of its memory limit, and a message, or None."""
     for state in ("state", "lastState"):
         ended = (container.get(state) or {}).get("terminated") or {}
         if ended.get("reason") == "OOMKilled":
@@ -166,15 +172,15 @@ def _killed(container: Object) -> tuple[float | None, str] | None:
     return None
 
 
-def _disrupted(status: Object) -> _Found | None:
+def _evicted_or_preempted(status: Object) -> _CauseMessageTime | None:
     for condition in status.get("conditions", []):
         if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
             reason = condition.get("reason", "")
             message = condition.get("message") or reason
             at = _time(condition, "lastTransitionTime")
-            return _DISRUPTIONS.get(reason, Cause.NODE_LOST), message, at
+            return _DISRUPTION_CAUSES.get(reason, Cause.NODE_LOST), message, at
     reason = status.get("reason", "")
-    if cause := _ENDINGS.get(reason):
+    if cause := _POD_REASON_CAUSES.get(reason):
         return cause, status.get("message") or reason, pod_ended_at(status) or None
     return None
 

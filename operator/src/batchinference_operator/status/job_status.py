@@ -1,11 +1,11 @@
-"""Builds the status of a BatchInference, and the patch from the old status to the new one."""
+"""Builds the status of a BatchInference and the merge patch that writes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import Report
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import Summary, build_conditions
@@ -25,7 +25,7 @@ class StatusUpdate:
 
 
 def build_status(previous: Status, generation: int, update: StatusUpdate, now: str) -> Status:
-    """Return the new status. Fields that can no longer be observed keep their values."""
+    """Return the new status. Fields that were not observed keep their values."""
     summary, ray_job, report = update.summary, update.ray_job, update.report
     status: Status = {
         **previous,
@@ -42,7 +42,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         status.pop("stage", None)
         reported = ("progress", "stage", "counts", "output")
         status |= {key: found[key] for key in reported if key in found}
-    if update.phase not in AT_WORK:
+    if update.phase not in PROCESSING_PHASES:
         status.pop("stage", None)
         if "progress" in status:
             status["progress"] = without(status["progress"], "eta")
@@ -50,19 +50,21 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         status.pop("completionTime", None)  # the spec was invalid and has been corrected
     else:
         status.pop("slotReservedFor", None)
-        status.setdefault("completionTime", _end(status, ended_at(ray_job, report), now))
+        status.setdefault(
+            "completionTime", _completion_time(status, ended_at(ray_job, report), now)
+        )
         if "progress" in status and report is None:
-            # without the driver's final report, the completed share of the rows is unknown
+            # without the driver's final report, the completed percentage is unknown
             status["progress"].pop("percent", None)
     if summary.complete and not (report and report.state.ended):
-        status.pop("counts", None)  # they are of an earlier report; more rows were finished since
+        status.pop("counts", None)  # they are from an earlier report and out of date
     return status
 
 
-def _end(status: Status, reported: str | None, now: str) -> str:
+def _completion_time(status: Status, reported: str | None, now: str) -> str:
     """Return the reported end; `now` if it is missing, before the start or after `now`.
 
-    The reported end is by the clock of the driver or of KubeRay.
+    The clock of the driver or of KubeRay may be wrong.
     """
     times = reported, status.get("startTime") or reported, now
     end, start, latest = (time_of(text or "") for text in times)
@@ -72,10 +74,10 @@ def _end(status: Status, reported: str | None, now: str) -> str:
 
 
 def with_observed_generation(status: Status, generation: int) -> Status | None:
-    """Return an unchanged status with the generation of a later spec.
+    """Return the status with another `observedGeneration`, also in its conditions.
 
-    None if the status has this generation already, or has no conditions. Tools that wait for a job
-    compare the generation of the status or of the condition.
+    None if the status already has this generation, or has no conditions. Tools that wait for a job
+    compare one of these generations with the generation of the spec.
     """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None
@@ -84,7 +86,7 @@ def with_observed_generation(status: Status, generation: int) -> Status | None:
 
 
 def without(status: Status, *names: str) -> Status:
-    """Return a status, or a part of one, without these fields."""
+    """Return a status, or a part of a status, without these fields."""
     return {name: value for name, value in status.items() if name not in names}
 
 
@@ -98,8 +100,8 @@ def ended_at(ray_job: RayJobView | None, report: Report | None) -> str | None:
 def without_newer_fields(patch: Status) -> Status:
     """Return a patch without the fields that an older CustomResourceDefinition may reject.
 
-    These are new fields, and fields with enum values that it may not know. The reasons of
-    conditions, which are not enums, still contain the same information.
+    These are new fields, and enum fields that may have new values. The reasons of conditions are
+    not enums and contain the same information.
     """
     left = without(patch, "phase", "cost")
     if "attempts" in left:
@@ -109,7 +111,7 @@ def without_newer_fields(patch: Status) -> Status:
 
 def _attempt_without_newer_fields(attempt: Status) -> Status:
     left = without(attempt, "cause", "rowsBefore")
-    # without an outcome, the attempt would still be running
+    # an attempt without an outcome would count as running
     return {**left, "outcome": "Suspended"} if left.get("outcome") == "Preempted" else left
 
 

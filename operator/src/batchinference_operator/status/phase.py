@@ -1,4 +1,4 @@
-"""Derives the phase of a job, and the summary of its conditions, from what is observed."""
+"""Derives the phase of a job and the summary of its conditions from observations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from batchinference.spec.causes import Cause
-from batchinference.spec.phases import AT_WORK, Phase
+from batchinference.spec.phases import PROCESSING_PHASES, Phase
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.event_messages import NODE_WARNINGS
@@ -27,10 +27,10 @@ def derive_phase(
 ) -> tuple[Phase, Summary]:
     """Return the phase of a job and the summary of its conditions.
 
-    `before` is the phase that was written last. `messages` are messages by object name: of Events
-    about pods whose containers do not start or about a RayCluster without pods, of Kueue about a
-    RayJob, and of failed polls of a driver. The driver's report takes precedence: if it says that
-    the output is complete, the job succeeded, whatever happens to the cluster afterwards.
+    `before` is the last written phase. `messages` maps object names to messages: Events about pods
+    whose containers do not start or about a RayCluster without pods, Kueue's messages about a
+    RayJob, and errors of driver polls. The driver's report takes precedence: if it says that the
+    output is complete, the job has succeeded, whatever happens to the cluster afterwards.
     """
     if report is not None and report.state.ended:
         return _ended(report)
@@ -66,12 +66,12 @@ def _unfinished(
     messages: Mapping[str, str],
 ) -> tuple[Phase, Summary]:
     if ray_job.suspended:
-        return Phase.PENDING, Summary("Queued", _queued(ray_job, messages))
-    phase, summary = _stage(ray_job, report, before, messages)
+        return Phase.PENDING, Summary("Queued", _queued_message(ray_job, messages))
+    phase, summary = _driver_phase(ray_job, report, before, messages)
     problem = next(_pod_problems(ray_job, pods, messages), None)
     gated = next((pod for pod in pods if pod.gated), None)
     if gated is not None and problem is None and not _makes_progress(phase, report):
-        return Phase.PENDING, Summary("Queued", _gated(ray_job, gated, messages))
+        return Phase.PENDING, Summary("Queued", _gated_message(ray_job, gated, messages))
     if problem is None:
         return phase, summary
     summary = Summary(problem.cause.value, problem.message)
@@ -79,15 +79,15 @@ def _unfinished(
 
 
 def _makes_progress(phase: Phase, report: Report | None) -> bool:
-    return phase in AT_WORK and not _waits_for_first_row(report)
+    return phase in PROCESSING_PHASES and not _waits_for_first_row(report)
 
 
-def _gated(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str]) -> str:
+def _gated_message(ray_job: RayJobView, pod: PodView, messages: Mapping[str, str]) -> str:
     why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
     return f"pod {pod.name} waits to be admitted by Kueue{why}"
 
 
-def _queued(ray_job: RayJobView, messages: Mapping[str, str]) -> str:
+def _queued_message(ray_job: RayJobView, messages: Mapping[str, str]) -> str:
     where = f" by Kueue from queue {ray_job.queue}" if ray_job.queue else ""
     why = f": {messages[ray_job.name]}" if ray_job.name in messages else ""
     return f"RayJob {ray_job.name} waits to be admitted{where}{why}"
@@ -107,13 +107,13 @@ def _pod_problems(
             yield PodProblem(cause, f"pod {pod.name}: {messages[pod.name]}")
 
 
-def _stage(
+def _driver_phase(
     ray_job: RayJobView, report: Report | None, before: str, messages: Mapping[str, str]
 ) -> tuple[Phase, Summary]:
     if not ray_job.driver_started:
         return Phase.STARTING, Summary("Starting", f"RayJob {ray_job.name} is starting its cluster")
-    if report is None and (before in AT_WORK or ray_job.name in messages):
-        phase = Phase(before) if before in AT_WORK else Phase.STARTING
+    if report is None and (before in PROCESSING_PHASES or ray_job.name in messages):
+        phase = Phase(before) if before in PROCESSING_PHASES else Phase.STARTING
         why = messages.get(ray_job.name, "its report is no longer available")
         return phase, Summary("DriverSilent", f"the driver does not report its progress: {why}")
     if report is None:

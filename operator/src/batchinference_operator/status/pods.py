@@ -21,13 +21,13 @@ from batchinference_operator.status.timestamps import unix_seconds
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of a job. Times are in seconds since 1970. `ended` is None while the pod holds the
+    """A pod of a job. Times are in seconds since 1970. `ended` is None while the pod holds
     resources of its node."""
 
     name: str
     job: str
     cluster: str
-    """Its RayCluster. Each attempt has its own, and so does another job of the same name."""
+    """Its RayCluster, which is different for each attempt and for other jobs of the same name."""
     is_head: bool
     group: str
     """The KubeRay worker group; empty for the head."""
@@ -37,9 +37,9 @@ class PodView:
     started: float | None
     ended: float | None
     gated: bool
-    """Whether it has a scheduling gate, as Kueue sets until there is quota."""
+    """Whether it has a scheduling gate, which Kueue removes when there is quota."""
     waiting: bool
-    """Whether it has a node but its containers have not started, which only Events may explain."""
+    """Whether it has a node but its containers have not started. Often only Events explain this."""
     problem: PodProblem | None
     disruption: Disruption | None
 
@@ -59,13 +59,13 @@ class PodView:
             started=_scheduled_at(status),
             ended=pod_ended_at(status),
             gated=any(map(is_gate, status.get("conditions", []))),
-            waiting=_waits(status) and "deletionTimestamp" not in metadata,
+            waiting=_has_waiting_container(status) and "deletionTimestamp" not in metadata,
             problem=problem_of(body),
             disruption=disruption_of(body),
         )
 
 
-def _waits(status: Object) -> bool:
+def _has_waiting_container(status: Object) -> bool:
     quiet = ("ContainerCreating", "PodInitializing")
     waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers_of(status)]
     return any(one.get("reason") in quiet for one in waiting)

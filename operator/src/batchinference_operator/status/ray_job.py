@@ -1,6 +1,6 @@
-"""The observed state of a job's objects, as small plain values.
+"""The observed state of RayJobs.
 
-The operator keeps thousands of them, so it keeps only fields that a decision reads.
+The operator caches thousands of them, so it keeps only the fields that it reads.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
-from batchinference.spec.report import last_word_in
+from batchinference.spec.report import parse_failure_line
 from batchinference.spec.times import time_of
 from batchinference_operator.status.conditions import truncate_message
 
 Object = dict[str, Any]
-"""A Kubernetes object as the API server sends it."""
+"""A Kubernetes object in the JSON form of the API server."""
 
 DASHBOARD_PORT = 8265
 CLUSTER_LABEL = "ray.io/cluster"
 NODE_TYPE_LABEL = "ray.io/node-type"
 GROUP_LABEL = "ray.io/group"
-"""Labels of KubeRay. KubeRay does not label a pod with its RayJob."""
+"""Labels of KubeRay. No label of a pod contains its RayJob."""
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
-"""The container of Ray in a pod, with its names in earlier versions. Others are sidecars."""
+"""Names of the Ray container, including names from earlier versions. Others are sidecars."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:
@@ -39,7 +39,7 @@ def owner_uid(body: Object, kind: str) -> str | None:
     return None
 
 
-def _replica_failure(cluster: Object) -> str:
+def _pod_creation_error(cluster: Object) -> str:
     for condition in cluster.get("conditions", []):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             failure = f"{condition.get('reason', '')} {condition.get('message', '')}"
@@ -48,13 +48,13 @@ def _replica_failure(cluster: Object) -> str:
 
 
 _FAILED_DELETE = "FailedDelete"
-"""The start of KubeRay's reasons if it cannot delete a pod, mostly because the pod is gone."""
+"""Prefix of KubeRay's reasons if it cannot delete a pod, usually because the pod is gone."""
 
 
 def _planned_gpus(spec: Object) -> tuple[int, int | None]:
-    """Return the GPUs of the largest pod, and of the head and the maximum number of workers.
+    """Return the GPUs of the largest pod, and the maximum GPUs of all pods.
 
-    The second is None if the spec has no worker groups.
+    The maximum is None if the spec has no worker groups.
     """
     cluster = spec.get("rayClusterSpec") or {}
     if cluster.get("workerGroupSpecs") is None:
@@ -67,7 +67,7 @@ def _planned_gpus(spec: Object) -> tuple[int, int | None]:
     return max(gpus, default=0), sum(map(operator.mul, gpus, counts))
 
 
-def _memory(spec: Object) -> Iterator[tuple[str, str]]:
+def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
     """Yield the name of each group of pods and the memory limit of its Ray container."""
     cluster = spec.get("rayClusterSpec") or {}
     head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
@@ -75,16 +75,16 @@ def _memory(spec: Object) -> Iterator[tuple[str, str]]:
         containers = ((group.get("template") or {}).get("spec") or {}).get("containers") or [{}]
         limits = (containers[0].get("resources") or {}).get("limits") or {}
         memory = str(limits.get("memory", ""))
-        if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may change it
+        if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):  # users may write any value
             yield group["groupName"], memory
 
 
 def gpus_of(labels: dict[str, str]) -> int:
-    """Return the GPUs of a pod with these labels, which any user may set; 0 if invalid."""
-    return _number(labels.get(GPUS_LABEL)) or 0
+    """Return the GPUs in the labels of a pod; 0 if the value, which users may set, is invalid."""
+    return _parse_number(labels.get(GPUS_LABEL)) or 0
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     """Return the number in a label or an annotation; None if it is invalid."""
     return int(text) if text and text.isdecimal() and len(text) < MAX_DIGITS else None
 
@@ -93,11 +93,8 @@ MAX_DIGITS = 6
 MAX_MEMORY = 16
 
 
-def _time(status: Object, field: str) -> str:
-    """Return a time in a field that users may write; empty if it is not a valid time.
-
-    The API server may have accepted an invalid one.
-    """
+def _valid_time(status: Object, field: str) -> str:
+    """Return a time from a status that users may write; empty if it is not a valid time."""
     text = str(status.get(field) or "")
     return text if time_of(text) else ""
 
@@ -120,7 +117,7 @@ class RayJobView:
     deployment_status: str
     reason: str
     message: str
-    """KubeRay's message about the end; the driver's own message if its log ends with one."""
+    """The driver's message if its log ends with one; otherwise KubeRay's message."""
     cause: str
     """The failure cause at the end of the driver's log."""
     cluster: str
@@ -130,29 +127,29 @@ class RayJobView:
     """When the driver started; if unknown, when KubeRay accepted the RayJob."""
     ended_at: str
     suspend: bool
-    """Whether `suspend` is set, as Kueue does with queued RayJobs, or KubeRay has not resumed it
+    """Whether `suspend` is set, as Kueue does for queued RayJobs, or KubeRay has not resumed it
     yet."""
     queue: str
-    """The LocalQueue that it is in; empty if Kueue does not manage it."""
+    """Its LocalQueue; empty if Kueue does not manage it."""
     backstop: Backstop
     """The deadlines after which KubeRay ends it."""
     generation: int | None
-    """The generation of the BatchInference that it was created from; None if it is unknown."""
+    """The generation of the BatchInference from which it was created; None if unknown."""
     memory: tuple[tuple[str, str], ...]
-    """The memory of a pod of each group, the head included, by the group's name."""
+    """Pairs of a group's name and the memory of its pods, including the head."""
     max_gpus: int | None
-    """GPUs of all its pods at most; None if its spec has no worker groups."""
+    """Maximum GPUs of all its pods; None if its spec has no worker groups."""
     max_gpus_per_pod: int
     """GPUs of the largest pod."""
     pod_creation_error: str
-    """The API server's message if KubeRay cannot create pods: a quota, an admission policy."""
+    """The API server's message if KubeRay cannot create pods, such as of a quota or a policy."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
         status = body.get("status") or {}
         cluster = status.get("rayClusterStatus") or {}
-        reported = last_word_in(status.get("message", "")) or ("", status.get("message", ""))
-        gpus, most = _planned_gpus(body.get("spec") or {})
+        reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
+        max_gpus_per_pod, max_gpus = _planned_gpus(body.get("spec") or {})
         head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
         return cls(
             name=body["metadata"]["name"],
@@ -170,17 +167,17 @@ class RayJobView:
             cluster=status.get("rayClusterName", ""),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
-            driver_started_at=_time(ray, "startTime") or _time(status, "startTime"),
-            ended_at=_time(status, "endTime"),
+            driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
+            ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
             backstop=Backstop.in_spec(body.get("spec") or {}),
             suspend=bool(body.get("spec", {}).get("suspend"))
             or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
-            generation=_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
-            memory=tuple(_memory(body.get("spec") or {})),
-            max_gpus=most,
-            max_gpus_per_pod=gpus,
-            pod_creation_error=truncate_message(_replica_failure(cluster)),
+            generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
+            memory=tuple(_group_memory(body.get("spec") or {})),
+            max_gpus=max_gpus,
+            max_gpus_per_pod=max_gpus_per_pod,
+            pod_creation_error=truncate_message(_pod_creation_error(cluster)),
         )
 
     @property
@@ -199,17 +196,17 @@ class RayJobView:
 
     @property
     def ended(self) -> bool:
-        """Whether it is in a final state. A RayJob that KubeRay finds invalid never starts."""
+        """Whether it is in a final state. A RayJob that KubeRay rejects as invalid never starts."""
         return self.deployment_status in ("Complete", "Failed", "ValidationFailed")
 
     @property
     def succeeded(self) -> bool:
-        """Whether its driver succeeded. KubeRay's "Complete" only means that the driver ended."""
+        """Whether its driver succeeded. KubeRay's "Complete" means only that the driver ended."""
         return self.deployment_status == "Complete" and self.job_status == "SUCCEEDED"
 
     @property
     def outcome(self) -> str:
-        """How it ended, in one word. KubeRay's "Complete" only means that it ended."""
+        """How it ended: KubeRay's status, or Ray's status if KubeRay's status is "Complete"."""
         ray = self.job_status.capitalize() if self.deployment_status == "Complete" else ""
         return ray or self.deployment_status
 

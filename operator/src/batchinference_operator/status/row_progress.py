@@ -1,4 +1,4 @@
-"""The rows that an attempt and its job have finished, by the reports of drivers."""
+"""Computes the finished rows of an attempt and of its job from the driver's reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from batchinference_operator.status.job_status import Status
 def record_rows(status: Status, report: Report | None, now: str, *, late: bool) -> Status:
     """Return the status with the rows of a report.
 
-    The final report includes rows of this attempt. So may a first report that is late because the
-    operator was down.
+    `late` is whether the report may already include rows of this attempt although it is the first,
+    for instance because the operator was down. The final report always includes them.
     """
     if report is not None and report.progress is not None:
         return _update_rows(status, report.progress.rows, now, ended=report.state.ended or late)
@@ -22,8 +22,8 @@ def record_rows(status: Status, report: Report | None, now: str, *, late: bool) 
 def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
     """Return the status with the rows that the attempt has finished.
 
-    `rows` is the driver's count for the whole job. A job stalls if the rows of the attempt do not
-    change. `ended` is whether this is the driver's last count.
+    `rows` is the driver's count for the whole job. `ended` is whether the count includes rows of
+    this attempt. A job stalls if the rows of the attempt do not change.
     """
     last = last_attempt(status)
     if last is None:
@@ -41,9 +41,9 @@ def _update_rows(status: Status, rows: int, now: str, *, ended: bool) -> Status:
 def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> int:
     """Return the rows that were finished before an attempt.
 
-    A driver that resumes counts them from its first report on. A driver that starts over counts
-    fewer rows than the status has. If the first report is also the last, the rows in the status
-    are used.
+    A driver that resumes includes them in its first report. A driver that starts over reports fewer
+    rows than the status has. If `ended`, the first report includes rows of this attempt, so the
+    rows in the status are used.
     """
     known = int(status.get("progress", {}).get("rows", 0))
     if last["number"] == 1 or rows < known:
@@ -52,7 +52,7 @@ def _rows_before(status: Status, last: Attempt, rows: int, *, ended: bool) -> in
 
 
 def _reset_rows(status: Status, now: str) -> Status:
-    """Return the status after the driver of the attempt has restarted, which counts as progress."""
+    """Return the status after a restart of the attempt's driver, which counts as progress."""
     last = last_attempt(status)
     if last is None or not last.get("rows", 0):
         return status
@@ -62,7 +62,7 @@ def _reset_rows(status: Status, now: str) -> Status:
 def without_decrease(status: Status, report: Report | None) -> Report | None:
     """Return the report, without progress and counts if it has fewer rows than the status.
 
-    A driver that started over counts from 0, and progress must not decrease before its last report.
+    A driver that starts over counts from 0. Only its final report may decrease the progress.
     """
     if report is None or report.state.ended:
         return report
@@ -73,7 +73,7 @@ def without_decrease(status: Status, report: Report | None) -> Report | None:
 
 
 def own_progress(status: Status, report: Report | None) -> Report | None:
-    """Return the report with the rows of the running attempt, without those of earlier attempts."""
+    """Return the report with only the rows of the running attempt."""
     if report is None or report.progress is None:
         return report
     own = (last_attempt(status) or {}).get("rows", 0)

@@ -1,4 +1,4 @@
-"""Timestamps in Kubernetes objects."""
+"""Parses and formats timestamps of Kubernetes objects."""
 
 from __future__ import annotations
 

@@ -93,14 +93,14 @@ class AsyncLLMEngine:
         text = self._tokenizer.decode(tokens)
         if "refuse" in text:
             raise ValueError("The decoder prompt is too long")
-        said = text[::-1][: sampling_params.max_tokens]
+        generated = text[::-1][: sampling_params.max_tokens]
         if lora_request is not None:
-            said += f" by {lora_request.lora_path}"
+            generated += f" by {lora_request.lora_path}"
         if images := prompt["multi_modal_data"]:
-            said += f" of {[tuple(map(int, size)) for size in images['image']]}"
+            generated += f" of {[tuple(map(int, size)) for size in images['image']]}"
         if ray.is_initialized() and (group := ray.util.get_current_placement_group()):
-            said += f" on {len(group.bundle_specs)} bundles"
-        yield RequestOutput(tokens, [Completion(said, [1])])
+            generated += f" on {len(group.bundle_specs)} bundles"
+        yield RequestOutput(tokens, [Completion(generated, [1])])
 
     async def encode(
         self, request_id: str, prompt: Any, pooling_params: Any, **_: Any

@@ -50,10 +50,10 @@ def work_key(spec: BatchInferenceSpec) -> str:
     """Return a hash of everything that defines the work. Two job files that request the same output
     have the same key."""
     # only drivers need the specification
-    from batchinference.spec.job import LIFE, MUTABLE, MUTABLE_OF_STEP
+    from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP, OPERATOR_FIELDS
 
     # an option added in a later version must not change the key of jobs that do not set it
-    exclude = {*MUTABLE, *LIFE}
+    exclude = {*MUTABLE, *OPERATOR_FIELDS}
     work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
         for field in MUTABLE_OF_STEP:

@@ -19,7 +19,7 @@ def write_page(
 ) -> None:
     """Write the page of a report next to its report.json. `entries` name the files of the output.
 
-    This is a convenience for people: no error of it may fail a job."""
+    The page is optional, so no error raised here fails a job."""
     with suppress(Exception):
         named, failed = list(entries), report.counts is not None and report.counts.failed
         errors = error_groups(layout, named) if failed else []

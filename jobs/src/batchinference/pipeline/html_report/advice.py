@@ -10,13 +10,13 @@ from batchinference.spec.report import JobState, Report, StepTimes
 from batchinference.spec.steps import Step
 
 LIMITING = 0.5
-"""The share of the measured time from which one step limits the job."""
+"""Minimum share of the measured time of a step that limits the job."""
 BUSY, WAITING = 0.7, 0.3
-"""CPU seconds for each second, above which a step computes, and below which it waits."""
+"""CPU seconds per second. Above BUSY, a step computes. Below WAITING, it waits."""
 MEASURED = 0.5
-"""The share of the rows that must be measured. In a short job, few of them are."""
+"""Minimum share of the rows with measured times. A short job measures only few rows."""
 LEAST_SECONDS = 1.0
-"""Below this time, figures say nothing."""
+"""Minimum running time. The times of shorter jobs are not meaningful."""
 
 
 def limiting_step(report: Report) -> str | None:
@@ -25,7 +25,7 @@ def limiting_step(report: Report) -> str | None:
 
 
 def advice(report: Report, spec: BatchInferenceSpec) -> list[str]:
-    """Return what to change, the most important first."""
+    """Return advice on what to change, the most important first."""
     return [*_about_rows(report), *_about_steps(report, spec), *_about_machines(report)]
 
 
@@ -69,7 +69,7 @@ def _about_steps(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
 
 
 def _change(step: Step, times: StepTimes) -> str:
-    """Return what makes a step faster."""
+    """Return advice on how to make a step faster."""
     busy = times.cpu_seconds / times.seconds if times.seconds else 0.0
     gpus = step.resources.gpu if step.resources else 0
     if step.model is not None and step.model.runtime == "http":

@@ -32,8 +32,8 @@ class ErrorGroup:
 
 
 def error_groups(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
-    """Return the groups of the error records that these manifest entries name, largest first. Of
-    very many error records, the first ones are read."""
+    """Return the groups of the error records that these manifest entries name, largest first.
+    At most MAX_RECORDS error records are read."""
     groups: dict[tuple[str, str], ErrorGroup] = {}
     for record in itertools.islice(_records(layout, entries), MAX_RECORDS):
         step = str(record["step"])

@@ -35,7 +35,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True)
 class PageData:
-    """What a page shows."""
+    """The data of a page."""
 
     report: Report
     spec: BatchInferenceSpec
@@ -77,14 +77,14 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_safe,
+        finalize=safe,
     )
     found.filters |= {"duration": duration, "bytes": _bytes, "line": in_one_line}
     return found
 
 
-def _safe(value: Any) -> Any:
-    """Return a value of the page without control characters, if it is a text of the data."""
+def safe(value: Any) -> Any:
+    """Return a plain string without control characters, and any other value unchanged."""
     return without_controls(value) if type(value) is str else value
 
 
@@ -104,7 +104,7 @@ def _text_of(fields: dict[str, str]) -> str:
 
 
 def _subject(step: Step) -> str:
-    """Return what a step runs: its model, its code or its expression."""
+    """Return the model, the code or the expression that a step runs."""
     if step.model is not None:
         source = step.model.source_or_none or step.model.factory_or_none
         known = [step.model.runtime, getattr(step.model, "task", None), source]
@@ -121,12 +121,14 @@ def _subject(step: Step) -> str:
 
 
 def _resources(step: Step, report: Report) -> str:
-    """Return what a step was given: resources, replicas and the size of its batches."""
+    """Return the resources, the replicas and the batch size of a step as text."""
     fields = {"batch_size", "replicas", "resources"}
-    given = step.model_dump(mode="json", by_alias=True, exclude_unset=True, include=fields)
-    flat = given.pop("resources", {}) | given
+    settings = step.model_dump(mode="json", by_alias=True, exclude_unset=True, include=fields)
+    flat = settings.pop("resources", {}) | settings
     if isinstance(copies := flat.pop("replicas", None), dict):
-        flat["replicas"] = "-".join(str(copies[each]) for each in ("min", "max") if each in copies)
+        flat["replicas"] = "-".join(
+            str(copies[bound]) for bound in ("min", "max") if bound in copies
+        )
     found = [f"{name} {value}" for name, value in flat.items()]
     if step.name in report.batch_sizes:
         found.append(f"ran with batches of {report.batch_sizes[step.name]}")

@@ -25,7 +25,7 @@ from batchinference.spec.write import Write, WriteImages, WriteParquet, WriteTab
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 MAX_TEXT, MAX_ITEMS = 160, 4
 THUMBNAIL, SMALLEST = 96, 8
-"""Pixels of the longer side of a thumbnail, and of the shorter side of what may be an image."""
+"""Pixels of the longer side of a thumbnail, and minimum pixels of the shorter side of an image."""
 MAX_PIXELS = 25_000_000
 """Larger images have no thumbnail."""
 MAX_FILE = 64 * 1024**2
@@ -44,8 +44,8 @@ Row = dict[str, Cell]
 
 
 def sample_of(write: Write, layout: Layout, entries: Iterable[ManifestEntry]) -> list[Row]:
-    """Return the first rows of the files that these manifest entries name, or of a table. Of many
-    columns, the first ones are shown."""
+    """Return the first rows of the files that these manifest entries name, or of a table. Only the
+    first SAMPLE_COLUMNS columns are included."""
     if isinstance(write, WriteTable):
         rows: Iterable[dict[str, Any]] = table_for(write).first_rows(SAMPLE_ROWS)
     else:
@@ -127,5 +127,5 @@ def _text(value: Any) -> str:
             more = f", … ({len(value)} values)" if len(value) > MAX_ITEMS else ""
             return f"[{', '.join(map(_text, value[:MAX_ITEMS]))}{more}]"
         case dict():
-            return ", ".join(f"{name}: {_text_of(name, each)}" for name, each in value.items())
+            return ", ".join(f"{name}: {_text_of(name, child)}" for name, child in value.items())
     return str(value)

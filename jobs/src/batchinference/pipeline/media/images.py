@@ -53,7 +53,7 @@ def decode(content: bytes, options: PictureOptions) -> np.ndarray:
     """Return the pixels of an image: height x width x channels, uint8; height x width in mode L.
 
     The image is rotated by its EXIF orientation, if it has one. Raises ValueError if it has too
-    many pixels, or more than 16 bits per channel: the values of black and white are unknown then.
+    many pixels, or more than 16 bits per channel, because its black and white values are unknown.
     """
     mode, size = options.mode, options.size
     with open_image(content, options.max_pixels) as image:
@@ -122,8 +122,8 @@ def _encoded_again(content: bytes, file_format: str) -> bytes:
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:
-    """Raise MemoryError if this is the error of a codec of Pillow that ran out of memory: an
-    OSError without errno, or the number of an error of libwebp."""
+    """Raise MemoryError if a codec of Pillow ran out of memory. It reports this as an OSError
+    without errno, or as an error number of libwebp."""
     if str(error).startswith(_NO_MEMORY) or str(error) in _NO_MEMORY_WEBP:
         raise MemoryError(str(error)) from error
 

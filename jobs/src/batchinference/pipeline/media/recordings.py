@@ -25,7 +25,7 @@ FORMATS = (
     *("mov", "mp4", "m4a", "3gp", "3g2", "mj2", "matroska", "webm", "avi", "mpeg", "mpegvideo"),
     *("m4v", "mpegts", "asf", "flv", "ogg", "mxf"),
 )
-_NOTHING_ELSE = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""}
+_RESTRICTIONS = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""}
 MAX_RATE = 1_000_000
 """Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in
 proportion to the rate."""
@@ -35,7 +35,7 @@ SAMPLE_BYTES = 4
 def open_video(source: Any, **options: Any) -> InputContainer:
     """Return an open video. FFmpeg opens no other file and no socket for it. Raises FFmpegError if
     the video cannot be opened."""
-    film: InputContainer = av.open(source, "r", options=_NOTHING_ELSE, **options)
+    film: InputContainer = av.open(source, "r", options=_RESTRICTIONS, **options)
     return film
 
 
@@ -63,7 +63,7 @@ def decode_audio(content: bytes, options: AudioOptions) -> tuple[np.ndarray, int
     if options.mono:
         channels = channels.mean(axis=0, keepdims=True)
     if options.sample_rate not in (None, rate):
-        channels = np.stack([resampled(one, rate, options.sample_rate) for one in channels])
+        channels = np.stack([resampled(channel, rate, options.sample_rate) for channel in channels])
         rate = options.sample_rate
     return channels[0] if options.mono else channels, rate
 
@@ -76,8 +76,8 @@ def _decoded(content: bytes, options: AudioOptions) -> tuple[np.ndarray, int]:
         samples = recording.read(dtype="float32", always_2d=True)
         # for MP3 files without an index, `frames` is an estimate
         if recording.format != "MP3" and len(samples) < recording.frames:
-            there = f"{len(samples)} of {recording.frames}"
-            raise ValueError(f"only {there} samples can be decoded")
+            decoded = f"{len(samples)} of {recording.frames}"
+            raise ValueError(f"only {decoded} samples can be decoded")
         return samples.T, recording.samplerate
 
 

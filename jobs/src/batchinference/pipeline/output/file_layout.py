@@ -89,10 +89,11 @@ class FileLayout:
         wanted = [*(self.columns or table.column_names), *self.partition_by]
         for column in wanted:
             if column not in table.column_names:
-                there = ", ".join(table.column_names)
+                available = ", ".join(table.column_names)
                 field = "columns" if column in (self.columns or ()) else "partitionBy"
                 raise JobFailure(
-                    f"write.{field}: there is no column '{column}', only {there}. Name one of these"
+                    f"write.{field}: there is no column '{column}', only {available}. Name one "
+                    "of these"
                 )
         return table.select(list(dict.fromkeys(wanted)))
 

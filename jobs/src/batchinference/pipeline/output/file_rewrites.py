@@ -4,7 +4,7 @@ A task knows only the columns and types of its own rows. A column that has no va
 rows gets the type null. A column that none of these rows has is missing. A column of whole numbers
 becomes an integer column, even if other tasks have fractions in it. Readers that use the schema of
 the first file then fail or drop the column. A small job also commits after a few rows, so that it
-shows progress. Such files are therefore written again before the output counts as complete. The new
+shows progress. Such files are therefore rewritten before the output counts as complete. The new
 files have new names. The old files are deleted after a snapshot names the new ones
 (`Attempt.put_unified`).
 """
@@ -37,7 +37,7 @@ SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 MERGED_ROWS = 10_000
 """The maximum number of rows of a merged file. More rows take too much time in the driver."""
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
-"""Errors after which an entry stays as it is, so that nothing is lost."""
+"""Errors after which an entry is not changed, so that nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class OutputSchema:
 
     @classmethod
     def of(
-        cls, place: Location, entries: list[ManifestEntry], form: RewritingWriter
+        cls, place: Location, entries: list[ManifestEntry], writer: RewritingWriter
     ) -> OutputSchema:
         """Return the schema that can hold the rows of all entries. The order of the columns is that
         of the first file that has them, in the order of the input."""
         ordered = sorted(entries, key=lambda entry: entry.row_ranges)
         names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
-        if form.typed:
+        if writer.typed:
             return cls(names, _types(place, entries), typed=True)
         absent = {name for entry in entries for name in names if name not in dict(entry.columns)}
         texts = pa.schema([(name, TEXT) for name in names if name in absent])
@@ -70,10 +70,10 @@ class OutputSchema:
 
     def fits(self, entry: ManifestEntry) -> bool:
         """Return whether the files of an entry have this schema already."""
-        return self.distinct(self.columns(entry)) == self.distinct(entry.columns)
+        return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
-    def distinct(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
-        """Return what must be equal in files with the same columns: names, and types if any."""
+    def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
+        """Return a key that is equal for files with the same columns: names, and types if any."""
         return tuple(columns if self.typed else [name for name, _ in columns])
 
     def cast(self, table: pa.Table) -> pa.Table:
@@ -92,12 +92,12 @@ class OutputSchema:
 
 @dataclass(frozen=True)
 class Rewrite(ABC):
-    """Writes the files of manifest entries again with this schema."""
+    """Rewrites the files of manifest entries with this schema."""
 
     attempt: Attempt
     entries: list[ManifestEntry]
     schema: OutputSchema
-    form: RewritingWriter
+    writer: RewritingWriter
 
     @property
     def size(self) -> int:
@@ -114,32 +114,32 @@ class Rewrite(ABC):
         Raises BadOutput, and leaves no files, if this task is late."""
 
     def _table(self, file: DataFile) -> pa.Table:
-        """Return the rows of a file. Raises BadOutput if it is not as it was written."""
-        return self.schema.cast(self.form.read(_own(self.attempt.layout.data, file)))
+        """Return the rows of a file. Raises BadOutput if the file has changed."""
+        return self.schema.cast(
+            self.writer.read(_unchanged_content(self.attempt.layout.data, file))
+        )
 
 
 @dataclass(frozen=True)
 class RewriteTask(Rewrite):
-    """Merges the files of entries that have the same columns, and writes others each for itself."""
+    """Merges the files of entries with the same columns. Rewrites other entries one by one."""
 
     def __call__(self) -> list[ManifestEntry]:
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
-        alike: list[ManifestEntry] = []
+        same: list[ManifestEntry] = []
         others: list[ManifestEntry] = []
-        content = self.form.write(self._tables(alike, others))
-        if len(alike) == 1:
-            others += alike
-            alike = []
-        merged = [self._merged(alike, content)] if alike else []
+        content = self.writer.write(self._tables(same, others))
+        if len(same) == 1:
+            others += same
+            same = []
+        merged = [self._merged(same, content)] if same else []
         return merged + list(map(self._rewritten, others))
 
-    def _tables(
-        self, alike: list[ManifestEntry], others: list[ManifestEntry]
-    ) -> Iterator[pa.Table]:
+    def _tables(self, same: list[ManifestEntry], others: list[ManifestEntry]) -> Iterator[pa.Table]:
         """Yield the rows of the entries with the schema of the first one, and add each entry to one
-        of the lists. Only the rows of one entry are in memory at a time, because values that repeat
-        take much more memory than the bytes of their file."""
+        of the lists. Only the rows of one entry are in memory at a time, because repeated
+        values take much more memory than in their file."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:
@@ -149,7 +149,7 @@ class RewriteTask(Rewrite):
                 continue
             schema = schema or tables[0].schema
             if all(schema.equals(table.schema) for table in tables):
-                alike.append(entry)
+                same.append(entry)
                 while tables:
                     yield tables.pop(0)
             else:
@@ -158,7 +158,7 @@ class RewriteTask(Rewrite):
     def _merged(self, entries: list[ManifestEntry], content: Content) -> ManifestEntry:
         return ManifestEntry(
             total(entry.counts for entry in entries),
-            [each for entry in entries for each in entry.row_ranges],
+            [rows for entry in entries for rows in entry.row_ranges],
             [],
             [self._put(entries[0].data[0].name, content)],
             self.schema.columns(entries[0]),
@@ -173,7 +173,7 @@ class RewriteTask(Rewrite):
         except _UNREADABLE:
             return entry
         pairs = zip(entry.data, tables, strict=True)
-        data = [self._put(old.name, self.form.write([table])) for old, table in pairs]
+        data = [self._put(old.name, self.writer.write([table])) for old, table in pairs]
         return replace(entry, data=data, columns=self.schema.columns(entry))
 
     def _put(self, old: str, content: Content) -> DataFile:
@@ -194,7 +194,7 @@ def put_rewritten(attempt: Attempt, place: Location, name: str, content: Content
     return DataFile.of(name, content)
 
 
-def _own(place: Location, file: DataFile) -> bytes:
+def _unchanged_content(place: Location, file: DataFile) -> bytes:
     """Return the content of a file that the manifest names. Raises BadOutput if it has changed."""
     content = (place / file.name).read()
     if DataFile.of(file.name, content) != file:
@@ -211,8 +211,8 @@ def merged_errors(attempt: Attempt, entries: Sequence[ManifestEntry]) -> DataFil
     files = [entry.errors for entry in entries if entry.errors]
     if not files:
         return None
-    form = ParquetWriter("snappy")
-    content = form.write(form.read(_own(place, file)) for file in files)
+    writer = ParquetWriter("snappy")
+    content = writer.write(writer.read(_unchanged_content(place, file)) for file in files)
     return put_rewritten(attempt, place, renamed_part(files[0].name, uuid.uuid4().hex[:8]), content)
 
 
@@ -225,17 +225,17 @@ def fit_in_driver(tasks: Sequence[Rewrite]) -> bool:
 def rewrites(
     attempt: Attempt,
     entries: list[ManifestEntry],
-    form: RewritingWriter,
+    writer: RewritingWriter,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
     """Return the required rewrites, and the other entries. Columns without a common type are not
     changed. Entries are merged if all their files are small and in `mergeable`."""
     written = [entry for entry in entries if entry.data]
-    schema = OutputSchema.of(attempt.layout.data, written, form)
+    schema = OutputSchema.of(attempt.layout.data, written, writer)
     tasks, others = [], [entry for entry in entries if not entry.data]
     for group in _groups(written, schema, mergeable):
         if len(group) > 1 or not all(schema.fits(entry) for entry in group):
-            tasks.append(RewriteTask(attempt, group, schema, form))
+            tasks.append(RewriteTask(attempt, group, schema, writer))
         else:
             others += group
     return tasks, others
@@ -244,18 +244,18 @@ def rewrites(
 def _groups(
     entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
 ) -> Iterator[list[ManifestEntry]]:
-    """Yield the entries whose files become one file. They are in the order of the input and have
-    the same columns."""
+    """Yield groups of entries whose files become one file. The entries of a group have the same
+    columns and are in the order of the input."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        apart = entry.shares or may_fail_in_part(entry)
-        merges = not apart and all(file.name in mergeable for file in entry.data)
+        separate = entry.shares or may_fail_in_part(entry)
+        merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and rows_of(entry) < MERGED_ROWS:
-            small[schema.distinct(schema.columns(entry))].append(entry)
+            small[schema.column_key(schema.columns(entry))].append(entry)
         else:
             yield [entry]
-    for alike in small.values():
-        yield from fitting_groups([entry] for entry in sorted(alike, key=lambda e: e.row_ranges))
+    for group in small.values():
+        yield from fitting_groups([entry] for entry in sorted(group, key=lambda e: e.row_ranges))
 
 
 def fitting_groups(parts: Iterable[list[ManifestEntry]]) -> Iterator[list[ManifestEntry]]:
@@ -273,8 +273,8 @@ def fitting_groups(parts: Iterable[list[ManifestEntry]]) -> Iterator[list[Manife
 
 
 def may_fail_in_part(entry: ManifestEntry) -> bool:
-    """Return whether an entry may hold rows of which only a part has failed. It must stay apart,
-    because a retry of its failed rows removes the whole entry."""
+    """Return whether only some rows of an input row in this entry may have failed. Such an entry is
+    not merged, because a retry of its failed rows removes the whole entry."""
     return bool(entry.errors) and entry.counts.failed >= entry.counts.read
 
 
@@ -301,8 +301,8 @@ def _types(place: Location, entries: list[ManifestEntry]) -> pa.Schema:
         new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
         if new:
             schema = parquet_schema(pa.BufferReader((place / entry.data[0].name).read()))
-            there = dict(entry.columns)
+            type_names = dict(entry.columns)
             for name in new:
-                kinds[name][there[name]] = schema.field(name)
+                kinds[name][type_names[name]] = schema.field(name)
     common = (unify_field(list(fields.values())) for fields in kinds.values())
     return pa.schema([field for field in common if field is not None])

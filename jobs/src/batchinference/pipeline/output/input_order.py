@@ -33,9 +33,9 @@ from batchinference.pipeline.row_batch import ROW_BITS, pack_id, unpack_ids
 from batchinference.pipeline.storage.location import base_name
 
 FILE_BYTES = 64 << 20
-"""The maximum memory of the rows of a file that is merged from others, without a limit of rows."""
+"""Maximum memory of the rows of a merged file, if its number of rows is not limited."""
 MAX_FILE_BYTES = 256 << 20
-"""The same with a limit of rows, unless a file that was written before took more memory."""
+"""Maximum memory if the number of rows is limited, unless an existing file takes more."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class RowOrder:
 
 
 def ordered_rewrites(
-    attempt: Attempt, entries: list[ManifestEntry], form: RewritingWriter, order: RowOrder
+    attempt: Attempt, entries: list[ManifestEntry], writer: RewritingWriter, order: RowOrder
 ) -> tuple[list[OrderTask], list[ManifestEntry]]:
     """Return the required rewrites, and the other entries. There are no rewrites if the files are
     in order already."""
     written = [entry for entry in entries if entry.data]
-    schema = OutputSchema.of(attempt.layout.data, written, form)
+    schema = OutputSchema.of(attempt.layout.data, written, writer)
     # an entry without data may hold the filtered part of a row
     kept = [entry for entry in entries if not entry.data and not entry.shares]
     moved = [entry for entry in entries if entry.data or entry.shares]
@@ -64,7 +64,7 @@ def ordered_rewrites(
     if not merges and all(map(schema.fits, written)) and names == sorted(names):
         return [], entries
     tasks = [
-        OrderTask(attempt, group, schema, form, order, number)
+        OrderTask(attempt, group, schema, writer, order, number)
         for number, group in enumerate(groups)
     ]
     return tasks, kept
@@ -72,8 +72,8 @@ def ordered_rewrites(
 
 @dataclass(frozen=True)
 class OrderTask(Rewrite):
-    """Writes the rows of entries to new files, in the order of the input. `number` is the place of
-    these files among all files."""
+    """Writes the rows of entries to new files, in the order of the input. `number` is the
+    position of these files among all files."""
 
     order: RowOrder
     number: int
@@ -86,7 +86,7 @@ class OrderTask(Rewrite):
             base = base_name(old.name)
             directory, ending = old.name.removesuffix(base), base.partition(".")[2]
             name = f"{directory}{prefix}-{next(counter):06d}.{ending}"
-            content = self.form.write([table])
+            content = self.writer.write([table])
             data.append(put_rewritten(self.attempt, layout.data, name, content))
         first = next((entry for entry in self.entries if entry.data), self.entries[0])
         columns = self.schema.columns(first)
@@ -130,8 +130,8 @@ class SortedFile:
 def _chunks(
     files: list[SortedFile], rows_per_file: int | None
 ) -> Iterator[list[tuple[SortedFile, np.ndarray, np.ndarray]]]:
-    """Yield, for each new file, the files with rows for it: the indexes of these rows, and their
-    places in the order of all rows."""
+    """Yield, for each new file, its source files with the indexes of their rows, and the positions
+    of these rows in the new file."""
     numbers = np.concatenate([file.numbers for file in files])
     owners = np.repeat(np.arange(len(files)), [len(file.numbers) for file in files])
     indexes = np.concatenate([np.arange(len(file.numbers)) for file in files])
@@ -155,7 +155,7 @@ def _chunks(
 
 def _groups(entries: list[ManifestEntry], order: RowOrder) -> Iterator[list[ManifestEntry]]:
     """Yield the entries that are written together. Their rows are interleaved, or their files are
-    small. Entries that must stay apart are yielded each for itself."""
+    small. Entries that cannot be merged are yielded alone."""
     failed = any(entry.shares and entry.errors for entry in entries)
     others: list[ManifestEntry] = []
     for entry in entries:
@@ -168,7 +168,7 @@ def _groups(entries: list[ManifestEntry], order: RowOrder) -> Iterator[list[Mani
 
 
 def _interleaved(entries: list[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
-    """Yield the entries in the order of the input, those with interleaved rows together."""
+    """Yield groups of entries with interleaved rows, in the order of the input."""
     cluster: list[ManifestEntry] = []
     end = -1
     for entry in sorted(entries, key=lambda entry: _span(entry)[0]):

@@ -30,13 +30,13 @@ from batchinference.spec.write import (
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
-"""Rows of a Parquet file that are converted at a time. A value of Python may need eight times the
-memory of a value of Arrow."""
+"""Rows of a Parquet file that are converted at a time. A Python value may take eight times the
+memory of an Arrow value."""
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return the first rows of an output. Files are read in the order of their names. A table
-    returns any of its rows."""
+    """Return the first rows of an output. Files are read in the order of their names. For a
+    table, any rows are returned."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output = Location(write.path, write.storage)
@@ -80,7 +80,7 @@ def _rows_of_table(table: pa.Table) -> Iterator[Row]:
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column, in which nested lists of numbers are NumPy arrays."""
+    """Return the values of a column, with nested lists of numbers as NumPy arrays."""
     values: list[Any] = column.to_pylist()
     kind, depth = column.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -94,7 +94,7 @@ def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
 def _array(value: Any, kind: Any) -> Any:
     try:
         return np.array(value, dtype=kind)
-    except (ValueError, TypeError):  # of lists with different lengths, or with null
+    except (ValueError, TypeError):  # lists of different lengths, or with nulls
         return value
 
 

@@ -1,4 +1,4 @@
-"""Model runtimes: their interface, and a module for each, which loads and runs a model."""
+"""Model runtimes: their interface, and one module per runtime that loads and runs a model."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ def output_name(outputs: Iterable[str], wanted: str | None) -> str:
     return wanted
 
 
-def check_input_names(model: Iterable[str], given: Iterable[str]) -> None:
-    """Raise ModelLoad if the names of the inputs are not those of the model."""
-    if set(model) != set(given):
-        takes, names = (", ".join(sorted(each)) for each in (model, given))
+def check_input_names(model: Iterable[str], configured: Iterable[str]) -> None:
+    """Raise ModelLoad if the configured input names differ from the input names of the model."""
+    if set(model) != set(configured):
+        takes, names = (", ".join(sorted(found)) for found in (model, configured))
         raise ModelLoad(f"inputs: the model takes {takes}, not {names}. Use the model's names")
 
 

@@ -17,7 +17,7 @@ from batchinference.pipeline.runtimes.prompts import (
     text_of,
 )
 from batchinference.spec.models import HttpModel
-from batchinference.spec.models.prompts import places
+from batchinference.spec.models.prompts import placeholders
 
 
 class ApiAdapter(Protocol):
@@ -28,10 +28,10 @@ class ApiAdapter(Protocol):
 
     def answer(self, response: Any) -> Any:
         """Return the row's result. Raises RequestFailed if the response has none, and BadAnswer if
-        another try may return one."""
+        a retry may return one."""
 
 
-def form_of(model: HttpModel) -> ApiAdapter:
+def adapter_for(model: HttpModel) -> ApiAdapter:
     return Json(model) if model.api == "json" else OpenAi(model)
 
 
@@ -53,12 +53,12 @@ class OpenAi:
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         model = self._model
         if model.api == "chat":
-            asked: dict[str, Any] = {"messages": messages_of(model, row)}
+            content: dict[str, Any] = {"messages": messages_of(model, row)}
         elif model.api == "completions":
-            asked = {"prompt": text_of(model, row)}
+            content = {"prompt": text_of(model, row)}
         else:
-            asked = {"input": text_of(model, row)}
-        return {"model": model.name, **asked, **model.sampling}
+            content = {"input": text_of(model, row)}
+        return {"model": model.name, **content, **model.sampling}
 
     def answer(self, response: Any) -> Any:
         if not isinstance(response, dict) or not response.get(self._path[0]):
@@ -93,15 +93,15 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
         return [_filled(child, values) for child in part]
     if not isinstance(part, str):
         return part
-    names = places(part)
+    names = placeholders(part)
     return values[names[0]] if part == f"{{{''.join(names)}}}" else fill(part, values)
 
 
 def _at(response: Any, path: tuple[str, ...]) -> Any:
     value = response
-    for word in path:
+    for key in path:
         try:
-            value = value[int(word)] if isinstance(value, list) else value[word]
+            value = value[int(key)] if isinstance(value, list) else value[key]
         except (KeyError, IndexError, TypeError, ValueError):
             where = ".".join(path)
             raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None

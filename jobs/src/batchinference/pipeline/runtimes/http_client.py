@@ -18,7 +18,7 @@ import numpy as np
 from batchinference.pipeline.error_attribution import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http_api import ApiAdapter, form_of
+from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
     NoResponse,
@@ -32,7 +32,7 @@ from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
-    asked_wait,
+    retry_after,
 )
 from batchinference.spec.models import HttpModel
 
@@ -42,7 +42,7 @@ MAX_ANSWER = 64 << 20
 """Maximum size of a response in bytes. No model's response is this long, and the responses of all
 requests in flight are in memory at the same time."""
 _GATEWAY = {502, 503, 504}
-_MISTAKEN = {401, 404, 405, 407, 410}
+_FATAL = {401, 404, 405, 407, 410}
 """Status codes that every row would get, such as for an unknown key, path or model."""
 _SHORTER_ANSWER = "Request a shorter answer"
 
@@ -50,13 +50,13 @@ _SHORTER_ANSWER = "Request a shorter answer"
 class Endpoint:
     """Sends the requests of one model. Use it only in the event loop that created it."""
 
-    def __init__(self, model: HttpModel, keys: Credentials, form: ApiAdapter) -> None:
-        self._model, self._keys, self._form = model, keys, form
+    def __init__(self, model: HttpModel, credentials: Credentials, adapter: ApiAdapter) -> None:
+        self._model, self._credentials, self._adapter = model, credentials, adapter
         self._pace = RateLimiter(model.requests_per_second)
         self._retries = Retries(model.retries, self._pace)
         self._slots = asyncio.Semaphore(model.concurrency)
         self._session = aiohttp.ClientSession(
-            headers=keys.headers,
+            headers=credentials.headers,
             timeout=aiohttp.ClientTimeout(total=model.timeout_seconds),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -69,7 +69,7 @@ class Endpoint:
     async def ask(self, body: dict[str, Any]) -> Any:
         """Send a request, with retries, and return the parsed response.
 
-        Raises RequestFailed if the row cannot get a response, ConnectionError if the endpoint is
+        Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
         down, and JobFailure if the endpoint would reject every row.
         """
         return await self._retries.ask(partial(self._request, body))
@@ -85,17 +85,17 @@ class Endpoint:
                 seconds = self._model.timeout_seconds
                 raise NoResponse(f"no answer within {seconds:g} seconds") from None
             except (aiohttp.ClientError, OSError) as error:
-                words = self._keys.hide(f"{type(error).__name__}: {error}")
-                raise NoResponse(f"the endpoint cannot be reached: {words}") from None
+                problem = self._credentials.hide(f"{type(error).__name__}: {error}")
+                raise NoResponse(f"the endpoint cannot be reached: {problem}") from None
         return self._read(response, content)
 
     def _read(self, response: aiohttp.ClientResponse, content: bytearray) -> Any:
         status = response.status
         if HTTPStatus(200) <= status < HTTPStatus(300):
             return self._answer(content)
-        said = self._keys.hide(content.decode(errors="replace"))
-        message = f"the endpoint answered {status}: {' '.join(said.split())[:SHOWN]}"
-        wait = asked_wait(response.headers)
+        body = self._credentials.hide(content.decode(errors="replace"))
+        message = f"the endpoint answered {status}: {' '.join(body.split())[:SHOWN]}"
+        wait = retry_after(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             if wait is not None and wait > LONGEST_PAUSE:
                 raise JobFailure(
@@ -104,22 +104,22 @@ class Endpoint:
                 )
             raise RateLimited(message, retry.HTTP.first_wait if wait is None else wait)
         if is_transient_status(status):
-            says_nothing = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
-            raise (NoResponse if says_nothing else BadAnswer)(message, wait or 0.0)
-        if status in _MISTAKEN or status < HTTPStatus.BAD_REQUEST:
+            no_response = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
+            raise (NoResponse if no_response else BadAnswer)(message, wait or 0.0)
+        if status in _FATAL or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
         raise RequestFailed(message)
 
     def _answer(self, content: bytearray) -> Any:
         try:
-            return self._form.answer(load_limited_json(content, fix=_SHORTER_ANSWER))
+            return self._adapter.answer(load_limited_json(content, fix=_SHORTER_ANSWER))
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
         except (RequestFailed, BadAnswer) as error:
-            raise type(error)(self._keys.hide(str(error))) from None
+            raise type(error)(self._credentials.hide(str(error))) from None
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row
-            words = self._keys.hide(f"{type(error).__name__}: {error}")
-            raise RequestFailed(f"the answer cannot be read: {words}") from None
+            problem = self._credentials.hide(f"{type(error).__name__}: {error}")
+            raise RequestFailed(f"the answer cannot be read: {problem}") from None
 
 
 async def _content(response: aiohttp.ClientResponse) -> bytearray:
@@ -170,10 +170,10 @@ class HttpRuntime:
     for its whole lifetime, so that connections are reused between batches."""
 
     def __init__(self, model: HttpModel, device: Device) -> None:
-        self._form, keys = form_of(model), Credentials(model)
+        self._adapter, credentials = adapter_for(model), Credentials(model)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._endpoint = self._run(_open(model, keys, self._form))
+        self._endpoint = self._run(_open(model, credentials, self._adapter))
         weakref.finalize(self, _close, self._loop, self._endpoint)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
@@ -197,7 +197,7 @@ class HttpRuntime:
 
     async def _ask(self, row: Mapping[str, Any]) -> Any:
         try:
-            body = self._form.request(row)
+            body = self._adapter.request(row)
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
             return error
         try:
@@ -211,8 +211,8 @@ def checks(model: HttpModel) -> None:
     Credentials(model)
 
 
-async def _open(model: HttpModel, keys: Credentials, form: ApiAdapter) -> Endpoint:
-    return Endpoint(model, keys, form)
+async def _open(model: HttpModel, credentials: Credentials, adapter: ApiAdapter) -> Endpoint:
+    return Endpoint(model, credentials, adapter)
 
 
 def _close(loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:

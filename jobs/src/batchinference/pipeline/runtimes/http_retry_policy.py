@@ -1,5 +1,5 @@
-"""Retry policy of requests: their rate, the number of tries, and the final error of a row or of the
-endpoint."""
+"""Retry policy of HTTP requests: rate limit, number of attempts, and the final error of a row or of
+the endpoint."""
 
 from __future__ import annotations
 
@@ -78,26 +78,26 @@ class Retries:
         """The number of rows that failed since then."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Return the result of the request. Retries while it raises TryAgain and tries are left.
+        """Return the result of the request. Retries while it raises TryAgain and attempts are left.
 
-        Raises RequestFailed if the row cannot get a response, and EndpointDown if the endpoint is
+        Raises RequestFailed if the row gets no response, and EndpointDown if the endpoint is
         down."""
         began = _now()
         retrying = tenacity.AsyncRetrying(**self._policy.arguments())
         try:
-            return await retrying(self._try, request)
+            return await retrying(self._attempt, request)
         except TryAgain as error:
             raise self._final_error(error, began) from None
 
-    async def _try(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Make one try. A rate-limited request does not count as a try while other rows get
-        responses."""
+    async def _attempt(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Make one attempt. A rate-limited request does not count as an attempt while other rows
+        get responses."""
         while True:
             began = _now()
             try:
                 answer = await request()
-            except RateLimited as asked:
-                self._pace.pause(asked.wait)
+            except RateLimited as error:
+                self._pace.pause(error.wait)
                 if self._answered < began:
                     raise
             except RequestFailed:
@@ -109,7 +109,7 @@ class Retries:
 
     def _final_error(self, error: TryAgain, began: float) -> Exception:
         """Return the exception for a row whose retries are exhausted. `began` is the time of its
-        first try.
+        first attempt.
 
         RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
         error records for valid rows, and a later attempt may find the endpoint healthy.

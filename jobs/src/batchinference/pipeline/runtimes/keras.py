@@ -33,9 +33,9 @@ class KerasRuntime:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         arrays = {name: numbers(name, values) for name, values in inputs.items()}
-        given = arrays if len(arrays) > 1 else next(iter(arrays.values()))
+        model_inputs = arrays if len(arrays) > 1 else next(iter(arrays.values()))
         with self._device(self._place):
-            output = self._model.predict_on_batch(given)
+            output = self._model.predict_on_batch(model_inputs)
         if isinstance(output, list | tuple) and hasattr(self._model, "output_names"):
             output = dict(zip(self._model.output_names, output, strict=True))
         result: np.ndarray = chosen(output, self._output_name)
@@ -68,12 +68,12 @@ def _load(model: KerasModel) -> Any:
     return made
 
 
-def _check_inputs(model: Any, given: set[str]) -> None:
-    """Raise ModelLoad if the model declares its inputs and their names differ from those given."""
+def _check_inputs(model: Any, configured: set[str]) -> None:
+    """Raise ModelLoad if the model declares input names that differ from the configured names."""
     tensors = getattr(model, "inputs", None) or []
-    if len(tensors) == 1 and len(given) == 1:
+    if len(tensors) == 1 and len(configured) == 1:
         return
     by_key = len(tensors) > 1 and isinstance(model.input, dict)
     names = set(model.input) if by_key else {tensor.name for tensor in tensors}
     if names:
-        check_input_names(names, given)
+        check_input_names(names, configured)

@@ -1,4 +1,4 @@
-"""Locates model files, and downloads those of an object store to the machine that needs them.
+"""Locates model files, and downloads them from object stores to the local machine.
 
 A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
 
@@ -109,11 +109,11 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
             problem = error
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
     raise ModelLoad(
-        f"model {wanted} not found: no such folder here, and {_told(model_id, problem)}"
+        f"model {wanted} not found: no such folder here, and {_hub_problem(model_id, problem)}"
     ) from problem
 
 
-def _told(model_id: str, problem: Exception | None) -> str:
+def _hub_problem(model_id: str, problem: Exception | None) -> str:
     if constants.HF_HUB_OFFLINE and isinstance(problem, LocalEntryNotFoundError):
         return (
             f"{constants.HF_HUB_CACHE} does not hold it. The Hub is not asked, because "
@@ -125,7 +125,7 @@ def _told(model_id: str, problem: Exception | None) -> str:
 
 def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
     files = [source.info()] if source.info().is_file else source.files(recursive=True)
-    files = [info for info in files if not any(fnmatch(info.path, one) for one in without)]
+    files = [info for info in files if not any(fnmatch(info.path, pattern) for pattern in without)]
     if not files:
         raise ModelLoad(f"model '{source.uri}' not found: nothing there")
     listing = sorted((info.path, info.size, str(info.mtime)) for info in files)
@@ -136,8 +136,8 @@ def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
     with FileLock(f"{target}.lock"):
         if not target.exists():
             _download(source, [path for path, _, _ in listing], target)
-    only = target / Path(source.path).name
-    return only if source.info().is_file else target
+    file = target / Path(source.path).name
+    return file if source.info().is_file else target
 
 
 def _download(source: Location, paths: list[str], target: Path) -> None:
@@ -174,8 +174,8 @@ def _copy_once(source: Location, path: str, file: Path) -> None:
         shutil.copyfileobj(stream, out, 8 << 20)
 
 
-def files_beside(model: VllmModel) -> str:
-    """Return a local folder with all files but the weights, or a model id of the Hub unchanged."""
+def files_without_weights(model: VllmModel) -> str:
+    """Return a local folder with all files except weights, or a model id of the Hub unchanged."""
     if not is_local(model.source):
         return resolve_place(model.source, model.storage, without=WEIGHTS)
     if model.revision is None or is_path(model.source):
@@ -223,14 +223,14 @@ class Adapters:
         return found
 
     def _fetch(self, name: str) -> str:
-        below, listed = self._model.lora_path, self._model.lora_adapters
-        if name not in listed and (listed or below is None):
+        folder, allowed = self._model.lora_path, self._model.lora_adapters
+        if name not in allowed and (allowed or folder is None):
             raise NoAdapter(f"the adapter '{name}' is not in 'loraAdapters'")
-        if below is None:
+        if folder is None:
             return _of_hub(name)
         if not is_inside(name):
             raise NoAdapter(f"'{name}' is not the name of an adapter below 'loraPath'")
-        place = f"{below.rstrip('/')}/{name}"
+        place = f"{folder.rstrip('/')}/{name}"
         if not (Location(place, self._model.storage) / ADAPTER_FILE).exists():
             raise NoAdapter(f"there is no {place}/{ADAPTER_FILE}")
         return resolve_place(place, self._model.storage)

@@ -28,19 +28,19 @@ _TYPES = {"float": "float32", "double": "float64", "string": "object"}
 class OnnxRuntime:
     def __init__(self, model: OnnxModel, device: Device) -> None:
         self._session = _session(_file(resolve_place(model.source, model.storage)), device)
-        self._inputs = {each.name: each for each in self._session.get_inputs()}
+        self._inputs = {node.name: node for node in self._session.get_inputs()}
         check_input_names(self._inputs, model.inputs)
-        for each in self._inputs.values():
-            _dtype(each)  # raises TypeError if NumPy does not have the type
+        for node in self._inputs.values():
+            _dtype(node)  # raises TypeError if NumPy does not have the type
         self._output = _output(self._session, model.output_name)
         self._rows = _fixed_rows(self._session)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        fed = {name: _fit(self._inputs[name], values) for name, values in inputs.items()}
-        return in_parts(self._run, fed, self._rows)
+        arrays = {name: _fit(self._inputs[name], values) for name, values in inputs.items()}
+        return in_parts(self._run, arrays, self._rows)
 
-    def _run(self, fed: dict[str, np.ndarray]) -> np.ndarray:
-        (output,) = self._session.run([self._output], fed)
+    def _run(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        (output,) = self._session.run([self._output], arrays)
         return np.asarray(output)
 
 
@@ -83,7 +83,7 @@ def _provider(device: Device) -> str:
 
 def _output(session: Any, wanted: str | None) -> str:
     """Return the output's name. Raises ModelLoad if it is ambiguous, missing or not a tensor."""
-    outputs = {each.name: each.type for each in session.get_outputs()}
+    outputs = {node.name: node.type for node in session.get_outputs()}
     name = output_name(outputs, wanted)
     if not outputs[name].startswith("tensor("):
         raise ModelLoad(f"outputName: '{name}' is {outputs[name]}. Name an output that is a tensor")
@@ -92,7 +92,7 @@ def _output(session: Any, wanted: str | None) -> str:
 
 def _fixed_rows(session: Any) -> int | None:
     """Return the batch size that the model was exported for; None if it accepts any batch size."""
-    sizes = {each.shape[0] for each in session.get_inputs() if each.shape}
+    sizes = {node.shape[0] for node in session.get_inputs() if node.shape}
     fixed = {size for size in sizes if isinstance(size, int)}
     return fixed.pop() if len(fixed) == 1 == len(sizes) else None
 

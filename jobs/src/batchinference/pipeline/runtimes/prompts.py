@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.spec.models.prompts import Prompted, places
+from batchinference.spec.models.prompts import PromptSpec, placeholders
 
 Message = dict[str, Any]
 """A chat message: `role` and `content`."""
@@ -25,7 +25,7 @@ def rows_of(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, Any]]:
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
     """Return the template with its placeholders filled from a row. Raises ValueError for nulls."""
-    values = {name: plain(row[name]) for name in places(template)}
+    values = {name: plain(row[name]) for name in placeholders(template)}
     for name, value in values.items():
         if value is None:
             raise ValueError(f"input '{name}' is null")
@@ -45,13 +45,13 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def content_of(model: Prompted, row: Mapping[str, Any]) -> Any:
-    """Return what a row asks: the filled prompt template, or the value of the one input that no
-    template and no image uses. Raises ValueError if a value is null."""
+def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
+    """Return the content of a row's request: the filled prompt template, or the value of the one
+    input that neither a template nor an image uses. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
-    used = {name for text in texts for name in places(text)} | set(model.images)
+    used = {name for text in texts for name in placeholders(text)} | set(model.images)
     (name,) = set(row) - used
     value = plain(row[name])
     if value is None:
@@ -59,7 +59,7 @@ def content_of(model: Prompted, row: Mapping[str, Any]) -> Any:
     return value
 
 
-def text_of(model: Prompted, row: Mapping[str, Any]) -> str:
+def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
     """Return `content_of` a row as text. Raises TypeError if it is not text."""
     content = content_of(model, row)
     if not isinstance(content, str):
@@ -67,7 +67,7 @@ def text_of(model: Prompted, row: Mapping[str, Any]) -> str:
     return content
 
 
-def opening_of(model: Prompted, row: Mapping[str, Any]) -> list[Message]:
+def opening_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
     """Return the first messages of a row's chat: the system message and the examples."""
     system = [model.system] if model.system else []
     opening: list[Message] = [{"role": "system", "content": fill(text, row)} for text in system]
@@ -76,12 +76,12 @@ def opening_of(model: Prompted, row: Mapping[str, Any]) -> list[Message]:
     ]
 
 
-def messages_of(model: Prompted, row: Mapping[str, Any]) -> list[Message]:
+def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
     """Return the chat of a row in the OpenAI format."""
     return chat_of(model, row, {name: _image_part(row[name]) for name in model.images})
 
 
-def chat_of(model: Prompted, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
+def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
     """Return the chat of a row: the opening messages, then the content of the row.
 
     An image is inserted at its place in the prompt. Images without a place are inserted before the
@@ -90,26 +90,26 @@ def chat_of(model: Prompted, row: Mapping[str, Any], images: Mapping[str, Part])
     Raises TypeError if the content is neither text nor a list of messages, and ValueError if
     images are given and no message has the role `user`.
     """
-    placed = set(places(model.prompt or ""))
+    placed = set(placeholders(model.prompt or ""))
     unplaced = [part for name, part in images.items() if name not in placed]
     turns = _turns(model, row, images)
     return [*opening_of(model, row), *(_with_images(turns, unplaced) if unplaced else turns)]
 
 
-def _turns(model: Prompted, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
-    if not images.keys().isdisjoint(places(model.prompt or "")):
+def _turns(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
+    if not images.keys().isdisjoint(placeholders(model.prompt or "")):
         return [{"role": "user", "content": _parts_of_prompt(model.prompt or "", row, images)}]
     if describes_images(model):
         return [{"role": "user", "content": []}]
-    asked = content_of(model, row)
-    if isinstance(asked, str):
-        return [{"role": "user", "content": asked}]
-    if isinstance(asked, list):
-        return [_message(turn) for turn in asked]
-    raise TypeError(f"expected text or a list of messages, got {type(asked).__name__}")
+    content = content_of(model, row)
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    if isinstance(content, list):
+        return [_message(turn) for turn in content]
+    raise TypeError(f"expected text or a list of messages, got {type(content).__name__}")
 
 
-def describes_images(model: Prompted) -> bool:
+def describes_images(model: PromptSpec) -> bool:
     """Return whether the model gets only images, without a prompt."""
     return model.prompt is None and set(model.inputs) == set(model.images)
 
@@ -131,16 +131,16 @@ def _parts_of_prompt(
 
 
 def _message(value: Any) -> Message:
-    """Return a message without its null fields, which only other messages of the column have."""
+    """Return a message without its null fields, which come from other messages of the column."""
     if not isinstance(value, dict) or not value.get("role"):
         raise TypeError("a message of a conversation has 'role' and 'content'")
-    message: Message = _without_gaps(value)
+    message: Message = _without_nulls(value)
     if isinstance(message.get("content"), list):
-        message["content"] = [_without_gaps(part) for part in message["content"]]
+        message["content"] = [_without_nulls(part) for part in message["content"]]
     return message
 
 
-def _without_gaps(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         raise TypeError("the 'content' of a message is a text, or a list of parts with a 'type'")
     return {name: child for name, child in value.items() if child is not None}
@@ -149,8 +149,8 @@ def _without_gaps(value: Any) -> Any:
 def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
     for number, turn in enumerate(turns):
         if turn["role"] == "user":
-            seen = {**turn, "content": [*images, *parts_of(turn.get("content"))]}
-            return [*turns[:number], seen, *turns[number + 1 :]]
+            extended = {**turn, "content": [*images, *parts_of(turn.get("content"))]}
+            return [*turns[:number], extended, *turns[number + 1 :]]
     raise ValueError("the conversation holds no message of the role 'user'")
 
 

@@ -63,7 +63,9 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 def _float_type(module: torch.nn.Module) -> torch.dtype | None:
     """Return the floating-point type of a module's parameters; None if none has such a type."""
-    return next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
+    return next(
+        (tensor.dtype for tensor in module.parameters() if tensor.is_floating_point()), None
+    )
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
@@ -77,7 +79,7 @@ def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
         return False
     else:
         parameters = inspect.signature(module.forward).parameters
-        if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
             return False
         known = list(parameters)
     unknown = set(inputs).difference(known)
@@ -135,11 +137,13 @@ class _Program(torch.nn.Module):
         check_input_names(names, inputs)
         self._names = names
         self.rows = _fixed_rows(program)
-        self._form = program.call_spec.in_spec
+        self._input_spec = program.call_spec.in_spec
         self._module = program.module()
 
     def forward(self, **tensors: torch.Tensor) -> Any:
-        positional, named = tree_unflatten([tensors[name] for name in self._names], self._form)
+        positional, named = tree_unflatten(
+            [tensors[name] for name in self._names], self._input_spec
+        )
         return self._module(*positional, **named)
 
 

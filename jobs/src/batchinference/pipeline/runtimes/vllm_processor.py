@@ -1,7 +1,7 @@
 """Configures Ray Data's vLLM processor for a stage, and wraps its stages with error isolation.
 
-Without it, a stage ends the job if it cannot prepare a row, fails rows whose adapter cannot be
-downloaded, and loses the reason why a model cannot be loaded.
+Without error isolation, a stage ends the job if it cannot prepare a row, fails rows whose adapter
+cannot be downloaded, and loses the reason why a model cannot be loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.ray_compat import StatefulStageUDF
-from batchinference.pipeline.runtimes.model_files import Adapters, NoAdapter, files_beside, files_of
+from batchinference.pipeline.runtimes.model_files import (
+    Adapters,
+    NoAdapter,
+    files_of,
+    files_without_weights,
+)
 from batchinference.pipeline.runtimes.prompts import Message, Part, data_uri, plain
 from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
@@ -37,7 +42,7 @@ from batchinference.pipeline.runtimes.vllm_row_codec import (
 from batchinference.pipeline.storage.allowed_addresses import Allowed
 from batchinference.pipeline.storage.http import THREADS, Fetcher
 from batchinference.plan import Stage
-from batchinference.plan.stages import BESIDE_CPUS, TASK_CPUS
+from batchinference.plan.stages import HELPER_CPUS, TASK_CPUS
 from batchinference.spec.models import VllmModel
 
 Row = dict[str, Any]
@@ -48,7 +53,7 @@ class IsolatingStage(StatefulStageUDF):
 
     step: ClassVar[str]
     spec: ClassVar[VllmModel]
-    lack: ClassVar[str]
+    hint: ClassVar[str]
     """A possible reason for a failed model load, appended to the error message; may be empty."""
 
     def __init__(self, **arguments: Any) -> None:
@@ -57,11 +62,11 @@ class IsolatingStage(StatefulStageUDF):
         try:
             super().__init__(**self._with_files(arguments))
         except Exception as error:  # noqa: BLE001 - libraries raise many types
-            self._failure = load_failure(self.step, self.spec, error, self.lack)
+            self._failure = load_failure(self.step, self.spec, error, self.hint)
 
     def _with_files(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments with the model's local folder on the machine of this stage."""
-        model: dict[str, Any] = {"model": files_beside(self.spec)}
+        model: dict[str, Any] = {"model": files_without_weights(self.spec)}
         if "model_config_kwargs" in arguments:
             model = {"model_config_kwargs": {**arguments["model_config_kwargs"], **model}}
         return {**arguments, **model}
@@ -90,7 +95,7 @@ class IsolatingStage(StatefulStageUDF):
         return [*await self._isolated(rows[:half]), *await self._isolated(rows[half:])]
 
     async def _run(self, rows: list[Row]) -> list[Row]:
-        stage: Any = super()  # Ray's type annotation of udf is not that of an async generator
+        stage: Any = super()  # Ray does not annotate udf as an async generator
         return [made async for made in stage.udf(rows)]
 
     def _failed(self, row: Row, error: Exception) -> Row:
@@ -133,24 +138,24 @@ class GuardedEngine(IsolatingStage):
             ) from error
 
 
-def guarded(kind: Any, guard: type[IsolatingStage], step: str, spec: VllmModel, lack: str) -> Any:
+def guarded(kind: Any, guard: type[IsolatingStage], step: str, spec: VllmModel, hint: str) -> Any:
     """Return Ray's stage class wrapped with a guard. It keeps the class name, which Ray uses as the
     operator's name."""
-    return type(kind.__name__, (guard, kind), {"step": step, "spec": spec, "lack": lack})
+    return type(kind.__name__, (guard, kind), {"step": step, "spec": spec, "hint": hint})
 
 
-def load_failure(step: str, spec: VllmModel, error: Exception, lack: str = "") -> JobFailure:
+def load_failure(step: str, spec: VllmModel, error: Exception, hint: str = "") -> JobFailure:
     if isinstance(error, JobFailure):
         return error
-    named = f"step '{step}': the model '{spec.source}' cannot be loaded{lack}"
-    return ModelLoad(f"{named}: {describe(error)}")
+    problem = f"step '{step}': the model '{spec.source}' cannot be loaded{hint}"
+    return ModelLoad(f"{problem}: {describe(error)}")
 
 
 MAX_BYTES = 64 << 20
 """Maximum size of a downloaded image in bytes."""
 
 
-class Inlined:
+class ImageInliner:
     """Replaces the URLs of images with their content."""
 
     def __init__(self, model: VllmModel) -> None:
@@ -186,7 +191,7 @@ class Inlined:
         """Return the bytes of an image file from its URL. Raises ValueError for other schemes."""
         scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
         if scheme == "data":
-            content = _of_data_uri(url)
+            content = _decoded_data_uri(url)
         elif scheme in ("http", "https"):
             content = self._fetcher.fetch_url(url)
         else:
@@ -195,7 +200,7 @@ class Inlined:
             return content
 
 
-def _of_data_uri(uri: str) -> bytes:
+def _decoded_data_uri(uri: str) -> bytes:
     head, _, content = uri.partition(",")
     if not head.endswith(";base64"):
         raise ValueError("a data URI of an image is in base64")
@@ -210,7 +215,7 @@ class GuardedImages(IsolatingStage):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._inlined = Inlined(self.spec)
+        self._inliner = ImageInliner(self.spec)
         self._pool = ThreadPoolExecutor(THREADS)
 
     async def udf(self, rows: list[Row]) -> AsyncIterator[Row]:  # type: ignore[override]
@@ -226,11 +231,11 @@ class GuardedImages(IsolatingStage):
     async def _fetched(self, rows: list[Row]) -> list[list[Message] | Exception]:
         """Return the messages of each row, or the row's error."""
         run = asyncio.get_running_loop().run_in_executor
-        return await asyncio.gather(*(run(self._pool, self._of_row, row) for row in rows))
+        return await asyncio.gather(*(run(self._pool, self._messages_of, row) for row in rows))
 
-    def _of_row(self, row: Row) -> list[Message] | Exception:
+    def _messages_of(self, row: Row) -> list[Message] | Exception:
         try:
-            return self._inlined(row["messages"])
+            return self._inliner(row["messages"])
         except Exception as error:
             if not is_about_the_row(error):
                 raise
@@ -263,7 +268,7 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
     """Return the configuration of Ray Data's vLLM processor for a stage."""
     size = stage.replicas
     replicas = (size.min, size.max) if size else (1, 1)
-    beside = {"concurrency": (1, replicas[1]), "num_cpus": BESIDE_CPUS}
+    helpers = {"concurrency": (1, replicas[1]), "num_cpus": HELPER_CPUS}
     chat = {"chat_template": model.chat_template, "chat_template_kwargs": model.chat_template_args}
     return vLLMEngineProcessorConfig(
         model_source=_source(stage, model),
@@ -279,9 +284,9 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
         },
         # decode_rows decides whether the job continues: only it knows the id of the failed row
         should_continue_on_error=True,
-        prepare_multimodal_stage={"enabled": bool(model.images), **beside},
-        chat_template_stage={"enabled": model.is_chat, **chat, **beside},
-        tokenize_stage={"enabled": True, **beside},
+        prepare_multimodal_stage={"enabled": bool(model.images), **helpers},
+        chat_template_stage={"enabled": model.is_chat, **chat, **helpers},
+        tokenize_stage={"enabled": True, **helpers},
         # the engine detokenizes itself, which it needs to do to support stop strings
         detokenize_stage={"enabled": False},
     )
@@ -289,7 +294,7 @@ def config_of(stage: Stage, model: VllmModel) -> Any:
 
 def _source(stage: Stage, model: VllmModel) -> str:
     try:
-        return files_beside(model)
+        return files_without_weights(model)
     except Exception as error:
         raise load_failure(stage.name, model, error) from error
 
@@ -317,9 +322,11 @@ def _strategy(stage: Stage) -> str:
     return "STRICT_PACK" if stage.pods == 1 else "PACK"
 
 
-def processor_of(stage: Stage, model: VllmModel, nodes: NodeSelectors, tries: RetryOptions) -> Any:
+def processor_of(
+    stage: Stage, model: VllmModel, nodes: NodeSelectors, retries: RetryOptions
+) -> Any:
     """Return the processor, with label selectors and retry options on each operator."""
-    task = {"num_cpus": TASK_CPUS, "label_selector": nodes.beside, **tries.of_tasks}
+    task = {"num_cpus": TASK_CPUS, "label_selector": nodes.beside, **retries.of_tasks}
     processor = build_processor(
         config_of(stage, model),
         preprocess=partial(opened, parameters_of(model)),
@@ -330,10 +337,10 @@ def processor_of(stage: Stage, model: VllmModel, nodes: NodeSelectors, tries: Re
     for name in processor.list_stage_names():
         found = processor.get_stage_by_name(name)
         arguments = found.map_batches_kwargs
-        arguments.update(tries.of_actors)
+        arguments.update(retries.of_actors)
         arguments["label_selector"] = nodes.engine if name == ENGINE else nodes.beside
         if "ray_remote_args_fn" in arguments:
-            arguments.update(_placed(stage, model, nodes.engine))
+            arguments.update(_placement_options(stage, model, nodes.engine))
         # copy the stage: assigning a field makes Ray validate and derive all fields again
         fn = _guarded(found.fn, name, stage, model)
         processor.stages[name] = found.model_copy(update={"fn": fn})
@@ -347,7 +354,7 @@ def _guarded(kind: Any, name: str, stage: Stage, model: VllmModel) -> Any:
     return guarded(kind, GuardedEngine, stage.name, model, "" if stage.gpus else NO_GPUS)
 
 
-def _placed(stage: Stage, model: VllmModel, selector: Selector) -> dict[str, Any]:
+def _placement_options(stage: Stage, model: VllmModel, selector: Selector) -> dict[str, Any]:
     """Return the Ray arguments that create the placement group of an engine with several workers.
 
     The group is the same as Ray's default, but it is restricted to the engine's nodes, and the
@@ -356,11 +363,13 @@ def _placed(stage: Stage, model: VllmModel, selector: Selector) -> dict[str, Any
     bundle = _bundle(stage, model)
     kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
     workers = model.parallelism.tensor * model.parallelism.pipeline
-    group = partial(_in_group, [{**bundle, **kind}] * workers, _strategy(stage), selector)
+    group = partial(_create_group, [{**bundle, **kind}] * workers, _strategy(stage), selector)
     return {"num_cpus": bundle["CPU"], "ray_remote_args_fn": group}
 
 
-def _in_group(bundles: list[dict[str, float]], strategy: str, selector: Selector) -> dict[str, Any]:
+def _create_group(
+    bundles: list[dict[str, float]], strategy: str, selector: Selector
+) -> dict[str, Any]:
     selectors = [selector] * len(bundles) if selector else None
     group = ray.util.placement_group(bundles, strategy, bundle_label_selector=selectors)
     scheduling = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)

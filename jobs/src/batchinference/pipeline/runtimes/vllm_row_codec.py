@@ -30,17 +30,19 @@ REQUEST = OWN_PREFIX + "request"
 RESULT = OWN_PREFIX + "result"
 ERROR = "__inference_error__"
 """Ray's error column: empty for a good row. Rows with a text bypass the stages."""
-PASSES = "has nothing to ask"
+_NO_REQUEST = "has nothing to ask"
+"""The error text of a row without data, so that it bypasses the stages."""
 
 
 def request_of(model: VllmModel, row: Mapping[str, Any]) -> Request:
-    """Return the columns that Ray's stages read. Raises if the row makes no valid request."""
-    told = {name: value for name, value in row.items() if name != model.adapter}
+    """Return the columns that Ray's stages read. Raises an error if the row is not a valid
+    request."""
+    inputs = {name: value for name, value in row.items() if name != model.adapter}
     request: Request = {}
     if model.is_chat:
-        request["messages"] = messages_of(model, told)
+        request["messages"] = messages_of(model, inputs)
     else:
-        request["prompt"] = text_of(model, told)
+        request["prompt"] = text_of(model, inputs)
     if model.adapter is not None:
         request[ADAPTER] = plain(row[model.adapter])
     return request
@@ -77,10 +79,10 @@ def encode_rows(
     block: pa.Table, has_data: np.ndarray, requests: Sequence[tuple[str, str]]
 ) -> pa.Table:
     """Return the rows of a block as input of the processor, with the columns ROW, REQUEST (JSON)
-    and ERROR. `has_data` says which rows have data (bool); `requests` has the request and the error
+    and ERROR. `has_data` marks the rows with data (bool); `requests` has the request and the error
     of each of them."""
-    asked = iter(requests)
-    pairs = [next(asked) if known else ("", PASSES) for known in has_data]
+    remaining = iter(requests)
+    pairs = [next(remaining) if present else ("", _NO_REQUEST) for present in has_data]
     texts = {REQUEST: [request for request, _ in pairs], ERROR: [error for _, error in pairs]}
     rows = [_bytes(block.slice(number, 1)) for number in range(block.num_rows)]
     arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}
@@ -105,7 +107,7 @@ def _request(model: VllmModel, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def decode_rows(processed: pa.Table) -> pa.Table:
-    """Return the block of which these rows are the processor's output."""
+    """Return the original block from the rows of the processor's output."""
     return concat([read_stream(row) for row in processed.column(ROW).to_pylist()])
 
 
@@ -115,13 +117,13 @@ def with_results(
     """Return the rows that have a result, with the results in the model's output column, their
     indexes, and the error of each other row. `processed` is the processor's output of the rows."""
     errors = processed.column(ERROR).to_pylist()
-    well = np.array([n for n, error in enumerate(errors) if not error], dtype=np.int64)
+    succeeded = np.array([n for n, error in enumerate(errors) if not error], dtype=np.int64)
     failed: dict[int, Exception] = {n: EngineError(e) for n, e in enumerate(errors) if e}
-    if not len(well):
-        return pa.table({}), well, failed
-    column = column_of(model.task, processed.column(RESULT).take(pa.array(well)))
-    kept = rows.take(pa.array(well)).combine_chunks()
-    return with_column(kept, model.output, column), well, failed
+    if not len(succeeded):
+        return pa.table({}), succeeded, failed
+    column = column_of(model.task, processed.column(RESULT).take(pa.array(succeeded)))
+    kept = rows.take(pa.array(succeeded)).combine_chunks()
+    return with_column(kept, model.output, column), succeeded, failed
 
 
 def opened(parameters: Request, row: dict[str, Any]) -> Request:

@@ -58,8 +58,8 @@ class Index:
     def width(self) -> int | None:
         """Return the number of values in the first embedding, or None if there is no embedding."""
         for _, batch in self.batches([self.column], TAKEN_ROWS):
-            if there := batch.column(0).drop_null():
-                return len(there[0])
+            if embeddings := batch.column(0).drop_null():
+                return len(embeddings[0])
         return None
 
     def batches(self, columns: list[str], rows: int) -> Iterator[tuple[int, pa.Table]]:
@@ -144,7 +144,7 @@ def open_index(output: Location, column: str | None = None) -> Index:
 
 def _spec_of(output: Location) -> BatchInferenceSpec:
     """Return the specification of the finished job that wrote the output. If several jobs have
-    appended to it, return that of the first."""
+    appended to it, return the specification of the first job."""
     if not output.exists():
         raise BadInput(f"'{output.uri}' does not exist")
     whole = Layout("", output, output / STATE_DIRECTORY, output)  # other fields are unused
@@ -197,7 +197,7 @@ def is_embedding(kind: pa.DataType) -> bool:
 
 
 def is_for_machines(kind: pa.DataType) -> bool:
-    """Return whether a column holds embeddings or tensors, which are not readable for people."""
+    """Return whether a column holds embeddings or tensors, which people cannot read."""
     return is_embedding(kind) or (is_list(kind) and is_list(kind.value_type))
 
 
@@ -206,15 +206,15 @@ def embedding_column(output: Location, schema: pa.Schema, column: str | None) ->
 
     Raises BadInput, which lists the available columns, if there is no such column or no single one.
     """
-    there = [field.name for field in schema if is_embedding(field.type)]
-    named = ", ".join(there)
-    if not there:
+    candidates = [field.name for field in schema if is_embedding(field.type)]
+    named = ", ".join(candidates)
+    if not candidates:
         columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise BadInput(f"'{output.uri}' holds no embeddings, which are lists of float16, float32 "
                        f"or float64, not of whole numbers: its columns are {columns}")  # fmt: skip
-    if column is not None and column not in there:
+    if column is not None and column not in candidates:
         kind = f"is {schema.field(column).type}" if column in schema.names else "is not there"
         raise BadInput(f"column '{column}' of '{output.uri}' {kind}; embeddings are in {named}")
-    if column is None and len(there) > 1:
+    if column is None and len(candidates) > 1:
         raise BadInput(f"'{output.uri}' holds embeddings in {named}: name one of these columns")
-    return column or there[0]
+    return column or candidates[0]

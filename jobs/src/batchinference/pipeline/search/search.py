@@ -18,8 +18,8 @@ MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 256, 16384
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Restricts which rows can be found. `mask` is true for them and is computed from `columns`."""
+class RowFilter:
+    """Restricts a search to the rows for which `mask` is true. It is computed from `columns`."""
 
     columns: list[str]
     mask: Callable[[pa.Table], pa.ChunkedArray]
@@ -35,12 +35,12 @@ class Found:
     """Number of rows that were skipped: they have no embedding, or it is zero or not finite."""
 
     def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the similarities and row numbers of one query, without empty places."""
-        there = self.rows[query] != NOBODY
-        return self.similarities[query][there], self.rows[query][there]
+        """Return the similarities and row numbers of one query, without placeholders."""
+        exists = self.rows[query] != NO_ROW
+        return self.similarities[query][exists], self.rows[query][exists]
 
 
-def search(index: Index, queries: np.ndarray, k: int, choice: Choice | None = None) -> Found:
+def search(index: Index, queries: np.ndarray, k: int, row_filter: RowFilter | None = None) -> Found:
     """Return the rows most similar to each query (m x width).
 
     Raises BadInput if the index has embeddings of another width.
@@ -48,23 +48,23 @@ def search(index: Index, queries: np.ndarray, k: int, choice: Choice | None = No
     best = TopK(queries, k)
     count, width = queries.shape
     block_rows = max(MIN_BLOCK_ROWS, min(MAX_BLOCK_ROWS, BLOCK_BYTES // (4 * max(width, count))))
-    columns = list(dict.fromkeys([index.column, *(choice.columns if choice else [])]))
+    columns = list(dict.fromkeys([index.column, *(row_filter.columns if row_filter else [])]))
     nulls = 0
     for first, batch in index.batches(columns, block_rows):
-        rows, column = _chosen(first, batch, choice), batch.column(index.column)
+        rows, column = _chosen(first, batch, row_filter), batch.column(index.column)
         if len(rows) < batch.num_rows:
             column = column.take(pa.array(rows - first))
-        there = column.is_valid().to_numpy()
-        nulls += len(there) - int(there.sum())
-        best.add(_matrix(index, column, rows[there], width), rows[there])
+        valid = column.is_valid().to_numpy()
+        nulls += len(valid) - int(valid.sum())
+        best.add(_matrix(index, column, rows[valid], width), rows[valid])
     return Found(best.similarities, best.rows, nulls + best.passed_over)
 
 
-def _chosen(first: int, batch: pa.Table, choice: Choice | None) -> np.ndarray:
+def _chosen(first: int, batch: pa.Table, row_filter: RowFilter | None) -> np.ndarray:
     """Return the numbers of the rows of a batch that can be found."""
-    if choice is None:
+    if row_filter is None:
         return np.arange(first, first + batch.num_rows)
-    chosen: np.ndarray = pc.fill_null(choice.mask(batch), False).to_numpy()
+    chosen: np.ndarray = pc.fill_null(row_filter.mask(batch), False).to_numpy()
     return first + np.flatnonzero(chosen)
 
 
@@ -99,7 +99,7 @@ def one_embedding(column: pa.ChunkedArray, what: str) -> np.ndarray:
     raise BadInput(f"{what} has no embedding, or a zero vector, which is similar to nothing")
 
 
-NOBODY = -1
+NO_ROW = -1
 """Placeholder for a row number where fewer than k rows were found."""
 
 
@@ -107,7 +107,7 @@ class TopK:
     """The best rows so far for each of m queries.
 
     `similarities` (float32) and `rows` (int64) are m x k, best first. If fewer than k rows were
-    seen, they end with -inf and NOBODY. `passed_over` counts the skipped rows: those that are zero
+    seen, they end with -inf and NO_ROW. `passed_over` counts the skipped rows: those that are zero
     or not finite, and therefore have no direction.
     """
 
@@ -118,7 +118,7 @@ class TopK:
             raise ValueError("a query that is zero or not finite has no direction")
         self._queries = (queries / lengths[:, None]).astype(np.float32)
         self.similarities = np.full((len(queries), k), -np.inf, np.float32)
-        self.rows = np.full((len(queries), k), NOBODY, np.int64)
+        self.rows = np.full((len(queries), k), NO_ROW, np.int64)
         self.passed_over = 0
 
     def add(self, embeddings: np.ndarray, rows: np.ndarray) -> None:
@@ -128,8 +128,8 @@ class TopK:
         finite are skipped.
         """
         similarities = self._similarities(embeddings)
-        enough = np.maximum(self.similarities[:, -1], self._kth_best(similarities))
-        query, column = np.nonzero((similarities >= enough[:, None]) & np.isfinite(similarities))
+        threshold = np.maximum(self.similarities[:, -1], self._kth_best(similarities))
+        query, column = np.nonzero((similarities >= threshold[:, None]) & np.isfinite(similarities))
         if len(query):
             self._merge(query, similarities[query, column], rows[column])
 

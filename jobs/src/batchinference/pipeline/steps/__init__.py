@@ -25,8 +25,8 @@ class TransformResult:
     ascending order (int64). `failed` maps the index of each failed batch row to its error. All
     other batch rows that are not in `parents` are filtered rows.
 
-    `rows` is the number of rows of the batch that the result is of, if the step left the others for
-    its next call; None for the whole batch. A step does so if its results become large.
+    `rows` is the number of batch rows that the result covers, if the step left the other rows for
+    its next call; None for the whole batch. A step does this if its results become large.
     """
 
     table: pa.Table
@@ -36,8 +36,8 @@ class TransformResult:
 
 
 def checked(result: pa.Table | TransformResult) -> pa.Table | TransformResult:
-    """Return a result without unreadable values: the rows that such rows were made from are failed
-    rows."""
+    """Return a result without unreadable values. A batch row fails if a row made from it has such a
+    value."""
     table = result if isinstance(result, pa.Table) else result.table
     if not (unreadable := unreadable_rows(table)):
         return result
@@ -51,7 +51,7 @@ def checked(result: pa.Table | TransformResult) -> pa.Table | TransformResult:
 
 
 def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformResult:
-    """Return a result as that of the first `rows` rows of a batch."""
+    """Return a result that covers only the first `rows` rows of a batch."""
     if isinstance(result, pa.Table):
         result = TransformResult(result, np.arange(rows))
     return replace(result, rows=rows)

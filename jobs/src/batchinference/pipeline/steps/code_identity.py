@@ -109,7 +109,7 @@ def _model(model: Model) -> Iterator[tuple[str, str]]:
     if model.factory_or_none is not None:
         yield from _modules(model.factory_or_none).items()
     source = model.source_or_none
-    for place in [*([source] if source else []), *model.other_places]:
+    for place in [*([source] if source else []), *model.other_locations]:
         if is_path(place):
             path = Path(local_path(place)).expanduser()
             yield from _files(Location(str(path), model.storage_of_source))

@@ -27,7 +27,7 @@ from batchinference.spec.json_types import JsonType, parse_json_type
 from batchinference.spec.read import AudioOptions, PictureOptions
 
 MAX_CELLS = 1 << 23
-"""Maximum number of values of a JSON document, with those that it lacks. An empty object has a null
+"""Maximum number of values of a JSON document, including missing values. An empty object has a null
 for each declared field."""
 _SCALARS = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64(), "string": pa.string()}
 
@@ -38,7 +38,7 @@ class JsonDecoder:
     def __init__(self, schema: dict[str, JsonType]) -> None:
         self._schema, self.type = schema, arrow_type(schema)
         self.cells = 0
-        """The number of values of the last document, with those that it lacks."""
+        """The number of values of the last document, including missing values."""
         self._widths: dict[int, int] = {}
 
     def __call__(self, content: bytes | str) -> Any:
@@ -61,8 +61,8 @@ class JsonDecoder:
                     f"the document would have more than {MAX_CELLS} values: declare fewer fields "
                     "in decode.fields"
                 )
-            for one in value if isinstance(kind[0], dict | list) else ():
-                self._count(one, kind[0])
+            for element in value if isinstance(kind[0], dict | list) else ():
+                self._count(element, kind[0])
 
     def _width_of(self, kind: JsonType) -> int:
         """Return the number of values that Arrow stores for a value without list elements."""
@@ -79,10 +79,10 @@ def _fitting(value: Any, kind: JsonType, path: str) -> Any:
     if value is None:
         return None
     if isinstance(kind, dict) and isinstance(value, dict):
-        there = (name for name in kind if name in value)
-        return {name: _fitting(value[name], kind[name], f"{path}.{name}") for name in there}
+        present = (name for name in kind if name in value)
+        return {name: _fitting(value[name], kind[name], f"{path}.{name}") for name in present}
     if isinstance(kind, list) and isinstance(value, list):
-        return [_fitting(one, kind[0], f"{path}[]") for one in value]
+        return [_fitting(element, kind[0], f"{path}[]") for element in value]
     if kind == "float64" and type(value) in (int, float):
         return float(value)
     if kind == "int64" and type(value) is int and -(2**63) <= value < 2**63:
@@ -113,8 +113,7 @@ JSON_GROWTH, CELL_BYTES = 16, 8
 class DecodeColumn:
     """Decodes each value of a column. Rows whose value cannot be decoded are failed rows.
 
-    The result is of the first rows of a batch if the values of the others would take too much
-    memory together with theirs."""
+    If the values of a batch would take too much memory, the result covers only its first rows."""
 
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode

@@ -37,8 +37,10 @@ class ModelTransform:
             )
         failed: dict[int, Exception] = {}
         if isinstance(results, list):  # a runtime that detects errors per row
-            failed = {row: one for row, one in enumerate(results) if isinstance(one, Exception)}
-            results = [one for one in results if not isinstance(one, Exception)]
+            failed = {
+                row: result for row, result in enumerate(results) if isinstance(result, Exception)
+            }
+            results = [result for result in results if not isinstance(result, Exception)]
         return self._made.added(batch, {self._model.output: results}, failed)
 
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.arrow import require_columns, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.search.index import Index, is_embedding, is_for_machines, open_index
-from batchinference.pipeline.search.search import NOBODY, is_usable, lengths_of, matrix_of, search
+from batchinference.pipeline.search.search import NO_ROW, is_usable, lengths_of, matrix_of, search
 from batchinference.pipeline.steps import TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.nearest import SIMILARITY, Nearest
@@ -43,12 +43,12 @@ class NearestRows:
             )
         lengths = pc.list_value_length(embeddings).to_numpy(zero_copy_only=False)
         fits = np.isnan(lengths) | (lengths == self._width)  # the length of null is NaN
-        well = np.flatnonzero(fits)
+        fitting = np.flatnonzero(fits)
         failed = {int(row): self._mismatch(int(lengths[row])) for row in np.flatnonzero(~fits)}
         if failed:
-            batch, embeddings = batch.take(well), embeddings.take(well)
+            batch, embeddings = batch.take(fitting), embeddings.take(fitting)
         table = with_column(batch, self._nearest.output, self._matches(embeddings))
-        return TransformResult(table, well, failed) if failed else table
+        return TransformResult(table, fitting, failed) if failed else table
 
     def _mismatch(self, width: int) -> Exception:
         return ValueError(
@@ -58,36 +58,36 @@ class NearestRows:
 
     def _matches(self, embeddings: pa.ChunkedArray) -> pa.Array:
         """Return a list of matches for each row; null if the row has no usable embedding."""
-        there = embeddings.is_valid().to_numpy()
+        valid = embeddings.is_valid().to_numpy()
         matrix = matrix_of(embeddings, self._width)
         usable = is_usable(lengths_of(matrix))
-        there[there] = usable
+        valid[valid] = usable
         found = np.empty((0, self._nearest.k), dtype=np.int64)
         similarities = found.astype(np.float32)
         if usable.any():
             best = search(self._index, matrix[usable], self._nearest.k)
             found, similarities = best.rows, best.similarities
-        counts = np.zeros(len(there), dtype=np.int64)
-        counts[there] = (found != NOBODY).sum(axis=1)
+        counts = np.zeros(len(valid), dtype=np.int64)
+        counts[valid] = (found != NO_ROW).sum(axis=1)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-        rows = self._index.take(found[found != NOBODY], self._columns)
-        values = [pa.array(similarities[found != NOBODY], pa.float32()), *rows.combine_chunks()]
+        rows = self._index.take(found[found != NO_ROW], self._columns)
+        values = [pa.array(similarities[found != NO_ROW], pa.float32()), *rows.combine_chunks()]
         structs = pa.StructArray.from_arrays(
-            [_one(column) for column in values], [SIMILARITY, *self._columns]
+            [_combined(column) for column in values], [SIMILARITY, *self._columns]
         )
-        return pa.ListArray.from_arrays(offsets, structs, mask=pa.array(~there))
+        return pa.ListArray.from_arrays(offsets, structs, mask=pa.array(~valid))
 
 
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _columns_of(index: Index, nearest: Nearest) -> list[str]:
-    there = index.schema.names
+    available = index.schema.names
     if nearest.columns is not None:
-        if missing := sorted(set(nearest.columns) - set(there)):
+        if missing := sorted(set(nearest.columns) - set(available)):
             raise BadInput(
-                f"'{nearest.path}' has no column '{missing[0]}', only {', '.join(there)}"
+                f"'{nearest.path}' has no column '{missing[0]}', only {', '.join(available)}"
             )
         return nearest.columns
     columns = [field.name for field in index.schema if not is_for_machines(field.type)]

@@ -30,12 +30,13 @@ class _Column:
     misfits: Misfits = field(default_factory=dict)
 
     def without(self, misfits: Misfits) -> pa.Array | pa.ChunkedArray:
-        """Return the values without those of `misfits`, which include the column's own."""
+        """Return the values without the rows in `misfits`, which include the misfits of this
+        column."""
         if len(misfits) == len(self.misfits):
             return self.values
         count = len(self.values) + len(self.misfits)
-        there = [row not in misfits for row in range(count) if row not in self.misfits]
-        return self.values.filter(pa.array(there, pa.bool_()))
+        keep = [row not in misfits for row in range(count) if row not in self.misfits]
+        return self.values.filter(pa.array(keep, pa.bool_()))
 
 
 class ResultColumns:
@@ -53,10 +54,12 @@ class ResultColumns:
     def of(
         self, values: Mapping[str, Any]
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
-        """Return the columns and the errors of the rows that do not fit. All columns are without
-        the rows that do not fit into one of them. If no row is left, there are no columns, because
-        their types are unknown. Raises JobFailure if values have no rows."""
-        columns = {name: self._column(name, given) for name, given in values.items()}
+        """Return the columns and the errors of the rows that do not fit. Rows that do not fit into
+        one of the columns are removed from all columns. If no row is left, there are no columns,
+        because their types are unknown. Raises JobFailure if values have no rows."""
+        columns = {
+            name: self._column(name, column_values) for name, column_values in values.items()
+        }
         misfits: Misfits = {}
         for column in columns.values():
             misfits = column.misfits | misfits
@@ -68,12 +71,14 @@ class ResultColumns:
     ) -> pa.Table | TransformResult:
         """Return the batch with additional columns. `values` has one entry per column for each row
         that is not in `failed`."""
-        well = [row for row in range(batch.num_rows) if row not in failed]
-        columns, misfits = self.of(values) if well else ({}, {})
+        succeeded = [row for row in range(batch.num_rows) if row not in failed]
+        columns, misfits = self.of(values) if succeeded else ({}, {})
         if not failed and not misfits:
             return _with_columns(batch, columns)
-        fit = np.array([row for at, row in enumerate(well) if at not in misfits], dtype=np.int64)
-        errors = {**failed, **{well[at]: error for at, error in misfits.items()}}
+        fit = np.array(
+            [row for at, row in enumerate(succeeded) if at not in misfits], dtype=np.int64
+        )
+        errors = {**failed, **{succeeded[at]: error for at, error in misfits.items()}}
         if len(fit) == 0:
             return TransformResult(pa.table({}), fit, errors)  # no rows, so no types
         return TransformResult(_with_columns(batch.take(fit), columns), fit, errors)
@@ -92,22 +97,22 @@ class ResultColumns:
         return _Column(column)
 
     def _row_by_row(self, name: str, values: Any) -> _Column:
-        alone: dict[int, pa.Array | pa.ChunkedArray] = {}
+        single: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
             try:
-                alone[row] = to_column(values[row : row + 1])
+                single[row] = to_column(values[row : row + 1])
             except _NO_COLUMN:
-                misfits[row] = TypeError(f"column '{name}': {_no_value(values[row])}")
-        kind = self._types.get(name) or _most_common(column.type for column in alone.values())
-        for row, column in list(alone.items()):
+                misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
+        kind = self._types.get(name) or _most_common(column.type for column in single.values())
+        for row, column in list(single.items()):
             wider = unify_types(kind, column.type)
             if wider is None:
-                words = f"column '{name}' is {kind}, and this row has {alone.pop(row).type}"
-                misfits[row] = TypeError(words)
+                message = f"column '{name}' is {kind}, and this row has {single.pop(row).type}"
+                misfits[row] = TypeError(message)
             kind = wider or kind
         self._types[name] = kind
-        return _Column(_together(values, alone), misfits)
+        return _Column(_concatenated(values, single), misfits)
 
 
 def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
@@ -137,14 +142,14 @@ def _has_rows(values: Any) -> bool:
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)
 
 
-def _no_value(value: Any) -> str:
+def _unsupported_value(value: Any) -> str:
     """Return a message that says why Arrow does not accept a value."""
-    words = f"a value of type {type(value).__name__} that Arrow cannot hold"
+    message = f"a value of type {type(value).__name__} that Arrow cannot hold"
     try:
         pa.array([value])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        return f"{words}: {error}"
-    return words
+        return f"{message}: {error}"
+    return message
 
 
 def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
@@ -153,11 +158,11 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
 
 
-def _together(
-    values: Any, alone: Mapping[int, pa.Array | pa.ChunkedArray]
+def _concatenated(
+    values: Any, single: Mapping[int, pa.Array | pa.ChunkedArray]
 ) -> pa.Array | pa.ChunkedArray:
-    """Return one column of the rows that fit. `alone` holds each of these rows as a column."""
+    """Return one column of the rows that fit. `single` holds each of these rows as a column."""
     try:
-        return to_column([values[row] for row in alone])
+        return to_column([values[row] for row in single])
     except _NO_COLUMN:  # None mixed with tensors, which only concat supports
-        return concat([pa.table({"column": column}) for column in alone.values()]).column(0)
+        return concat([pa.table({"column": column}) for column in single.values()]).column(0)

@@ -2,8 +2,8 @@
 
 It takes batches of NumPy arrays, rows, or (`predictBatch`, for existing classes) lists of values. A
 row is a dict as Ray Data passes it to `map`: plain values, and NumPy arrays for columns of tensors.
-If code for rows raises on one, only that row fails, and no other row is retried. A row also fails
-if the code returns a value that does not fit into its column.
+If code that takes rows raises an error, only that row fails, and no other row is retried. A row
+also fails if the code returns a value that does not fit into its column.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class MapBatches(_UserFunction):
     """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
-        given = to_batch(batch)
-        for array in given.values():
+        inputs = to_batch(batch)
+        for array in inputs.values():
             # an in-place change would be lost, because the column would count as unchanged
             array.flags.writeable = False
-        result = self._function(dict(given), **self._arguments)
+        result = self._function(dict(inputs), **self._arguments)
         if not isinstance(result, dict) or not result:
             got = "an empty dict" if isinstance(result, dict) else type(result).__name__
             raise JobFailure(
@@ -55,7 +55,7 @@ class MapBatches(_UserFunction):
             )
         for name, values in result.items():
             self._check(name, values, batch.num_rows)
-        return self._changed(batch, given, result)
+        return self._changed(batch, inputs, result)
 
     def _check(self, name: str, values: Any, rows: int) -> None:
         check_reserved(self._name, name)
@@ -70,9 +70,9 @@ class MapBatches(_UserFunction):
             )
 
     def _changed(
-        self, batch: pa.Table, given: Batch, result: dict[str, Any]
+        self, batch: pa.Table, inputs: Batch, result: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        untouched = {name for name, values in result.items() if values is given.get(name)}
+        untouched = {name for name, values in result.items() if values is inputs.get(name)}
         made, misfits = self._columns.of(
             {name: values for name, values in result.items() if name not in untouched}
         )
@@ -142,7 +142,7 @@ class FlatMap(MapRows):
         if isinstance(made, dict | str | bytes) or not hasattr(made, "__iter__"):
             kind = type(made).__name__
             raise JobFailure(f"step '{self._name}' must return a list of rows, got {kind}")
-        return [self._checked(one) for one in made]
+        return [self._checked(result) for result in made]
 
 
 class PredictBatchTransform:

@@ -18,11 +18,11 @@ def check_callable(step: str, path: str) -> None:
     """Raise ModelLoad if `module:name` does not exist, if its file is not valid Python, or if it
     imports a package that is not installed. The module is not imported: that may take long."""
     module, _, name = path.partition(":")
-    # to look for a module imports its parents: for `own.py`, it would run the user's code
+    # find_spec imports parent modules: for `own.py`, it would run the user's code
     found = None if module.endswith(".py") else _spec_of(module)
     if found is None:
         raise ModelLoad(
-            f"step '{step}': there is no module '{module}'{_without_suffix(path)}. It must be in "
+            f"step '{step}': there is no module '{module}'{_suffix_hint(path)}. It must be in "
             "the directory of the job's file, be installed, or be in the image"
         )
     if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
@@ -39,11 +39,11 @@ def check_callable(step: str, path: str) -> None:
     names = _names(tree)
     top = name.split(".")[0]
     if names is not None and top not in names:
-        there = [each for each in names if not each.startswith("_")]
-        only = ", ".join(there[:SHOWN_NAMES]) or "other code"
+        public_names = [known for known in names if not known.startswith("_")]
+        only = ", ".join(public_names[:SHOWN_NAMES]) or "other code"
         raise ModelLoad(
             f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
-            f"{did_you_mean(top, there)}"
+            f"{did_you_mean(top, public_names)}"
         )
 
 
@@ -54,8 +54,9 @@ def _spec_of(module: str) -> ModuleSpec | None:
         return None
 
 
-def _without_suffix(path: str) -> str:
-    """Return a hint if the path is that of a file, such as `own.py:function`; else nothing."""
+def _suffix_hint(path: str) -> str:
+    """Return a hint if the path names a file, such as `own.py:function`; otherwise an empty
+    string."""
     module, _, name = path.partition(":")
     stem = module.removesuffix(".py")
     return f"; did you mean '{stem}:{name}'?" if stem != module else ""
@@ -95,7 +96,9 @@ def _names(tree: ast.Module) -> dict[str, None] | None:
             case ast.ImportFrom(names=[ast.alias(name="*")]):
                 return None
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                names |= dict.fromkeys(one.asname or one.name.split(".")[0] for one in aliases)
+                names |= dict.fromkeys(
+                    alias.asname or alias.name.split(".")[0] for alias in aliases
+                )
             case ast.Name(id="globals"):
                 return None
             case ast.Name(id=name, ctx=ast.Store()):

@@ -54,17 +54,17 @@ class Allowed:
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
-        """Return an address in storage such that only files in the manifest's bucket or directory,
-        or with an allowed prefix, are read, even if others replace one by a link now.
+        """Return an address that reads only files in the manifest's bucket or directory, or with an
+        allowed prefix, even if somebody replaces one of them with a link.
 
         Raises Forbidden if the address is outside of them."""
         real = _real(address)
-        own = list(_own_folders(address, manifest))
+        own_folders = list(_own_folders(address, manifest))
         places = (Location(prefix, address.storage) for prefix in self.prefixes)
         allowed = [_real(place) for place in places if place.scheme == address.scheme]
-        if not any(_is_below(real, folder) for folder in (*own, *allowed)):
+        if not any(_is_below(real, folder) for folder in (*own_folders, *allowed)):
             raise Forbidden(address.uri, "it is outside of the manifest's own bucket or directory")
-        return replace(address, places=(*own, *allowed)) if address.local else address
+        return replace(address, places=(*own_folders, *allowed)) if address.local else address
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:

@@ -28,15 +28,15 @@ MOST_ROWS, MOST_ROWS_A_BYTE = 1 << 20, 1 << 10
 """Limit for the rows of a file: a constant plus a number per byte. Identical rows take hardly any
 bytes."""
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Rows per table that is decoded, and its bytes by the sizes in the footer, which need not be
-true."""
+"""Maximum rows per decoded table, and its maximum bytes according to the footer, which may be
+wrong."""
 MAX_BYTES, MAX_GROWTH = 192 << 20, 4
 """Limit for the memory to decode a table: a constant plus a multiple of the row group's size."""
 FEWER = 16
 """The divisor for the rows of a table after one has taken too much memory."""
 MAX_TABLE_BYTES, MAX_TABLE_GROWTH = 2 << 30, 1 << 10
 """Limit for all rows of a file in memory: MAX_BYTES plus a multiple of its size, up to 2 GiB. Files
-of more than a quarter of that may take MAX_GROWTH times their size."""
+larger than 512 MiB may take MAX_GROWTH times their size."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -92,7 +92,7 @@ def read_table(source: pa.NativeFile, columns: Sequence[str] | None = None) -> p
 
 
 def read_own_table(content: bytes) -> pa.Table:
-    """Return the rows of a Parquet file that this job has written, without a limit of their size.
+    """Return the rows of a Parquet file that this job has written, without a memory limit.
     The caller has compared its checksum.
 
     Raises UnsafeColumn."""
@@ -127,8 +127,8 @@ def row_group_tables(
     """Yield the rows of a row group of a file of `size` bytes. After a MemoryError, continue with
     fewer rows at a time. A single row that takes too much memory raises it.
 
-    One thread decodes: Arrow starts others for the columns, up to the number of CPUs, and the
-    memory limit includes 8 MiB for the stack of each."""
+    Only one thread decodes. Otherwise Arrow would start threads for the columns, up to the number
+    of CPUs, and the memory limit includes 8 MiB for the stack of each thread."""
     footer = opened.metadata.row_group(group)  # in damaged files, its columns end the process
     unpacked = max(1, footer.total_byte_size)
     rows = min(max(1, footer.num_rows * CHUNK_BYTES // unpacked), CHUNK_ROWS)

@@ -47,8 +47,8 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._opened(path, lambda file: self._local.open_input_stream(file, None))
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
-        """Open a file. Its path is checked after it was opened, because others may replace it by a
-        link at any time."""
+        """Open a file. Its path is checked after it was opened, because others may replace it
+        with a link at any time."""
         with local_files.opened(path, root="") as file:
             descriptor = f"/proc/self/fd/{file.fileno()}"
             here = os.path.exists(descriptor)  # only Linux has it
@@ -71,6 +71,6 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
 
 def contained(places: tuple[str, ...]) -> pafs.FileSystem:
-    """Return the local file system, which opens only files in these directories and files, to which
-    links may lead. Opening another file raises an OSError without errno."""
+    """Return a local file system that opens only these files and the files in these directories.
+    Opening another file, also through a link, raises an OSError without errno."""
     return pafs.PyFileSystem(_Handler(places))

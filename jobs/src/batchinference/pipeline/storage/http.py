@@ -1,6 +1,6 @@
 """Fetches content from an address, with retries.
 
-If the server reports that nothing is at an address, the error is Gone. If the server does not
+If the server reports that an address does not exist, the error is Gone. If the server does not
 respond, or reports a transient error, the error is Away and the request is retried a few times.
 """
 
@@ -47,7 +47,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import (
     LONGEST_PAUSE,
     TryAgain,
-    asked_wait,
+    retry_after,
 )
 from batchinference.spec.addresses import SCHEMES, scheme_of
 
@@ -63,7 +63,7 @@ _DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 
 class Gone(Exception):
-    """A permanent error: nothing usable is at an address, or it is invalid."""
+    """A permanent error: an address is invalid, or its content is missing or unusable."""
 
 
 class Away(TryAgain):
@@ -80,19 +80,20 @@ class Fetcher:
         allow_field: str = "read.options.allow",
         limit: str = "read.options.max_bytes",
     ) -> None:
-        """Messages call the allowed prefixes `allow_field`, and `max_bytes` is called `limit`."""
+        """Error messages use `allow_field` and `limit` as the names of `allowed` and
+        `max_bytes`."""
         self._allowed, self._max_bytes = allowed, max_bytes
         self._allow_field, self._limit = allow_field, limit
 
-    def fetch(self, uri: str, beside: Location) -> bytes:
-        """Return the bytes at an address. A relative path starts in the directory of `beside`.
+    def fetch(self, uri: str, manifest: Location) -> bytes:
+        """Return the bytes at an address. A relative path starts in the directory of `manifest`.
 
         Raises Gone, Forbidden, or Away if retries did not help.
         """
         if scheme_of(uri) in ("http", "https"):
             return self.fetch_url(uri)
         try:
-            return self._from_storage(uri, beside)
+            return self._from_storage(uri, manifest)
         except Forbidden as error:
             raise self._with_fix(error) from None
 
@@ -155,11 +156,11 @@ class Fetcher:
         )
 
     def _content(self, url: str, answer: requests.Response) -> bytes:
-        told = f"{shown(url)} answers {answer.status_code} {answer.reason}"
+        message = f"{shown(url)} answers {answer.status_code} {answer.reason}"
         if is_transient_status(answer.status_code):
-            raise Away(told, asked_wait(answer.headers) or 0.0)
+            raise Away(message, retry_after(answer.headers) or 0.0)
         if answer.status_code != HTTPStatus.OK:
-            raise Gone(told)
+            raise Gone(message)
         content, stream = bytearray(), _decoded(url, answer)
         while piece := stream.read(CHUNK_BYTES):
             content += piece
@@ -171,11 +172,11 @@ class Fetcher:
             limit = f"{self._limit} ({self._max_bytes})"
             raise Gone(f"{shown(uri)} has more bytes than {limit}")
 
-    def _from_storage(self, uri: str, beside: Location) -> bytes:
+    def _from_storage(self, uri: str, manifest: Location) -> bytes:
         """Return the bytes at an address in storage, which retries by itself."""
         if scheme_of(uri) not in SCHEMES:
             raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
-        address = self._allowed.stored(_address(uri, beside), beside)
+        address = self._allowed.stored(_address(uri, manifest), manifest)
         try:
             content = address.read(self._max_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
@@ -208,10 +209,10 @@ def _session(adapter: type[TimedAdapter]) -> requests.Session:
     return session
 
 
-def _address(uri: str, beside: Location) -> Location:
+def _address(uri: str, manifest: Location) -> Location:
     if "://" in uri or uri.startswith("/"):
-        return Location(uri, beside.storage)
-    return beside.at(posixpath.normpath(posixpath.join(posixpath.dirname(beside.path), uri)))
+        return Location(uri, manifest.storage)
+    return manifest.at(posixpath.normpath(posixpath.join(posixpath.dirname(manifest.path), uri)))
 
 
 def shown(uri: str) -> str:

@@ -1,4 +1,4 @@
-"""JSON of untrusted or damaged files: limits of its nesting and size, and state with a checksum.
+"""Parses untrusted JSON within limits of nesting and size, and adds checksums to stored state.
 
 Parsers are recursive: a line of 40 KB of brackets overflows the stack of pyarrow's parser and kills
 the process. Without a checksum, a corrupted number in a state could lose rows unnoticed.
@@ -19,8 +19,9 @@ MAX_DEPTH = 100
 MAX_VALUES = 1 << 22
 """Maximum number of values of a document that is parsed without a memory limit. As a Python object,
 a short value takes more than 20 times the memory of its JSON."""
-_SEEN = b'[]{}"'
-_UNSEEN = bytes(byte for byte in range(256) if byte not in _SEEN)
+_MARKS = b'[]{}"'
+"""The bytes that determine the nesting."""
+_OTHER_BYTES = bytes(byte for byte in range(256) if byte not in _MARKS)
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 SMALLER_DOCUMENTS = "Split it into smaller documents"
@@ -83,7 +84,7 @@ def check_depth(content: bytes) -> None:
 def _depth(content: bytes) -> int:
     if b"\\" in content:
         content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
-    marks = np.frombuffer(content.translate(None, _UNSEEN), np.uint8)
+    marks = np.frombuffer(content.translate(None, _OTHER_BYTES), np.uint8)
     in_text = np.cumsum(marks == ord('"'), dtype=np.int32) % 2 == 1
     steps = np.where(in_text, 0, _STEPS[marks])
     return int(np.cumsum(steps, dtype=np.int32).max(initial=0))

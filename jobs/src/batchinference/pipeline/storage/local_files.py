@@ -21,9 +21,9 @@ from typing import BinaryIO
 from batchinference.pipeline.error_attribution import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 
-_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""How a directory is opened: for fsync, or only to open paths below it. The latter also works
+_OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""Flags to open a directory for fsync, or only to open paths below it. The latter also works
 without permission to list the directory, except where O_PATH does not exist."""
 
 
@@ -78,7 +78,7 @@ def write(path: str, root: str, content: bytes | memoryview) -> None:
 
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:
-    """Move a file to another path. Returns False if that is on another disk."""
+    """Move a file to another path. Return False if the path is on another disk."""
     (directory, name), (other, new) = os.path.split(path), os.path.split(target)
     with (
         _named(path),
@@ -138,15 +138,15 @@ def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
     current = root if parts else path
     if make:
         os.makedirs(current, exist_ok=True)
-    last = _LISTED if make else _PASSED
-    descriptor = os.open(current, _PASSED if parts else last)
+    last = _OPEN_FOR_FSYNC if make else _OPEN_FOR_PATHS
+    descriptor = os.open(current, _OPEN_FOR_PATHS if parts else last)
     try:
         for left, part in zip(reversed(range(len(parts))), parts, strict=True):
             current = os.path.join(current, part)
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=descriptor)
-            inner = _open(part, _PASSED if left else last, descriptor, current)
+            inner = _open(part, _OPEN_FOR_PATHS if left else last, descriptor, current)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -177,7 +177,7 @@ def _refuse_link(name: str, parent: int, path: str) -> None:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Let errors name the whole path, and not a name relative to a descriptor."""
+    """Make errors name the whole path instead of a name relative to a descriptor."""
     try:
         yield
     except OSError as error:

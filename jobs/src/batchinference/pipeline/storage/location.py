@@ -26,7 +26,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
-"""What follows the directory that a glob begins with."""
+"""Matches the part of a glob after its first directories."""
 _REMNANT = re.compile(r"^\.(.+)-[a-z0-9_]{8}\.tmp$")
 
 
@@ -37,7 +37,7 @@ class Location:
     `uri` is the address as the user wrote it, `storage` the access settings of the object store.
     `root` is the local directory below which symbolic links are refused with BadOutput; if it is
     empty, they are followed. If `places` has local directories and files, only files in them are
-    read, whatever links lead out of them."""
+    read, and links to other files are refused."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
@@ -90,14 +90,14 @@ class Location:
         return Location(uri, self.storage, self.root, self.places)
 
     def without_links_below(self, root: Location) -> Location:
-        """Return this address such that symbolic links below the directory `root` are refused.
+        """Return this address with a `root` below which symbolic links are refused.
 
         Otherwise anyone who can write there could redirect reads and writes to other files."""
         return replace(self, root=root.path) if self.local and root.local else self
 
     def contained_in(self, paths: Iterable[str]) -> Location:
-        """Return this address such that only files in local paths, directories or globs are read,
-        and no files that symbolic links in these directories lead to."""
+        """Return this address restricted to files in these local paths, directories or globs.
+        Symbolic links from there to other files are refused."""
         if not self.local:
             return self
         found = (Location(path).path for path in paths)
@@ -209,7 +209,7 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def move(self, target: Location) -> None:
-        """Move this file to another place, where it appears at once. A store that cannot rename
+        """Move this file to another place, where it appears atomically. A store that cannot rename
         copies it first, so after an interruption it may be in both places."""
         if (
             self.local

@@ -1,10 +1,10 @@
 """Limits the memory that decoding one untrusted file may allocate.
 
-The kernel can limit only the whole process, so the limit also applies to other threads meanwhile:
-to one that commits rows or fetches a file, for example. These threads do not wait, because files
-that reach the limit are rare, and commits and fetches are slow. Instead, work that ran out of
+The kernel can limit only the whole process, so the limit also applies to other threads meanwhile,
+for example to a thread that commits rows or fetches a file. These threads do not wait, because
+files that reach the limit are rare, and commits and fetches are slow. Instead, work that ran out of
 memory is repeated without a limit (`beside_limits`), and a row fails only if it takes too much
-memory while no such work runs (`alone`). So no thread fails because of the file of another one.
+memory while no such work runs (`alone`). So no thread fails because of the file of another thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class _State(Enum):
-    """What a thread is within, or waits for."""
+    """The call that a thread is in, or waits for."""
 
     ALONE = "memory_limit alone"
     BESIDE = "the first call of beside_limits"
@@ -45,16 +45,17 @@ _active: list[int] = []
 _begun = 0
 """The number of times that a thread has entered `memory_limit`."""
 _outside: tuple[tuple[int, int], int, pa.MemoryPool]
-"""The limit of the process, its memory and Arrow's pool before the first of these threads."""
+"""The limit and the memory of the process, and Arrow's pool, before the first of these threads."""
 _NO_THREAD = re.compile("can't start new thread|(Unknown error: )?Failed to launch worker thread")
 """Matches the errors of Python and of Arrow if there is no memory for the stack of a thread."""
 
 
 @contextmanager
 def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
-    """Let the process allocate at most `size` bytes more than now. Above that, allocations fail,
-    in Arrow with a MemoryError. If `alone`, wait until no thread is within the first call of
-    `beside_limits`, and let none enter it meanwhile. This call itself gets a MemoryError.
+    """Let the process allocate at most `size` bytes more than now. Above that, allocations fail, in
+    Arrow with a MemoryError. If `alone`, wait until no thread is within the first call of
+    `beside_limits`, and let none enter it meanwhile. If this thread itself is within that
+    call, raise MemoryError.
 
     Neither pyarrow nor Parquet can bound what a page or a dictionary expands to, and the sizes in
     a file may be false. The kernel counts private writable memory of the whole process, so the
@@ -73,7 +74,7 @@ def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
 
 def beside_limits(work: Callable[[], Result]) -> Result:
     """Return work(), which may run while other threads are within `memory_limit`. If it runs out of
-    memory, call it again while there is no limit. `work` can be repeated, and does not call this
+    memory, call it again while there is no limit. `work` must be repeatable, and must not call this
     function."""
     try:
         with _counted(_State.BESIDE, lambda: not _threads[_State.ALONE]):
@@ -104,7 +105,7 @@ def errors_within_limits() -> Iterator[None]:
 
 @contextmanager
 def _counted(state: _State, may_begin: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Count this thread in a state, from when it may begin."""
+    """Wait until `may_begin` returns true, then count this thread in a state."""
     before = _own_state()
     with _changes:
         _changes.wait_for(may_begin)
@@ -127,7 +128,7 @@ def _own_state() -> _State | None:
 def _ran_out(error: Exception) -> bool:
     """Return whether memory ran out, also for the stack of a new thread.
 
-    The messages of other kinds of errors may have text of an untrusted server or address."""
+    Other errors are not matched, because an untrusted server may control their message."""
     if type(error) in (RuntimeError, OSError) or isinstance(error, pa.ArrowException):
         no_thread = _NO_THREAD.match(str(error)) is not None
     else:
@@ -141,12 +142,12 @@ def _ran_out(error: Exception) -> bool:
 
 @contextmanager
 def _limited(size: int, alone: bool) -> Iterator[None]:
-    """Apply a limit, from when no thread is in a state that forbids it."""
+    """Wait until no thread is in a state that forbids a limit, then apply the limit."""
     global _begun, _outside  # noqa: PLW0603 - the limit is one of the process
 
     def may_begin() -> bool:
-        beside = alone and _threads[_State.BESIDE]
-        return _own_state() is not None or not (beside or _threads[_State.UNLIMITED])
+        waits_for_calls = alone and _threads[_State.BESIDE]
+        return _own_state() is not None or not (waits_for_calls or _threads[_State.UNLIMITED])
 
     with _changes:
         _changes.wait_for(may_begin)
@@ -171,7 +172,7 @@ def _apply() -> None:
     if _active:
         limits = [base + sum(_active), soft, hard]
         soft = min(limit for limit in limits if limit != resource.RLIM_INFINITY)
-        # other pools have reserved memory before, which the limit would not include
+        # other pools may have reserved memory earlier, which the limit would not include
         pool = pa.system_memory_pool()
     pa.set_memory_pool(pool)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -1,4 +1,4 @@
-"""Retry policies: which errors are retried, how often, and after which waits.
+"""Retry policies: which errors are retried, how often, and with which backoff.
 
 The backoff doubles with each retry, and half of it is random, so that operations that failed at the
 same time are not retried at the same time. The libraries of the object stores retry for a few
@@ -37,7 +37,7 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often an operation is attempted, and after which waits.
+    """The number of attempts of an operation, and its backoff.
 
     `first_wait` and `max_wait` are the first and the longest backoff in seconds. No retry begins
     after `max_seconds`. `transient` returns whether an error is retried."""
@@ -69,16 +69,16 @@ class RetryPolicy:
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
-        asked = error.wait if isinstance(error, TryAgain) else 0.0
-        return max(asked, self.backoff(state.attempt_number))
+        requested = error.wait if isinstance(error, TryAgain) else 0.0
+        return max(requested, self.backoff(state.attempt_number))
 
 
-def _asks_for_a_retry(error: BaseException) -> bool:
+def _is_retryable(error: BaseException) -> bool:
     return isinstance(error, TryAgain) and error.wait <= LONGEST_PAUSE
 
 
 STORAGE = RetryPolicy(ATTEMPTS, 1.0, is_transient)
-HTTP = RetryPolicy(5, 0.5, _asks_for_a_retry)
+HTTP = RetryPolicy(5, 0.5, _is_retryable)
 """The policy for HTTP requests. It retries TryAgain, unless the server asks for more than
 LONGEST_PAUSE."""
 
@@ -88,16 +88,16 @@ def with_retries(call: Callable[[], Result]) -> Result:
     return STORAGE.call(call)
 
 
-def asked_wait(headers: Mapping[str, str]) -> float | None:
+def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header (a number or a date); None if there is none."""
-    asked = headers.get("Retry-After")
-    if asked is None:
+    value = headers.get("Retry-After")
+    if value is None:
         return None
     try:
-        return max(0.0, float(asked))
+        return max(0.0, float(value))
     except ValueError:
         pass
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     except ValueError:
         return None

@@ -26,7 +26,7 @@ from batchinference.pipeline.input.readers.webdataset import samples_of
 from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.pipeline.verify.findings import Found, Kind, Spot
+from batchinference.pipeline.verify.findings import Defect, Kind, Spot
 from batchinference.spec.read import NumpyOptions
 from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteNumpy, WriteParquet
 from batchinference.spec.write import WriteWebdataset as WriteShards
@@ -45,7 +45,7 @@ class Checked:
     """The result of checking a file. `rows` is None if its rows were not counted."""
 
     rows: int | None = None
-    found: Found | None = None
+    found: Defect | None = None
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class StoredFiles:
 
     def check(self, file: DataFile) -> Checked:
         """Return the result of checking a file. Raises OSError if storage is unavailable."""
-        address, there = self.place / file.name, self.sizes.get(file.name)
-        if there is None:
+        address, size = self.place / file.name, self.sizes.get(file.name)
+        if size is None:
             return _gone(address)
-        if there != file.bytes:
-            return _damaged(address, f"{there} bytes, and {file.bytes} were committed")
+        if size != file.bytes:
+            return _damaged(address, f"{size} bytes, and {file.bytes} were committed")
         try:
             return with_retries(lambda: self._read(address, file.crc32))
         except FileNotFoundError:
@@ -140,9 +140,9 @@ def _damaged(file: Location, detail: str) -> Checked:
 
 
 def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None]:
-    """Return the functions that count the rows of a file: from the number that it stores, and from
-    all of its bytes. One of them is None. Both are None for `images`, where a file is one row, and
-    a row may have no file."""
+    """Return two functions that count the rows of a file: from the stored number of rows, and from
+    all bytes. One of them is None. Both are None for `images`, where a file is one row, and a row
+    may have no file."""
     match write:
         case WriteParquet():
             return footer_rows, None

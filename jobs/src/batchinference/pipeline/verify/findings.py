@@ -17,31 +17,35 @@ from batchinference.pipeline.commit.manifest import (
 
 MAX_SPOTS = 1000
 """Maximum number of locations that are listed per kind. All of them are counted."""
-_ANEW = "run the job again with write.mode overwrite"
-_BACK = f"restore them, or {_ANEW}"
+_START_OVER = "run the job again with write.mode overwrite"
+_RESTORE = f"restore them, or {_START_OVER}"
 
 
 class Kind(StrEnum):
-    """A kind of defect, its meaning, and what to do about it."""
+    """A kind of defect, its meaning and its fix."""
 
     meaning: str
-    way_out: str
+    fix: str
 
-    def __new__(cls, value: str, meaning: str, way_out: str) -> Self:
+    def __new__(cls, value: str, meaning: str, fix: str) -> Self:
         kind = str.__new__(cls, value)
-        kind._value_, kind.meaning, kind.way_out = value, meaning, way_out
+        kind._value_, kind.meaning, kind.fix = value, meaning, fix
         return kind
 
-    MISSING = ("missing", "input rows that are neither in the output nor in the errors", _ANEW)
-    DUPLICATED = ("duplicated", "rows that are in the output more than once", _ANEW)
+    MISSING = (
+        "missing",
+        "input rows that are neither in the output nor in the errors",
+        _START_OVER,
+    )
+    DUPLICATED = ("duplicated", "rows that are in the output more than once", _START_OVER)
     UNKNOWN = (
         "unknown",
         "rows in the output that the input does not have",
-        f"if the input was replaced, restore it, or {_ANEW}",
+        f"if the input was replaced, restore it, or {_START_OVER}",
     )
-    GONE = ("gone", "output files that are missing", _BACK)
-    DAMAGED = ("damaged", "output files that differ from what was committed", _BACK)
-    MISCOUNTED = ("miscounted", "commits with a wrong number of rows", _ANEW)
+    GONE = ("gone", "output files that are missing", _RESTORE)
+    DAMAGED = ("damaged", "output files that differ from what was committed", _RESTORE)
+    MISCOUNTED = ("miscounted", "commits with a wrong number of rows", _START_OVER)
     ORPHANS = (
         "orphans",
         "orphan files of the job, which readers would read as output",
@@ -55,25 +59,25 @@ class Kind(StrEnum):
     WRONG_ERRORS = (
         "wrongErrors",
         "error records that are duplicated or do not belong to the commit",
-        _ANEW,
+        _START_OVER,
     )
     INPUT_CHANGED = (
         "inputChanged",
         "input files that have changed since",
-        f"the output has rows of their earlier content: restore them, or {_ANEW}",
+        f"the output has rows of their earlier content: restore them, or {_START_OVER}",
     )
     INPUT_GONE = (
         "inputGone",
         "input files that are missing now",
         "their rows cannot be compared: restore them",
     )
-    INPUT_TWICE = ("inputTwice", "input files that a later append has read again", _ANEW)
+    INPUT_TWICE = ("inputTwice", "input files that a later append has read again", _START_OVER)
     REPORT = (
         "report",
         "counts in the report that differ from the files",
         "rely on the files, not on the report",
     )
-    STATE = ("state", "state files that are damaged", _BACK)
+    STATE = ("state", "state files that are damaged", _RESTORE)
     NO_COMMIT = (
         "noCommit",
         "commits that the table does not contain",
@@ -85,7 +89,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True)
 class Spot:
     """The location of a defect: a file; for defects of rows the first and the last row (None if the
-    last row is unknown); and details if the kind does not say everything."""
+    last row is unknown); and details that the kind does not include."""
 
     file: str
     rows: tuple[int, int | None] | None = None
@@ -117,11 +121,11 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         spots = [spot.as_json() for spot in self.spots]
-        words = {"meaning": self.kind.meaning, "wayOut": self.kind.way_out}
-        return {"kind": self.kind.value, "count": self.count, **words, "where": spots}
+        texts = {"meaning": self.kind.meaning, "wayOut": self.kind.fix}
+        return {"kind": self.kind.value, "count": self.count, **texts, "where": spots}
 
 
-Found: TypeAlias = tuple[Kind, Spot, int]
+Defect: TypeAlias = tuple[Kind, Spot, int]
 """One defect, and the number of rows or files that it affects."""
 
 
@@ -131,7 +135,7 @@ class Findings:
     def __init__(self) -> None:
         self._by_kind: dict[Kind, Finding] = {}
 
-    def add(self, found: Iterable[Found]) -> None:
+    def add(self, found: Iterable[Defect]) -> None:
         for kind, spot, count in found:
             finding = self._by_kind.setdefault(kind, Finding(kind))
             finding.count += count
@@ -174,7 +178,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class JobReport:
-    """The result for the work of one job. `rows` is the number of input rows; None if it is
+    """The result for one job. `rows` is the number of input rows; None if it is
     unknown. `held` is the number of these rows that are in the output or the errors. `missing`
     lists the missing rows of an unfinished output. `unproven` describes what could not be verified.
     `layout` is None if not even the work is known. `input_files` is the number of files of the

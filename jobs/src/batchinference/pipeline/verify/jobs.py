@@ -19,7 +19,7 @@ from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.write import WriteIceberg, WriteSql, WriteTable
 
-_MOST = {"max_row_bytes": 1 << 30, "max_pixels": 4 * MAX_PIXELS}
+_MAX_UNTRUSTED = {"max_row_bytes": 1 << 30, "max_pixels": 4 * MAX_PIXELS}
 """The largest values of options that limit memory, unless the output is trusted."""
 
 
@@ -31,7 +31,7 @@ class Work:
     lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
-    """Whether endpoints that the output names may be used, and its limits of memory."""
+    """Whether endpoints and memory limits that the output names may be used."""
 
     @property
     def finished(self) -> bool:
@@ -55,9 +55,9 @@ class Work:
         return read.storage
 
     def check_limits(self) -> None:
-        """Raise BadInput if an untrusted output lets rows of its input take very much memory."""
+        """Raise BadInput if an untrusted output allows its input rows to take very much memory."""
         options = getattr(self.spec.read, "options", None)
-        for name, most in _MOST.items():
+        for name, most in _MAX_UNTRUSTED.items():
             value = getattr(options, name, None) or 0
             if value > most and not self.trusted:
                 raise self._untrusted(f"has read.options.{name}: {value}, more than {most}")
@@ -111,7 +111,7 @@ def places_at(output: Location) -> list[Layout]:
 def _places(output: Location) -> Iterator[Layout]:
     state = output / STATE_DIRECTORY
     whole = Layout("", output, state, state / "errors")
-    for layout in (whole, *sorted(whole.appended(), key=lambda one: one.state.path)):
+    for layout in (whole, *sorted(whole.appended(), key=lambda layout: layout.state.path)):
         if layout.job.exists():
             yield layout
 
@@ -130,8 +130,7 @@ def trusted_places(output: Location) -> Iterator[str]:
 
 
 def work_at(layout: Layout, *, trusted: bool = False) -> Work | None:
-    """Return the work whose state is in this layout; None if its run has only claimed the output so
-    far.
+    """Return the work whose state is in this layout; None if a run has only claimed the output yet.
 
     Raises BadOutput if the state is damaged."""
     lease = read_lease(layout)

@@ -36,7 +36,7 @@ from batchinference.pipeline.input.snapshot import (
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.verify.findings import Found, Kind, Spot
+from batchinference.pipeline.verify.findings import Defect, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work
 from batchinference.spec.read import FileOptions, ReadFiles
 
@@ -44,7 +44,7 @@ from batchinference.spec.read import FileOptions, ReadFiles
 @dataclass(frozen=True)
 class Sizes:
     """The number of rows of each input file: `rows_each` for every file, or its value in `ends`.
-    The number is unknown for other files."""
+    For other files, the number is unknown."""
 
     files: int
     ends: dict[int, int]
@@ -149,19 +149,19 @@ class InputRows:
     names: list[str]
     sizes: Sizes
     counted: int = 0
-    found: list[Found] = field(default_factory=list)
+    found: list[Defect] = field(default_factory=list)
 
     def name(self, part: int) -> str:
-        there = part < len(self.names)
-        return self.names[part] if there else f"part {part} of the input, which there is not"
+        known = part < len(self.names)
+        return self.names[part] if known else f"part {part}, which is not in the input"
 
 
 def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     """Return the rows of the input, counted again. With `quick`, count only the rows of files that
     store their number of rows.
 
-    Raises BadOutput if it cannot be determined what the input was, and BadInput or JobFailure if
-    the input cannot be read."""
+    Raises BadOutput if the state of the input is damaged, and BadInput or JobFailure if the input
+    cannot be read."""
     place = work.layout.input
     frozen = read_snapshot(place, work.storage_of_input, end.input)
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
@@ -180,16 +180,16 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     return InputRows(names, sizes, len(counted), list(found.values()))
 
 
-def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Found]:
+def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Defect]:
     """Return a finding for each file that is gone or has changed, by file number."""
     listed = _listed(frozen, read, reader)
-    there = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
-    found: dict[int, Found] = {}
+    current = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
+    found: dict[int, Defect] = {}
     for number, (uri, version) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
-        if uri not in there:
+        if uri not in current:
             found[number] = (Kind.INPUT_GONE, Spot(uri), 1)
-        elif there[uri] != version:
-            sizes = f"{version[0]} bytes then, {there[uri][0]} now"
+        elif current[uri] != version:
+            sizes = f"{version[0]} bytes then, {current[uri][0]} now"
             found[number] = (Kind.INPUT_CHANGED, Spot(uri, detail=sizes), 1)
     return found
 
@@ -216,14 +216,14 @@ def _counted(
     *,
     quick: bool,
 ) -> Iterator[tuple[int, int]]:
-    """Yield file numbers and numbers of rows. Only the rows that the job reads count. So a file is
-    read as the job reads it, a chunk at a time, unless the number of rows that it stores is the
-    number that the job found (`ends`). The numbers differ for a damaged file, because the job reads
-    its rest as one failed row."""
+    """Yield file numbers and numbers of rows. Only rows that the job reads are counted. So a file
+    is read as the job reads it, one chunk at a time, unless the number of rows that it stores is
+    the number that the job found (`ends`). The numbers differ for a damaged file, because the job
+    reads its rest as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
     options: FileOptions = read.options  # type: ignore[attr-defined]
-    # the statistics in the snapshot are what the job found
+    # the statistics in the snapshot come from the job
     frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, SAMPLED_FILES))
     stored = with_row_counts(frozen, reader, files).stats if reader.rows_exact else {}
     rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
@@ -236,9 +236,9 @@ def _counted(
 
 def _rows_of(file: InputFile, rows: FileRows, stored: FileStats | None, found: int | None) -> int:
     if stored is not None:
-        told = stored.rows if file.rows is None else min(stored.rows, file.rows)
-        if told == found or found is None:
-            return told
-    if isinstance(rows.reader, ManifestReader):  # others must not choose what verify fetches
+        stored_rows = stored.rows if file.rows is None else min(stored.rows, file.rows)
+        if stored_rows == found or found is None:
+            return stored_rows
+    if isinstance(rows.reader, ManifestReader):  # must not fetch URIs that others have chosen
         return rows.reader.count_listed(rows.root.at(file.path))
     return sum(size_of(chunk) for chunk in rows.chunks(file))

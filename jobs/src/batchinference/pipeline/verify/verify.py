@@ -22,8 +22,8 @@ from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
 from batchinference.pipeline.verify.findings import (
     Committed,
+    Defect,
     Findings,
-    Found,
     JobReport,
     Kind,
     Spot,
@@ -66,17 +66,17 @@ def _job_report(place: Layout, *, quick: bool, trusted: bool) -> JobReport:
         end = work.committed() if work else None
         if work is None or end is None:
             return JobReport(place.state.uri)
-        given = input_rows(work, end, quick=quick)
-        return JobCheck(work, end, given, quick).report()
+        rows = input_rows(work, end, quick=quick)
+        return JobCheck(work, end, rows, quick).report()
     except BadOutput as failure:
         findings = Findings()
         findings.add([(Kind.STATE, Spot(place.state.uri, detail=failure.message), 1)])
         return JobReport(place.state.uri, place.success.exists(), findings=findings.listed())
 
 
-def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Found]:
-    """Yield input files that the same work has read twice: first when it began, and again as new
-    files. Other work that has added to the output may read any files."""
+def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
+    """Yield input files that the same job has read twice: first when it began, and again as new
+    files. Other jobs that have appended to the output may read any files."""
     seen: dict[str, set[str]] = defaultdict(set)
     for place, report in zip(places, reports, strict=True):
         added = _ADDITION.match(base_name(place.state.path))
@@ -85,17 +85,17 @@ def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Itera
         known.update(report.names)
 
 
-def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Found]:
-    """Yield files that readers of the output or the errors take for rows, but that none of the jobs
+def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
+    """Yield files that readers of the output or the errors would read, but that none of the jobs
     has written. If the first job appended to existing data, files in the output may belong to
     anybody and are not reported."""
     whole, layouts = places[0], [report.layout for report in reports if report.layout]
     if len(layouts) < len(reports):
         return
     known = tuple(part_prefix(layout.key) for layout in layouts)
-    own = {whole.output.path, *((layout.state / "errors").path for layout in layouts)}
+    exclusive = {whole.output.path, *((layout.state / "errors").path for layout in layouts)}
     for place in _read_places(layouts, mixed=whole != whole.whole):
-        shared = place.path not in own
+        shared = place.path not in exclusive
         for info in place.visible_files(but=whole.output):
             name = base_name(info.path)
             if not name.startswith(known) and not (shared and _PART.match(name)):
@@ -114,7 +114,7 @@ def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
 THREADS = 8
 
 
-def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Found]:
+def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Defect]:
     """Yield differences between the report and the counts of the output. `rows` is the number of
     input rows; None if it is unknown."""
     try:
@@ -125,10 +125,10 @@ def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[Fo
     if report.state is not JobState.SUCCEEDED or report.counts is None:
         yield Kind.REPORT, Spot(place.uri, detail=f"it says that the job is {report.state}"), 1
         return
-    for name, there in (asdict(made) | {"read": rows}).items():
-        said = getattr(report.counts, name)
-        if there is not None and said != there:
-            detail = f"it says {said} {name}, and it is {there}"
+    for name, actual in (asdict(made) | {"read": rows}).items():
+        reported = getattr(report.counts, name)
+        if actual is not None and reported != actual:
+            detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1
 
 
@@ -147,7 +147,7 @@ class Commits:
         data = None if layout.is_table else StoredFiles.of_rows(layout, write, quick=quick)
         return cls(work, data, StoredFiles.of_errors(layout, quick=quick))
 
-    def check(self, entries: Sequence[ManifestEntry]) -> Iterator[Found]:
+    def check(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
         """Yield all defects of these manifest entries and their files."""
         with ThreadPoolExecutor(THREADS) as pool:
             if self.data is not None:
@@ -158,7 +158,7 @@ class Commits:
                 yield from found
                 yield from self._of_rows(entry)
 
-    def orphans(self, entries: Sequence[ManifestEntry]) -> Iterator[Found]:
+    def orphans(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
         """Yield orphan files: files of the same work that none of these entries names."""
         named = {file.name for entry in entries for file in entry.files}
         prefix = part_prefix(self.work.lease.key)
@@ -167,7 +167,7 @@ class Commits:
                 if base_name(name).startswith(prefix):
                     yield Kind.ORPHANS, Spot((stored.place / name).uri), 1
 
-    def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Found]:
+    def _of_data(self, entry: ManifestEntry, checked: list[Checked]) -> Iterator[Defect]:
         found = [file.found for file in checked if file.found]
         yield from found
         counts = [file.rows for file in checked if file.rows is not None]
@@ -177,7 +177,7 @@ class Commits:
         elif not found and len(counts) == len(checked) and sum(counts) != entry.counts.written:
             yield self._miscounted(entry, f"{sum(counts)} rows", entry.counts.written)
 
-    def _of_errors(self, entry: ManifestEntry) -> list[Found]:
+    def _of_errors(self, entry: ManifestEntry) -> list[Defect]:
         failed = entry.counts.failed
         if entry.errors is None:
             return [self._miscounted(entry, "no failed rows", failed)] if failed else []
@@ -194,7 +194,7 @@ class Commits:
             return [(Kind.DAMAGED, Spot(file.uri, detail="it is not a list of failed rows"), 1)]
         return [*found, (Kind.WRONG_ERRORS, Spot(file.uri), wrong)] if wrong else found
 
-    def _of_rows(self, entry: ManifestEntry) -> Iterator[Found]:
+    def _of_rows(self, entry: ManifestEntry) -> Iterator[Defect]:
         """Yield a defect if the counts of an entry do not match the rows that it names."""
         counts = entry.counts
         named = sum(after - first for _, first, after in entry.row_ranges)
@@ -203,12 +203,12 @@ class Commits:
         elif named > counts.written + counts.failed + counts.filtered:
             yield self._miscounted(entry, "fewer rows than were read", counts.read)
 
-    def _miscounted(self, entry: ManifestEntry, there: str, committed: int) -> Found:
-        detail = f"{there}, and {committed} were committed"
+    def _miscounted(self, entry: ManifestEntry, actual: str, committed: int) -> Defect:
+        detail = f"{actual}, and {committed} were committed"
         return Kind.MISCOUNTED, Spot(self._name(entry), detail=detail), 1
 
     def _name(self, entry: ManifestEntry) -> str:
-        """Return the file that identifies an entry in findings: its first one."""
+        """Return the file that identifies an entry in findings: its first file."""
         if entry.data and self.data is not None:
             return (self.data.place / entry.data[0].name).uri
         if entry.errors:
@@ -218,7 +218,7 @@ class Commits:
 
 @dataclass(frozen=True)
 class JobCheck:
-    """The input and the output of some work, which are compared. `end` is the snapshot of the
+    """Compares the input and the output of a job. `end` is the snapshot of the
     output."""
 
     work: Work
@@ -261,12 +261,12 @@ class JobCheck:
     def _committed(self) -> Committed:
         return Committed.of(self.end.entries)
 
-    def _rows(self) -> Iterator[Found]:
+    def _rows(self) -> Iterator[Defect]:
         """Yield rows that are held but should not be."""
-        for each in self._holdings.twice:
-            yield Kind.DUPLICATED, self._spot(each), each[2] - each[1]
-        for each in self._holdings.beyond(self.input.sizes):
-            yield Kind.UNKNOWN, self._spot(each), each[2] - each[1]
+        for rows in self._holdings.twice:
+            yield Kind.DUPLICATED, self._spot(rows), rows[2] - rows[1]
+        for rows in self._holdings.beyond(self.input.sizes):
+            yield Kind.UNKNOWN, self._spot(rows), rows[2] - rows[1]
 
     def _gaps(self) -> Iterator[tuple[Spot, int]]:
         """Yield missing row ranges and their number of rows: 1 if the end of the file is
@@ -282,7 +282,7 @@ class JobCheck:
         part, first, after = rows
         return Spot(self.input.name(part), (first, after - 1))
 
-    def _end(self) -> Iterator[Found]:
+    def _end(self) -> Iterator[Defect]:
         """Yield defects of the report and of the table commit of a finished job."""
         yield from of_report(
             self.work.layout.report, self._committed.counts, self.input.sizes.total
@@ -290,10 +290,10 @@ class JobCheck:
         output, write = self.work.layout.output, self.work.spec.write
         # if nothing was written, there may be no table that holds the commit
         if isinstance(write, WriteTable) and self._committed.data and not self._foreign_catalog:
-            there = write.model_copy(update={"path": output.uri, "storage": output.storage})
+            table_spec = write.model_copy(update={"path": output.uri, "storage": output.storage})
             try:
                 with table_errors_as_bad_output():
-                    yield from self._of_commits(table_for(there))
+                    yield from self._of_commits(table_for(table_spec))
             except BadOutput as failure:
                 yield Kind.NO_COMMIT, Spot(output.uri, detail=failure.message), 1
 
@@ -303,7 +303,7 @@ class JobCheck:
         to it can run code and send credentials there."""
         return isinstance(self.work.spec.write, WriteIceberg | WriteSql) and not self.work.trusted
 
-    def _of_commits(self, table: Table) -> Iterator[Found]:
+    def _of_commits(self, table: Table) -> Iterator[Defect]:
         lease, place = self.work.lease, self.work.layout.output.uri
         if not table.commits(lease.mark):
             yield Kind.NO_COMMIT, Spot(place), 1
@@ -324,10 +324,10 @@ class JobCheck:
         if self._foreign_catalog:
             yield (
                 "the commit in the table, whose catalog or database only the output names: "
-                "--trust-output looks for it"
+                "--trust-output checks it"
             )
         elif isinstance(write, WriteTable):
-            yield "the rows in the table, of which only the commit was looked for"
+            yield "the rows in the table, because only its commit was checked"
         elif isinstance(write, WriteImages):
             yield "which rows have no image, and therefore no file"
         if self.quick:

@@ -1,4 +1,4 @@
-"""The model of a step. Each runtime has a module."""
+"""The models of steps, with one module per runtime."""
 
 from __future__ import annotations
 

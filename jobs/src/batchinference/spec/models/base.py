@@ -1,4 +1,4 @@
-"""What every model of a step has in common."""
+"""The fields and properties that all models share."""
 
 from __future__ import annotations
 
@@ -27,68 +27,70 @@ _PATH_MARKS = ("/", "./", "../", "~", "file://")
 
 
 class RuntimeModel(SpecModel):
-    """A model, told by its runtime. A runtime has a `source` or a `factory` as it needs them."""
+    """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
-    """Files of which a model of the Hub has one at least. None of them: a source is always a
-    place, never the id of such a model."""
+    """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
+    Hub."""
     IN_PROCESS: ClassVar[bool] = True
-    """Whether one process loads the model and runs it, alone and without waiting for others."""
+    """Whether a single process loads and runs the model, without other processes or services."""
 
     @property
     def source_or_none(self) -> str | None:
-        """Where the model's files are, for a runtime that loads files."""
+        """Return the location of the model files; None if the runtime loads no files."""
         return getattr(self, "source", None)
 
     @property
     def revision_or_none(self) -> str | None:
-        """Which of its states a model of the Hub is taken in."""
+        """Return the revision of a model of the Hub."""
         return getattr(self, "revision", None)
 
     @property
     def storage_of_source(self) -> Storage:
-        """How the object store that its files are in is reached."""
+        """Return how to access the object store of the model files."""
         return getattr(self, "storage", FROM_ENVIRONMENT)
 
     @property
-    def other_places(self) -> list[str]:
-        """Where further files of the model are: paths or addresses."""
+    def other_locations(self) -> list[str]:
+        """Return the paths or URIs of additional model files."""
         return []
 
     @property
     def factory_or_none(self) -> str | None:
-        """The user's function that makes the model, for a runtime that takes one."""
+        """Return the user function that creates the model; None if the runtime does not use one."""
         return getattr(self, "factory", None)
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        """The columns with texts that the model pads to the longest one of a batch. None for a
-        model that generates texts: the time for a batch depends on the texts it generates."""
+        """Return the columns whose texts the model pads to the longest text of a batch.
+
+        Empty for a model that generates text: its time depends mainly on the generated text.
+        """
         return ()
 
     @property
     def pods(self) -> int:
-        """Pods of a replica on a cluster. GPUs are divided between them."""
+        """Return the number of pods of a replica on a cluster, which share its GPUs."""
         return 1
 
     @property
-    def actors_beside(self) -> int:
-        """Actor pools that work for the model's own, on CPUs alone."""
+    def preprocessing_pools(self) -> int:
+        """Return the number of CPU actor pools that prepare the input of the model."""
         return 0
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise when the step's resources or batches do not fit the model."""
+        """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
 
     @property
     def default_batch_size(self) -> int:
-        """Rows a batch, unless the step says otherwise."""
+        """Return the batch size of a step without `batchSize`."""
         return MODEL_BATCH_SIZE
 
 
 def only_for(
     tag: str, fields: Mapping[str, Sequence[str]], lists: Container[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield the rule of each field that not all values of the tag have, and its message."""
+    """Yield the CEL rule of each field that is only for some values of a tag, and its message."""
     for field, values in fields.items():
         name = to_camel(field)
         empty = f" || size(self.{name}) == 0" if field in lists else ""
@@ -101,7 +103,7 @@ SOURCE_RULE = ("has(self.factory) || has(self.source)", NO_SOURCE)
 
 
 def check_factory(model: RuntimeModel, arguments: Arguments) -> None:
-    """Raise when nothing leads to a model, or when arguments have no factory."""
+    """Raise PydanticCustomError if there is no factory or source, or no factory for arguments."""
     if model.factory_or_none is None and model.source_or_none is None:
         raise PydanticCustomError("model_source", NO_SOURCE, {})
     if model.factory_or_none is None and arguments:
@@ -109,7 +111,7 @@ def check_factory(model: RuntimeModel, arguments: Arguments) -> None:
 
 
 def check_revision(source: str, revision: str | None) -> None:
-    """Raise when there is a revision of what is plainly no model of the Hub."""
+    """Raise PydanticCustomError if there is a revision but the source is a path or URI."""
     if revision is not None and (not is_local(source) or source.startswith(_PATH_MARKS)):
         raise PydanticCustomError(
             "model_revision",

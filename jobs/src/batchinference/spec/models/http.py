@@ -1,4 +1,4 @@
-"""Models behind an HTTP endpoint: OpenAI-compatible, or any that takes and gives JSON."""
+"""Models behind an HTTP endpoint with an OpenAI-compatible API or any other JSON API."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATHS = {
     "embeddings": "/embeddings",
     "json": "",
 }
-"""Where below the url each API is."""
+"""The path of each API below the URL."""
 _FIELDS = {
     "name": ("chat", "completions", "embeddings"),
     "prompt": ("chat", "completions", "embeddings"),
@@ -42,16 +42,16 @@ _FIELDS = {
     "result_path": ("json",),
     "result_type": ("json",),
 }
-"""The APIs that have a field, for those that not all have."""
-_RULED = ("name", "prompt", "system", "messages", "images", "result_path")
-"""Those of them that CEL can tell from their defaults."""
-_KEYS = re.compile(
+"""The APIs of each field that some APIs do not have."""
+_CEL_FIELDS = ("name", "prompt", "system", "messages", "images", "result_path")
+"""Fields with CEL rules. CEL cannot distinguish the other fields from their defaults."""
+_CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
-"""Names under which people send their keys."""
+"""Names of fields that usually contain credentials."""
 
 
-def _without_key(url: str) -> str:
+def _check_no_key(url: str) -> str:
     parts = urlsplit(url)
     names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
     if "@" in parts.netloc or any(map(names_credential, names)):
@@ -62,7 +62,7 @@ def _without_key(url: str) -> str:
 def _key_error() -> PydanticCustomError:
     return PydanticCustomError(
         "http_key",
-        "a key does not belong into the file: keep it in a Secret, hand it over in cluster.env and "
+        "a key does not belong in the file: store it in a Secret, pass it in cluster.env and "
         "name the variable in apiKeyEnv or headersFrom",
         {},
     )
@@ -72,16 +72,16 @@ def _error(message: str) -> PydanticCustomError:
     return PydanticCustomError("http", "{message}", {"message": message})
 
 
-def _header(name: str) -> str:
-    # no pattern of the schema, where the keys of a map can have none
+def _check_header_name(name: str) -> str:
+    # validated here because a CRD cannot have a pattern for map keys
     if not re.fullmatch("[-A-Za-z0-9_]+", name):
         raise _error("the name of a header has letters, digits, '-' and '_'")
     return name
 
 
-Url = Annotated[str, Field(pattern=HTTP_URL, max_length=1024), AfterValidator(_without_key)]
+Url = Annotated[str, Field(pattern=HTTP_URL, max_length=1024), AfterValidator(_check_no_key)]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
-HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_header)]
+HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
 
 class HttpModel(RuntimeModel):
@@ -91,7 +91,7 @@ class HttpModel(RuntimeModel):
         json_schema_extra=rules(
             *only_for(
                 "api",
-                {field: _FIELDS[field] for field in _RULED},
+                {field: _FIELDS[field] for field in _CEL_FIELDS},
                 lists=("messages", "images"),
             ),
             (
@@ -107,41 +107,42 @@ class HttpModel(RuntimeModel):
     runtime: Literal["http"]
     """The library that runs the model."""
     api: Literal["chat", "completions", "embeddings", "json"]
-    """The API of the endpoint: one of OpenAI, or any other JSON."""
+    """The API of the endpoint: an OpenAI API, or `json` for any other JSON API."""
     url: Url
-    """The base URL for the APIs of OpenAI, such as `https://api.openai.com/v1`. The endpoint itself
-    for json."""
+    """The base URL for the OpenAI APIs, such as `https://api.openai.com/v1`. For json, the URL of
+    the endpoint."""
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The name of the model at the endpoint, for the APIs of OpenAI."""
+    """The name of the model at the endpoint, for the OpenAI APIs."""
     inputs: Inputs
-    """Names of columns, which templates and `images` use."""
+    """Names for columns. Templates and `images` use these names."""
     output: ColumnName
-    """The column for the result: the text, for embeddings the vector, for json a value of
+    """The column for the result: a text, for embeddings a vector, and for json a value of
     `resultType`."""
     prompt: Template | None = None
-    """The prompt, with `{name}` for an input. `{{` and `}}` are literal braces. Without it, the
-    only input that no other field uses is sent unchanged: a text, or for chat a list of messages
-    with `role` and `content`."""
+    """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
+    it, the only input that no other field uses is sent unchanged: a text, or for chat a list of
+    messages with `role` and `content`."""
     system: Template | None = None
-    """The system message, the first of the chat."""
+    """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
     """The inputs that are images. Pixels and the bytes of files are sent as data URIs. Addresses
     (http://, https:// or data URIs) are sent unchanged, and the endpoint fetches them. For chat, an
-    image is at the place of its `{name}` in `prompt`, otherwise before the prompt. For json, it is
-    where `body` names it."""
+    image replaces its `{name}` in `prompt`, or precedes the prompt. For json, it replaces its
+    `{name}` in `body`."""
     sampling: Arguments = {}
-    """Further fields of each request: `temperature`, `max_tokens`, `seed`, `dimensions`..."""
+    """Additional fields of each request, such as `temperature`, `max_tokens`, `seed` or
+    `dimensions`."""
     body: Arguments = {}
-    """The request for json: any structure, with `{name}` in its texts. A text that is only `{name}`
-    is replaced by the value with its type. Bytes become base64."""
+    """The request body for json: any structure, with `{name}` for an input in its strings. A string
+    that is only `{name}` is replaced by the value with its type. Bytes become base64."""
     result_path: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The position of the result in the response for json: keys and positions, such as
-    `outputs.0.score`. The whole response by default."""
+    """The path of the result in the response for json: keys and indexes, such as `outputs.0.score`.
+    The whole response by default."""
     result_type: Literal["text", "number", "integer", "boolean", "numbers"] = "text"
-    """The type of the result for json. `numbers` are nested lists of one shape. As `text`, other
-    values are written as JSON."""
+    """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
+    For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Maximum number of concurrent requests of each replica."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000)] | None = None
@@ -153,34 +154,34 @@ class HttpModel(RuntimeModel):
     connection, a timeout, or a response that is not JSON. The backoff doubles from half a second to
     a minute, and is as long as Retry-After requests."""
     api_key_env: Variable | None = None
-    """The environment variable that holds the key, sent as `Authorization: Bearer`. On a cluster
-    `cluster.env` fills it from a Secret."""
+    """The environment variable with the API key, which is sent as `Authorization: Bearer`. On a
+    cluster, `cluster.env` can set it from a Secret."""
     headers_from: Annotated[dict[HeaderName, Variable], Field(max_length=16)] = {}
-    """Further headers, and the environment variables that hold their values."""
+    """Additional headers, and the environment variables with their values."""
 
     @property
     def endpoint(self) -> str:
-        """The address that requests go to."""
+        """Return the URL of the requests."""
         return self.url if self.api == "json" else self.url.rstrip("/") + PATHS[self.api]
 
     @property
     def default_batch_size(self) -> int:
-        """Several rows for each request in flight: a batch lasts as long as its slowest row."""
+        """Return several rows per concurrent request, because a batch waits for its slowest row."""
         return 8 * self.concurrency
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise when the step asks for devices."""
+        """Raise PydanticCustomError if the step requests devices."""
         if resources.gpu or resources.custom:
             raise _error("the endpoint computes elsewhere: leave out resources.gpu and custom")
 
     @model_validator(mode="after")
     def _check(self) -> HttpModel:
         for field, apis in _FIELDS.items():
-            # an API server writes defaults into the object, so that only other values tell
-            given = getattr(self, field) != type(self).model_fields[field].default
-            if given and self.api not in apis:
+            # API servers add defaults to objects, so a default value does not count
+            is_set = getattr(self, field) != type(self).model_fields[field].default
+            if is_set and self.api not in apis:
                 raise _error(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
-        if any(map(_KEYS.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
+        if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
             raise _key_error()
         if self.api == "json":
             self._check_body()

@@ -21,8 +21,8 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 class KerasModel(RuntimeModel):
-    """A Keras 3 model: loaded from a file, or made by a function. The environment variable
-    KERAS_BACKEND selects what Keras computes with: torch by default."""
+    """A Keras 3 model that is loaded from a file, or that a function returns. The environment
+    variable KERAS_BACKEND selects the backend: torch by default."""
 
     model_config = ConfigDict(json_schema_extra=rules(SOURCE_RULE))
 
@@ -34,13 +34,12 @@ class KerasModel(RuntimeModel):
     factory_args: Arguments = {}
     """Keyword arguments of the factory."""
     source: Source | None = None
-    """A path or s3:// address: of a .weights.h5 file if there is a factory, else of a .keras
-    file."""
+    """The path or URI of a .weights.h5 file if there is a factory, else of a .keras file."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The inputs of the model, and the column for each, which becomes an array of batch x the shape
-    of the column. The only input of a model may have any name."""
+    """The inputs of the model, and the column for each. A column becomes an array of batch x the
+    shape of its values. If the model has only one input, the name can be any name."""
     output: ColumnName
     """The column for the output of the model, an array of batch x any shape."""
     output_name: OutputName | None = None
@@ -49,12 +48,12 @@ class KerasModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> KerasModel:
         check_factory(self, self.factory_args)
-        wanted = ".weights.h5" if self.factory else ".keras"
-        if self.source is not None and not self.source.endswith(wanted):
+        extension = ".weights.h5" if self.factory else ".keras"
+        if self.source is not None and not self.source.endswith(extension):
             raise PydanticCustomError(
                 "model_source",
                 "source: {what} end with '{wanted}'",
                 {"what": "the weights for a factory" if self.factory else "a saved model must",
-                 "wanted": wanted},
+                 "wanted": extension},
             )  # fmt: skip
         return self

@@ -15,14 +15,13 @@ class OnnxModel(RuntimeModel):
     runtime: Literal["onnx"]
     """The library that runs the model."""
     source: Source
-    """A path or s3:// address of an .onnx file, or of a folder with one such file and its external
-    data."""
+    """The path or URI of an .onnx file, or of a folder with one such file and its external data."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The inputs of the model by name, and the column for each, which becomes an array of batch x
-    the shape of the column. Floating-point numbers are converted to the type of the input, and so
-    are integers that fit. No other values are converted."""
+    """The inputs of the model by name, and the column for each. A column becomes an array of batch
+    x the shape of its values. Floating-point numbers, and integers that fit, are converted to the
+    type of the input. Other values are not converted."""
     output: ColumnName
     """The column for the output of the model, an array of batch x any shape."""
     output_name: OutputName | None = None

@@ -1,4 +1,4 @@
-"""What a language model is told: texts with places for a row's values."""
+"""Prompts of language models: templates with placeholders for the values of a row."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import ColumnName, SpecModel
 
 
-def places(template: str) -> list[str]:
-    """The names of a template's places, in their order: `{name}`. `{{` and `}}` stand for braces.
+def placeholders(template: str) -> list[str]:
+    """Return the names of the placeholders `{name}` in a template, in order.
 
-    Raises ValueError when it is no template.
+    `{{` and `}}` are literal braces. Raises ValueError if the template is invalid.
     """
     names = []
-    for _, name, form, conversion in string.Formatter().parse(template):
+    for _, name, format_spec, conversion in string.Formatter().parse(template):
         if name is None:
             continue
-        if form or conversion or not name or set(name) & set(".[]"):
-            raise ValueError(f"'{{{name}' begins no place for an input")
+        if format_spec or conversion or not name or set(name) & set(".[]"):
+            raise ValueError(f"'{{{name}' does not begin a valid placeholder")
         names.append(name)
     return names
 
 
 def check_template(text: str) -> str:
-    """The text. Raises when it is no template."""
+    """Return the text. Raises PydanticCustomError if it is not a valid template."""
     try:
-        places(text)
+        placeholders(text)
     except ValueError as error:
-        raise _error(
-            f"{error}: an input's place is written {{name}}, a brace of the text itself twice"
-        ) from None
+        raise _error(f"{error}: write {{name}} for an input, and double a literal brace") from None
     return text
 
 
@@ -44,15 +42,15 @@ Images = Annotated[list[ColumnName], Field(max_length=16)]
 
 class Message(SpecModel):
     role: Literal["system", "user", "assistant"]
-    """Who says it."""
+    """The role of the author of the message."""
     content: Template
-    """What is said, a template like the prompt."""
+    """The template of the message, as for the prompt."""
 
 
 Messages = Annotated[list[Message], Field(max_length=32)]
 
 
-class Prompted(Protocol):
+class PromptSpec(Protocol):
     """The fields of a model's specification that define its prompt."""
 
     @property
@@ -68,39 +66,41 @@ class Prompted(Protocol):
 
 
 def check_prompt(
-    model: Prompted, apart: Sequence[str] = (), *, images_suffice: bool = False
+    model: PromptSpec, other_inputs: Sequence[str] = (), *, images_suffice: bool = False
 ) -> None:
-    """Raise if a template or `images` names no input, or an input is not used.
+    """Raise PydanticCustomError if a template or `images` refers to an unknown input, or if an
+    input is not used.
 
-    `apart` are inputs that fields other than the prompt's use. Without a prompt, exactly one input
-    must be left, which is sent as it is. With `images_suffice`, none may be left if there are
-    images."""
+    `other_inputs` are used by other fields. Without a prompt, exactly one unused input must remain,
+    which is sent unchanged. With `images_suffice`, none has to remain if there are images.
+    """
     others = [*(message.content for message in model.messages), model.system or ""]
     prompt = [model.prompt or ""]
-    for name in [*model.images, *apart]:
+    for name in [*model.images, *other_inputs]:
         _check_input(name, model.inputs)
-    _check_places_of_images(model, others, prompt)
-    used = {*_names_in([*others, *prompt], model.inputs), *model.images, *apart}
-    left = [name for name in model.inputs if name not in used]
-    if model.prompt is not None and left:
-        raise _unused(left[0])
-    alone = images_suffice and model.images and not any(others)
-    if model.prompt is None and len(left) != 1 and (left or not alone):
-        found = ", ".join(left) or "none is left"
-        raise _error(f"without a 'prompt' one input is sent as it is; here {found}")
+    _check_image_placeholders(model, others, prompt)
+    used = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
+    unused = [name for name in model.inputs if name not in used]
+    if model.prompt is not None and unused:
+        raise _unused(unused[0])
+    only_images = images_suffice and model.images and not any(others)
+    if model.prompt is None and len(unused) != 1 and (unused or not only_images):
+        listed = ", ".join(unused) or "none is left"
+        raise _error(f"without a 'prompt' one input is sent as it is; here {listed}")
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:
-    """Raise if `images` or a text of a request body names no input, or an input is not used."""
+    """Raise PydanticCustomError if `images` or a request body refers to an unknown input, or if an
+    input is not used."""
     for name in images:
         _check_input(name, inputs)
     used = _names_in(texts, inputs)
-    if left := [name for name in inputs if name not in used]:
-        raise _unused(left[0])
+    if unused := [name for name in inputs if name not in used]:
+        raise _unused(unused[0])
 
 
-def _check_places_of_images(model: Prompted, others: list[str], prompt: list[str]) -> None:
-    """Raise if a text would contain pixels as numbers."""
+def _check_image_placeholders(model: PromptSpec, others: list[str], prompt: list[str]) -> None:
+    """Raise PydanticCustomError if a text would contain the pixels of an image as numbers."""
     pixels = {model.inputs[name] for name in model.images}
     for name in _names_in(others, model.inputs):
         if model.inputs[name] in pixels:
@@ -114,19 +114,19 @@ def _check_places_of_images(model: Prompted, others: list[str], prompt: list[str
 
 
 def _names_in(texts: Iterable[str], inputs: Mapping[str, str]) -> list[str]:
-    names = [name for text in texts for name in places(text)]
+    names = [name for text in texts for name in placeholders(text)]
     for name in names:
         _check_input(name, inputs)
     return names
 
 
 def _unused(name: str) -> PydanticCustomError:
-    return _error(f"input '{name}' is used nowhere")
+    return _error(f"input '{name}' is not used")
 
 
 def _check_input(name: str, inputs: Mapping[str, str]) -> None:
     if name not in inputs:
-        raise _error(f"'{name}' is none of the inputs, which are {', '.join(inputs)}")
+        raise _error(f"'{name}' is not an input. The inputs are {', '.join(inputs)}")
 
 
 def _error(message: str) -> PydanticCustomError:

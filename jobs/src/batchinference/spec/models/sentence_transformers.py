@@ -47,8 +47,8 @@ class SentenceTransformersModel(RuntimeModel):
     runtime: Literal["sentenceTransformers"]
     """The library that runs the model."""
     source: Source
-    """A model id of the Hub, the path of a folder that `save` wrote, or an s3:// prefix with the
-    content of such a folder."""
+    """A model id of the Hub, the path of a folder that `save` wrote, or an object store prefix with
+    the content of such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
@@ -59,15 +59,15 @@ class SentenceTransformersModel(RuntimeModel):
     output: ColumnName
     """The column for the embeddings, float32."""
     normalize: bool | None = None
-    """Scale each embedding to length 1."""
+    """Whether to scale each embedding to length 1."""
     prompt: Annotated[str, Field(min_length=1, max_length=32768)] | None = None
-    """A text to put before each text."""
+    """A text that is added before each text."""
     prompt_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """The name of a prompt of the model, such as query."""
     truncate_dim: Annotated[int, Field(ge=1, le=65536)] | None = None
     """Keep only this many numbers of each embedding, for models that were trained for it."""
     dtype: Dtype | None = None
-    """The data type of the model. That of its files by default."""
+    """The data type of the model. By default, the data type of its files."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ _TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
 
 
 class TorchModel(RuntimeModel):
-    """A PyTorch module: made by a function, or loaded from a file."""
+    """A PyTorch module that a function returns, or that is loaded from a file."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -49,22 +49,22 @@ class TorchModel(RuntimeModel):
     factory_args: Arguments = {}
     """Keyword arguments of the factory."""
     source: Source | None = None
-    """A path or s3:// address: of a state dict when there is a factory; else of a TorchScript
-    (.pt) or exported program (.pt2) file, which needs `trustSource`."""
+    """The path or URI of a state dict, if there is a factory. Otherwise the path or URI of a
+    TorchScript (.pt) or exported program (.pt2) file, which requires `trustSource`."""
     trust_source: bool = False
-    """Load a TorchScript or exported program, which can run code of its author."""
+    """Whether to load a TorchScript or exported program, which can run code of its author."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The parameters of `forward`, and the column for each, which becomes a tensor of batch x the
-    shape of the column. Floating-point numbers are converted to the data type of the module."""
+    """The parameters of `forward`, and the column for each. A column becomes a tensor of batch x
+    the shape of its values. Floating-point numbers are converted to the data type of the module."""
     output: ColumnName
     """The column for the output of the module, a tensor of batch x any shape."""
     output_name: OutputName | None = None
-    """The output to use if the module returns several: the key of a dict, or the position in a
-    tuple, counted from 0."""
+    """The output to use if the module returns several: the key in a dict, or the position in a
+    tuple, from 0."""
     dtype: Dtype | None = None
-    """The data type of the module. That of its files by default."""
+    """The data type of the module. By default, the data type of its files."""
 
     @model_validator(mode="after")
     def _check(self) -> TorchModel:

@@ -42,30 +42,30 @@ class TorchvisionModel(RuntimeModel):
     arch: Arch
     """The name of the model in torchvision.models, such as resnet152."""
     weights: Weights | None = None
-    """The weights as torchvision names them, such as IMAGENET1K_V1. DEFAULT by default. Their
-    transforms prepare the images. torchvision downloads them, unless there is a `source`."""
+    """The torchvision name of the weights, such as IMAGENET1K_V1. DEFAULT by default. Their
+    transforms are applied to the images. torchvision downloads them, unless `source` is set."""
     source: Source | None = None
-    """A path or s3:// address of a state dict, which is loaded instead of these weights."""
+    """The path or URI of a state dict, which is loaded instead of these weights."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The column of images (uint8, height x width x 3): `image: COLUMN`."""
+    """The column with images (uint8, height x width x 3): `image: COLUMN`."""
     output: ColumnName
-    """The column for the result: a struct of `index`, `label` and `score`, or with
-    `features` an embedding."""
+    """The column for the result: a struct of `index`, `label` and `score`, or an embedding with
+    `features`."""
     top_k: TopK | None = None
-    """Return a list of at most this many of the most likely classes, the best first. Only the best
-    by default."""
+    """Return a list of at most this many of the most likely classes, the most likely first. By
+    default, only the most likely class."""
     labels: Annotated[list[Label], Field(max_length=1000)] = []
-    """The names of the classes, in order, for a `source` with other classes. Those of the weights
-    by default."""
+    """The names of the classes, in order, for a `source` with other classes. By default, the names
+    of the weights."""
     features: bool | None = None
-    """Return the input of the last linear layer as an embedding, instead of classes."""
+    """Whether to return the input of the last linear layer as an embedding, instead of classes."""
     dtype: Dtype | None = None
     """The data type of the model. float32 by default."""
     options: Arguments = {}
-    """Keyword arguments of the function that builds the model. With `labels`, `num_classes` is
-    their number by default."""
+    """Keyword arguments of the function that builds the model. With `labels`, the default of
+    `num_classes` is their number."""
 
     @model_validator(mode="after")
     def _check(self) -> TorchvisionModel:

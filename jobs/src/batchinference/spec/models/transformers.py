@@ -33,7 +33,7 @@ from batchinference.spec.models.transformers_tasks import (
     PADDED_TEXTS,
     ZERO_SHOT,
     Task,
-    tasks_in_words,
+    describe_tasks,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -74,69 +74,72 @@ class TransformersModel(RuntimeModel):
     runtime: Literal["transformers"]
     """The library that runs the model."""
     task: Task
-    """The task as transformers names it. For models with separate encoders for text and images,
+    """The transformers name of the task. For models with separate encoders for text and images,
     such as CLIP or SigLIP, feature-extraction and image-feature-extraction return embeddings in
     the same vector space."""
     source: Source
-    """A model id of the Hub, the path of a folder that `save_pretrained` wrote, or an s3:// prefix
-    with the content of such a folder."""
+    """A model id of the Hub, the path of a folder that `save_pretrained` wrote, or an object store
+    prefix with the content of such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The columns for the inputs of the task: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN`...
-    For the tasks that generate text: names of columns, which `prompt` and `images` use."""
+    """The columns for the inputs of the task, such as `text: COLUMN`, `image: COLUMN` or
+    `audio: COLUMN`. For tasks that generate text, names for columns, which `prompt` and `images`
+    use."""
     output: ColumnName
     """The column for the result. Depending on the task, it is an embedding, a struct of `label` and
     `score`, a text, or a list of structs."""
     pooling: Literal["mean", "cls"] | None = None
-    """How the embeddings of the tokens of a text or the patches of an image become one: their mean,
-    or the first one. For the two feature-extraction tasks, and mean by default. Models such as CLIP
-    have their own pooling."""
+    """How the embeddings of the tokens of a text or the patches of an image are combined: `mean`
+    for their mean, or `cls` for the first one. For the two feature-extraction tasks. mean by
+    default. Models such as CLIP have their own pooling."""
     normalize: bool | None = None
-    """Scale each embedding to length 1. For the two feature-extraction tasks."""
+    """Whether to scale each embedding to length 1. For the two feature-extraction tasks."""
     top_k: TopK | None = None
-    """Return a list of at most this many of the most likely labels, the best first. For the
-    classification tasks. Only the best by default."""
+    """Return a list of at most this many of the most likely labels, the most likely first. For the
+    classification tasks. By default, only the most likely label."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
     """The labels to choose from. For the zero-shot tasks."""
     prompt: Template | None = None
-    """The prompt, with `{name}` for an input. `{{` and `}}` are literal braces. For a model with a
-    chat template, it is the message of the user. Without a prompt, the only input that no other
-    field uses is the text to continue, or a list of messages with `role` and `content`. If all
-    inputs are images, the model describes them."""
+    """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. For a
+    model with a chat template, it is the message of the user. Without a prompt, the only input that
+    no other field uses is the text to continue, or a list of messages with `role` and `content`. If
+    all inputs are images, the model describes them."""
     return_full_text: bool = False
-    """Whether each generated text begins with its prompt, as with the pipeline option of this name.
-    For text-generation with a model that continues its prompt."""
+    """Whether each generated text begins with its prompt, like the pipeline option of the same
+    name. For text-generation with a model that continues its prompt."""
     system: Template | None = None
-    """The system message, the first of the chat."""
+    """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
-    """The inputs that are images. An image is at the place of its `{name}` in `prompt`, otherwise
-    before the prompt."""
+    """The inputs that are images. An image replaces its `{name}` in `prompt`, or precedes the
+    prompt."""
     sampling: Arguments = {}
-    """How text is generated, in the names of transformers' GenerationConfig: `max_new_tokens` (256
-    by default), `do_sample`, `temperature`, `top_p`, `num_return_sequences`... With
-    `seed` the random numbers of a row depend on its prompt and the seed alone. `max_length` and
-    `min_length` are for models with an encoder only, because they count padding."""
+    """The GenerationConfig of transformers, such as `max_new_tokens` (256 by default), `do_sample`,
+    `temperature`, `top_p` or `num_return_sequences`. With `seed`, the random numbers of a row
+    depend only on its prompt and the seed. `max_length` and `min_length` are only for models with
+    an encoder, because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
-    """Compute the rows of a batch in groups of similar length with at most this many tokens,
-    including padding. For tasks with texts."""
+    """Maximum number of tokens, including padding, that are computed together. The rows of a batch
+    are divided into groups of similar length. For tasks with texts."""
     pad_to_multiple_of: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Pad to a number of tokens that is a multiple of this, so that few shapes occur."""
+    """Pad texts to a multiple of this number of tokens, so that tensors have few different
+    shapes."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
-    """The data type of the model. `auto` is that of its files."""
+    """The data type of the model. `auto` is the data type of its files."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] | None = None
     """The implementation of attention. The library chooses it by default."""
     device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
-    """How accelerate distributes the model over the devices of a replica. auto for a replica with
-    several devices. With one device, the parts that do not fit on it are kept in CPU memory."""
+    """How accelerate distributes the model over the devices of a replica. `auto` by default if a
+    replica has several devices. With one device, parts that do not fit on it are kept in CPU
+    memory."""
     options: Arguments = {}
     """Keyword arguments of the tokenizer or processor, such as `max_length`, and of the pipeline
-    for tasks that run as one, such as `threshold`. `backend` is the implementation of an image
-    processor: `torchvision` or `pil`."""
+    for tasks that run in a pipeline, such as `threshold`. `backend` is the implementation of an
+    image processor: `torchvision` or `pil`."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
@@ -145,10 +148,10 @@ class TransformersModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> TransformersModel:
         for field, tasks in FIELDS.items():
-            given = getattr(self, field) != type(self).model_fields[field].default
-            if given and self.task not in tasks:
-                whose = tasks_in_words(tasks)
-                message = f"'{to_camel(field)}' is for {whose}, not for '{self.task}'"
+            is_set = getattr(self, field) != type(self).model_fields[field].default
+            if is_set and self.task not in tasks:
+                description = describe_tasks(tasks)
+                message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'"
                 raise _error("model_field", message)
         if self.task in GENERATION:
             self._check_prompt()
@@ -170,7 +173,7 @@ class TransformersModel(RuntimeModel):
             )
         if "seed" in self.sampling and self.sampling.get("num_beams", 1) != 1:
             raise _error(
-                "model_sampling", "sampling: 'seed' cannot be had with 'num_beams': leave out one"
+                "model_sampling", "sampling: 'seed' cannot be used with 'num_beams': remove one"
             )
 
     def _check_loading(self) -> None:

@@ -1,4 +1,4 @@
-"""The tasks of transformers: what each takes from columns, and which fields it knows."""
+"""The tasks of transformers, with the inputs and the fields of each."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ Task = Literal[
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The names of a task's inputs. Those that are optional come all together or not at all."""
+    """The names of the inputs of a task. Optional inputs must be set together."""
 
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     def fit(self, names: set[str]) -> bool:
+        """Return whether a task accepts inputs with these names."""
         required = set(self.required)
         return names in (required, required | set(self.optional))
 
     def __str__(self) -> str:
-        words = f"inputs: {{{', '.join(f'{name}: COLUMN' for name in self.required)}}}"
+        text = f"inputs: {{{', '.join(f'{name}: COLUMN' for name in self.required)}}}"
         if self.optional:
-            words += f", and may take {' with '.join(self.optional)}"
-        return words
+            text += f", and may take {' with '.join(self.optional)}"
+        return text
 
 
 _TEXT = TaskInputs(("text",))
@@ -79,7 +80,7 @@ INPUTS = {
     "zero-shot-audio-classification": _AUDIO,
     "video-classification": TaskInputs(("video",)),
 }
-"""The tasks that generate text are not among them: their inputs are what their prompt names."""
+"""Tasks that generate text are absent, because their prompts define their inputs."""
 
 GENERATION = ("text-generation", "image-text-to-text", "any-to-any")
 EMBEDDING = ("feature-extraction", "image-feature-extraction")
@@ -110,11 +111,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "max_tokens_per_batch": (*PADDED_TEXTS, "text-generation"),
     "pad_to_multiple_of": _PADDED,
 }
-"""The tasks that know a field, for those that not all know."""
+"""The tasks of each field that some tasks do not have."""
 _GROUPS = {EMBEDDING: "the feature-extraction tasks", CLASSIFICATION: "the classification tasks"}
 
 
-def tasks_in_words(tasks: tuple[str, ...]) -> str:
+def describe_tasks(tasks: tuple[str, ...]) -> str:
     if tasks in _GROUPS:
         return _GROUPS[tasks]
     *others, last = tasks

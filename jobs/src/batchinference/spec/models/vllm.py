@@ -1,4 +1,4 @@
-"""Language models run by vLLM, through Ray Data's processor for it."""
+"""Language models that run in vLLM, with the vLLM processor of Ray Data."""
 
 from __future__ import annotations
 
@@ -30,24 +30,25 @@ from batchinference.spec.uris import UrlPrefix
 
 Parts = Annotated[int, Field(ge=1, le=64)]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
-_ENGINE_ELSEWHERE = {
+_ENGINE_FIELDS = {
     "model": "source",
     "revision": "revision",
     "task_type": "task",
     "tensor_parallel_size": "parallelism.tensor",
     "pipeline_parallel_size": "parallelism.pipeline",
 }
-"""Engine arguments that have a field, for the plan needs to know them."""
+"""Engine arguments that have their own fields, because the plan needs their values."""
 
 
 class Parallelism(SpecModel):
-    """How a model is distributed over tensor x pipeline GPUs of a replica."""
+    """How a model is distributed over the GPUs of a replica, of which it needs tensor x
+    pipeline."""
 
     tensor: Parts = 1
-    """GPUs that share each layer. They are on one node, in one pod."""
+    """Number of GPUs that share each layer. They are in the same pod."""
     pipeline: Parts = 1
-    """Groups of layers, one after the other. On a cluster, each has its own pod, with the CPUs and
-    memory of the resources of the step."""
+    """Number of consecutive groups of layers. On a cluster, each group has its own pod, with the
+    CPUs and memory in the resources of the step."""
 
 
 _IS_CHAT = "(has(self.chat) ? self.chat : !has(self.task) || self.task == 'generate')"
@@ -79,8 +80,8 @@ _RULES = (
 
 
 class VllmModel(RuntimeModel):
-    """A language model run by vLLM, which batches continuously: a replica starts new rows as soon
-    as others are done."""
+    """A language model that runs in vLLM with continuous batching: a replica starts new rows as
+    soon as other rows are finished."""
 
     model_config = ConfigDict(json_schema_extra=rules(*_RULES))
 
@@ -92,80 +93,79 @@ class VllmModel(RuntimeModel):
     task: Literal["generate", "embed"] = "generate"
     """Whether the model generates a text or an embedding."""
     source: Source
-    """A model id of the Hub, the path of a folder, or an s3:// prefix."""
+    """A model id of the Hub, the path of a folder, or an object store prefix."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source` and `loraPath`."""
     inputs: Inputs
-    """Names of columns, which templates, `images` and `adapter` use."""
+    """Names for columns. Templates, `images` and `adapter` use these names."""
     output: ColumnName
     """The column for the text or the embedding."""
     prompt: Template | None = None
-    """The prompt, with `{name}` for an input. `{{` and `}}` are literal braces. Without it, the
-    only input that no other field uses is the prompt: a text, or for a chat a list of messages with
-    `role` and `content`."""
+    """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
+    it, the only input that no other field uses is the prompt: a text, or for a chat a list of
+    messages with `role` and `content`."""
     system: Template | None = None
-    """The system message, the first of the chat."""
+    """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
     """The inputs that are images: pixels, the bytes of files, or addresses (http://, https:// or
-    data URIs). An image is at the place of its `{name}` in `prompt`, otherwise before the
-    prompt."""
+    data URIs). An image replaces its `{name}` in `prompt`, or precedes the prompt."""
     allow: Annotated[list[UrlPrefix], Field(max_length=64)] = []
-    """Prefixes of further addresses of images that are allowed, such as
+    """Prefixes of additional image addresses that are allowed, such as
     https://intranet.example/photos/. The public internet is always allowed. A row with any other
     address fails."""
     chat: bool | None = None
-    """Whether the chat template of the model is applied. By default, true for generate and false
-    for embed."""
+    """Whether to apply the chat template of the model. By default, true for generate and false for
+    embed."""
     chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
-    """A chat template in Jinja, in place of that of the model."""
+    """A Jinja chat template that replaces the chat template of the model."""
     chat_template_args: Arguments = {}
-    """Further variables of the chat template, such as `enable_thinking`."""
+    """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """vLLM's SamplingParams: `max_tokens` (vLLM stops after 16 by default),
-    `temperature`, `top_p`, `seed`, `stop`... For embed its PoolingParams."""
+    """The SamplingParams of vLLM, such as `max_tokens` (16 by default), `temperature`, `top_p`,
+    `seed` or `stop`. For embed, the PoolingParams of vLLM."""
     engine: Arguments = {}
-    """vLLM's engine arguments: `max_model_len`, `gpu_memory_utilization`, `dtype`,
-    `enable_prefix_caching`, `limit_mm_per_prompt`..."""
+    """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
+    `enable_prefix_caching` or `limit_mm_per_prompt`."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
-    """The location of the LoRA adapters, each in its own folder: an absolute path or an s3://
-    prefix. Without it, adapters are ids of the Hub."""
+    """The location of the LoRA adapters, each in its own folder: an absolute path or an object
+    store prefix. Without it, adapters are ids of the Hub."""
     lora_adapters: Annotated[list[OutputName], Field(max_length=256)] = []
-    """The adapters that rows may name. Any below `loraPath` by default. Required for adapters of
-    the Hub, because rows must not choose what is downloaded."""
+    """The adapters that rows may use. By default, all adapters below `loraPath`. Required for
+    adapters of the Hub, because rows must not choose what is downloaded."""
     adapter: ColumnName | None = None
-    """The input with the LoRA adapter of each row. If it is null, the row uses the base model."""
+    """The input with the name of the LoRA adapter of each row. Null for the base model."""
     max_concurrent_batches: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Batches that a replica processes at the same time. Together they should have as many rows as
-    the engine has sequences (`max_num_seqs`)."""
+    """Maximum number of concurrent batches of a replica. Together they should have at least
+    `max_num_seqs` rows, the maximum number of concurrent sequences of the engine."""
 
     @property
     def is_chat(self) -> bool:
-        """Whether the chat template is used."""
+        """Return whether the chat template is applied."""
         return self.task == "generate" if self.chat is None else self.chat
 
     @property
     def pods(self) -> int:
-        """Pods of a replica on a cluster."""
+        """Return the number of pods of a replica on a cluster."""
         return self.parallelism.pipeline
 
     @property
-    def actors_beside(self) -> int:
-        """Actor pools that prepare prompts: for images, the chat template and the tokens."""
+    def preprocessing_pools(self) -> int:
+        """Return the number of actor pools for images, the chat template and tokenization."""
         return bool(self.images) + self.is_chat + 1
 
     @property
-    def other_places(self) -> list[str]:
-        """Where its adapters are, unless they come from the Hub."""
+    def other_locations(self) -> list[str]:
+        """Return the location of the LoRA adapters, unless they are from the Hub."""
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise when the step's resources or batches do not fit the model."""
+        """Raise PydanticCustomError if the resources or the batch size do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
         if resources.gpu != needed:
             message = (
@@ -180,8 +180,8 @@ class VllmModel(RuntimeModel):
 
     @model_validator(mode="after")
     def _check(self) -> VllmModel:
-        for name in sorted(self.engine.keys() & _ENGINE_ELSEWHERE.keys()):
-            raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_ELSEWHERE[name]}")
+        for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
+            raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_revision(self.source, self.revision)
         if not self.is_chat:
             self._check_no_chat()

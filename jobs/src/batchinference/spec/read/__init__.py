@@ -1,4 +1,4 @@
-"""What to read: one model a format, with the options that this format has."""
+"""The input of a job, with one model per format and its options."""
 
 from __future__ import annotations
 

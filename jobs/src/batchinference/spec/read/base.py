@@ -1,4 +1,4 @@
-"""The fields and options that formats have in common."""
+"""The fields and options that all formats share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
 
 
 class ReadOptions(OptionsModel):
-    """Options of every source."""
+    """Options of all sources."""
 
     override_num_blocks: Blocks | None = None
     """Approximate number of blocks of the input. The default depends on its size."""
@@ -35,7 +35,7 @@ class FileOptions(ReadOptions):
     )
 
     include_paths: bool = False
-    """Add a column `path` with the address of the file of each row."""
+    """Add a column `path` with the path or URI of the file of each row."""
     file_extensions: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=16)]],
@@ -43,8 +43,8 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions, without the dot, of the files to read from directories. The default depends
-    on the format."""
+    """The extensions of the files to read from directories, without the dot. The default depends on
+    the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must exist."""
     partitioning: Literal["hive"] | None = None
@@ -52,12 +52,12 @@ class FileOptions(ReadOptions):
     `class=cat/`."""
     limit: Limit | None = None
     """Maximum number of rows to read: the first rows in the order of the paths. Files that do not
-    store their number of rows are read twice up to this row. The limit is part of the work: a run
-    without it needs another output, or the write mode overwrite."""
+    store their number of rows are read twice up to this row. If you change the limit, use another
+    output path or `write.mode: overwrite`."""
     shuffle: Literal["files"] | None = None
     """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The seed of the order. Without it, each run has another order."""
+    """The seed of the random order. Without it, the order is different in each run."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -69,64 +69,64 @@ class FileOptions(ReadOptions):
 class RowOptions(FileOptions):
     """Options of formats whose reader holds a whole row in memory before it decodes it."""
 
-    USUAL_ROW_BYTES: ClassVar[int] = 256 << 20
+    DEFAULT_ROW_BYTES: ClassVar[int] = 256 << 20
 
     max_row_bytes: RowBytes | None = None
-    """Maximum size of a row in bytes after decompression and decoding. A larger row fails. For
-    numpy, the limit applies to all arrays of a file. The default is 256 MiB, for audio and numpy 1
-    GiB and for tfrecords 64 MiB."""
+    """Maximum size of a row in bytes after decompression and decoding. A larger row is a failed
+    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB, for
+    audio and numpy 1 GiB, and for tfrecords 64 MiB."""
 
     @property
     def row_bytes(self) -> int:
-        """`max_row_bytes`, or the default of the format."""
-        return self.max_row_bytes or self.USUAL_ROW_BYTES
+        """Return `max_row_bytes`, or the default of the format."""
+        return self.max_row_bytes or self.DEFAULT_ROW_BYTES
 
 
 class ReadModel(SpecModel):
     """The source of the rows."""
 
-    PLACES: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold an address, or a list of them."""
+    LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
+    """Fields with a path or URI, or a list of them."""
 
     @property
     def include_paths(self) -> bool:
-        """Whether rows have a column with the path of their file."""
+        """Return whether rows have a column with the path of their file."""
         return False
 
     @property
-    def places(self) -> dict[str, str]:
-        """The addresses to read from, by their fields."""
-        found: dict[str, str] = {}
-        for field in self.PLACES:
+    def locations(self) -> dict[str, str]:
+        """Return the paths and URIs of the input, by field."""
+        locations: dict[str, str] = {}
+        for field in self.LOCATION_FIELDS:
             value = getattr(self, field)
             if isinstance(value, list):
-                found |= {f"{field}[{index}]": uri for index, uri in enumerate(value)}
+                locations |= {f"{field}[{index}]": uri for index, uri in enumerate(value)}
             elif value is not None:
-                found[field] = value
-        return found
+                locations[field] = value
+        return locations
 
-    def moved(self, move: Callable[[str], str]) -> Self:
-        """Return a copy with other addresses."""
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        """Return a copy with `change` applied to all paths and URIs."""
         changed = {}
-        for field in self.PLACES:
+        for field in self.LOCATION_FIELDS:
             value = getattr(self, field)
-            changed[field] = list(map(move, value)) if isinstance(value, list) else move(value)
+            changed[field] = list(map(change, value)) if isinstance(value, list) else change(value)
         return self.model_copy(update=changed)
 
 
 class ReadFiles(ReadModel):
     """Files of one format."""
 
-    PLACES = ("paths",)
+    LOCATION_FIELDS = ("paths",)
 
     paths: Paths
-    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. A
-    path that is listed twice is read twice. A file that matches several different paths is read
-    once."""
+    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. If
+    the same path is listed twice, it is read twice. A file that matches several different paths is
+    read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
 
     @property
     def include_paths(self) -> bool:
-        options: FileOptions = getattr(self, "options")  # noqa: B009 - each format has its own
+        options: FileOptions = getattr(self, "options")  # noqa: B009 - defined by each format
         return options.include_paths

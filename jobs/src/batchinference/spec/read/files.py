@@ -1,4 +1,4 @@
-"""The formats of files, and the options of each."""
+"""Input formats that are files, and their options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import DELIMITER, ColumnName, Columns, EachOnce
+from batchinference.spec.base import DELIMITER, ColumnName, Columns, Unique
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
 from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 from batchinference.spec.uris import Prefix
@@ -14,7 +14,7 @@ from batchinference.spec.uris import Prefix
 
 class TextOptions(RowOptions):
     encoding: Annotated[str, Field(min_length=1, max_length=32)] = "utf-8"
-    """Python's name of the encoding."""
+    """The Python name of the encoding."""
     drop_empty_lines: bool = True
     """Skip lines that contain only white space."""
 
@@ -43,7 +43,7 @@ class ReadBinary(ReadFiles):
 
 class ParquetOptions(FileOptions):
     columns: Columns | None = None
-    """The columns to read. Other columns are not fetched."""
+    """The columns to read. Other columns are not fetched. All columns by default."""
 
 
 class ReadParquet(ReadFiles):
@@ -61,7 +61,7 @@ class JsonOptions(RowOptions):
 
 
 class ReadJson(ReadFiles):
-    """JSON files; the fields of an object are the columns."""
+    """JSON files. The fields of an object are the columns of a row."""
 
     format: Literal["json"]
     """The format of the files."""
@@ -86,7 +86,7 @@ class ReadCsv(ReadFiles):
 
 
 class NumpyOptions(RowOptions):
-    USUAL_ROW_BYTES = 1 << 30
+    DEFAULT_ROW_BYTES = 1 << 30
 
 
 class ReadNumpy(ReadFiles):
@@ -110,10 +110,10 @@ class PictureOptions(PixelOptions):
     """Options of formats with images."""
 
     mode: Mode = "RGB"
-    """The mode that every image is converted to, as Pillow names it."""
+    """The Pillow mode to which every image is converted."""
     size: Size | None = None
-    """Height and width in pixels to which every image is resized. Models need one size, and small
-    images need less memory."""
+    """Height and width in pixels to which every image is resized. Models need images of one size,
+    and small images need less memory. Each image keeps its own size by default."""
 
 
 class ImageOptions(PictureOptions, RowOptions):
@@ -121,21 +121,21 @@ class ImageOptions(PictureOptions, RowOptions):
 
 
 class AudioOptions(RowOptions):
-    USUAL_ROW_BYTES = 1 << 30
+    DEFAULT_ROW_BYTES = 1 << 30
 
     sample_rate: SampleRate | None = None
-    """Samples per second to which all audio is resampled, such as 16000 for speech models. Each
+    """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
     file keeps its own sampling rate by default."""
     mono: bool = False
-    """Mix the channels into one. `amplitude` is then samples instead of channels x samples."""
+    """Mix all channels into one. `amplitude` then has the shape samples, not channels x samples."""
 
 
 class VideoOptions(PixelOptions):
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Frames to read per second: the first frame at or after each point in time. All frames by
-    default."""
+    """Number of frames to read per second: the first frame at or after each point in time. All
+    frames by default."""
     size: Size | None = None
-    """Height and width in pixels to which every frame is resized."""
+    """Height and width in pixels to which every frame is resized. Not resized by default."""
     include_timestamps: bool = False
     """Add a column `frame_timestamp`: the time of the frame in seconds."""
 
@@ -169,15 +169,15 @@ class ReadVideo(ReadFiles):
 
 
 class TfrecordsOptions(RowOptions):
-    USUAL_ROW_BYTES = 64 << 20
+    DEFAULT_ROW_BYTES = 64 << 20
 
     list_columns: Columns | None = None
-    """Features that are always lists. Other features are lists only if the first records have
-    several values for them."""
+    """Features that are always lists. Any other feature is a list only if the first records have
+    several values for it."""
 
 
 class ReadTfrecords(ReadFiles):
-    """Files of tf.train.Example records, which may be compressed with gzip. Each feature is a
+    """Files of tf.train.Example records, optionally compressed with gzip. Each feature is a
     column."""
 
     format: Literal["tfrecords"]
@@ -194,7 +194,7 @@ class WebdatasetOptions(ImageOptions):
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
             Field(min_length=1, max_length=64),
-            EachOnce,
+            Unique,
         ]
         | None
     ) = None
@@ -203,8 +203,8 @@ class WebdatasetOptions(ImageOptions):
 
 
 class ReadWebdataset(ReadFiles):
-    """Tar archives of samples: members with the same name up to the first dot are a row, with this
-    name in `__key__` and a column for each extension."""
+    """Tar archives of samples. Members with the same name up to the first dot are a row, with this
+    name in the column `__key__` and a column for each extension."""
 
     format: Literal["webdataset"]
     """The format of the files."""
@@ -214,19 +214,20 @@ class ReadWebdataset(ReadFiles):
 
 class ManifestOptions(PictureOptions):
     column: ColumnName = "uri"
-    """The column with the addresses: https://, http://, an object store, or paths relative to the
-    directory of the manifest."""
+    """The column with the addresses: https:// or http:// URLs, URIs of an object store, or paths
+    relative to the directory of the manifest."""
     decode: Literal["bytes", "image", "text"] = "bytes"
-    """How the content of an address is decoded. The new column has this name."""
+    """How the content of each address is decoded. This is also the name of the new column."""
     on_unreachable: Literal["fail", "error"] = "fail"
-    """What happens if an address does not respond after retries. `fail`: the job fails, because a
-    storage outage is temporary. `error`: its row fails, which suits addresses from the web."""
+    """What happens if an address does not respond after retries. `fail`: the attempt fails, for
+    storage whose outages are temporary. `error`: the row is a failed row, for addresses on the
+    web."""
     allow: Annotated[list[Prefix], Field(max_length=64)] = []
     """Prefixes of further addresses that are allowed, such as https://intranet.example/photos/,
     s3://bucket/photos/ or /data/. The public internet and the bucket or directory of the manifest
     are always allowed. A row with any other address fails."""
     max_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 20
-    """Maximum size of the content of an address in bytes, after decompression."""
+    """Maximum size in bytes of the content of an address, after decompression."""
 
 
 class ReadManifest(ReadFiles):

@@ -1,4 +1,4 @@
-"""Sources that are not files: databases, data sets of the Hugging Face Hub, Lance, inline rows."""
+"""Sources that are not files: databases, Hugging Face data sets, Lance data sets, inline rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.arguments import Values, small
-from batchinference.spec.base import SQL_NAME, Columns, EachOnce, rules
+from batchinference.spec.arguments import Values, check_json_size
+from batchinference.spec.base import SQL_NAME, Columns, Unique, rules
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -18,7 +18,7 @@ from batchinference.spec.uris import Uri
 Items = Annotated[
     list[Annotated[Values, Field(min_length=1)]],
     Field(min_length=1, max_length=1000),
-    AfterValidator(small),
+    AfterValidator(check_json_size),
 ]
 SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
@@ -36,23 +36,23 @@ class SqlOptions(ReadOptions):
         )
     )
 
-    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), EachOnce] | None = None
-    """Columns by whose values the rows are divided into `override_num_blocks` concurrent queries.
-    The database must support MOD, ABS and the hash function."""
+    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), Unique] | None = None
+    """Columns whose hash divides the rows into `override_num_blocks` concurrent queries. The
+    database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
-    """The function of the database that computes a number from the shard keys."""
+    """The database function that computes a number from the shard keys."""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_limit(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "limit" in given:
+    def _check_no_limit(cls, options: Any) -> Any:
+        if isinstance(options, dict) and "limit" in options:
             raise PydanticCustomError(
                 "sql_limit",
-                "'limit' belongs into the query, in the words of the database: LIMIT 1000, or "
+                "'limit' belongs in the query, in the SQL dialect of the database: LIMIT 1000, or "
                 "FETCH FIRST 1000 ROWS ONLY",
                 {},
             )
-        return given
+        return options
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,37 +72,36 @@ class ReadSql(ReadModel, Database):
     """Options of the source."""
 
     @property
-    def places(self) -> dict[str, str]:
+    def locations(self) -> dict[str, str]:
         return self.file
 
-    def moved(self, move: Callable[[str], str]) -> Self:
-        return self.with_file_moved(move)
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        return self.map_file(change)
 
 
 class HuggingfaceOptions(ReadOptions):
     config: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The configuration, for a data set with several."""
+    """The configuration, for a data set with several configurations."""
     split: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The split to read, such as `train`. With `streaming: false`, also `train[:1000]`. Optional if
-    a saved folder has only one split."""
+    """The split to read, such as `train`. With `streaming: false`, also a slice such as
+    `train[:1000]`. Optional if a saved folder has only one split."""
     revision: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The branch, tag or commit of a data set of the Hub. A commit makes the job reproducible."""
     limit: Limit | None = None
-    """Maximum number of rows to read, from the beginning. If streamed, one task reads them. The
-    limit is part of the work: a run without it needs another output, or the write mode
-    overwrite."""
+    """Maximum number of rows to read, from the beginning. With `streaming: true`, one task reads
+    them. If you change the limit, use another output path or `write.mode: overwrite`."""
     streaming: bool = True
-    """Whether rows are read over the network as they are needed. If false, each machine downloads
-    the data set first."""
+    """Whether rows are read over the network when they are needed. If false, each machine first
+    downloads the data set."""
 
 
 class ReadHuggingface(ReadModel):
-    """A data set of the Hugging Face Hub, or one that `datasets` has saved."""
+    """A data set of the Hugging Face Hub, or one that the library `datasets` saved."""
 
     format: Literal["huggingface"]
     """The kind of source."""
     name: Annotated[str, Field(min_length=1, max_length=1024)]
-    """The id on the Hub, or the path of a folder, which begins with `/` or `.`."""
+    """The id on the Hub, or the path of a folder. A path begins with `/` or `.`."""
     options: HuggingfaceOptions = HuggingfaceOptions()
     """Options of the source."""
 
@@ -111,22 +110,21 @@ class ReadHuggingface(ReadModel):
         return self.name.startswith(("/", ".", "~", "file://"))
 
     @property
-    def places(self) -> dict[str, str]:
+    def locations(self) -> dict[str, str]:
         return {"name": self.name} if self.is_path else {}
 
-    def moved(self, move: Callable[[str], str]) -> Self:
-        return self.model_copy(update={"name": move(self.name)}) if self.is_path else self
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        return self.model_copy(update={"name": change(self.name)}) if self.is_path else self
 
 
 class LanceOptions(ReadOptions):
     columns: Columns | None = None
-    """The columns to read. Other columns are not fetched."""
+    """The columns to read. Other columns are not fetched. All columns by default."""
     filter: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """An SQL condition for the rows to read, evaluated by Lance."""
     limit: Limit | None = None
-    """Maximum number of rows to read: the first that match the filter. One task reads them. The
-    limit is part of the work: a run without it needs another output, or the write mode
-    overwrite."""
+    """Maximum number of rows to read: the first rows that match the filter. One task reads them. If
+    you change the limit, use another output path or `write.mode: overwrite`."""
     version: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """The version to read. The latest by default."""
 
@@ -134,7 +132,7 @@ class LanceOptions(ReadOptions):
 class ReadLance(ReadModel):
     """A Lance data set."""
 
-    PLACES = ("path",)
+    LOCATION_FIELDS = ("path",)
 
     format: Literal["lance"]
     """The kind of source."""
@@ -148,8 +146,8 @@ class ReadLance(ReadModel):
 
 class ItemsOptions(ReadOptions):
     limit: Limit | None = None
-    """Maximum number of rows to read, from the beginning. The limit is part of the work: a run
-    without it needs another output, or the write mode overwrite."""
+    """Maximum number of rows to read, from the beginning. If you change the limit, use another
+    output path or `write.mode: overwrite`."""
 
 
 class ReadItems(ReadModel):
@@ -158,7 +156,7 @@ class ReadItems(ReadModel):
     format: Literal["items"]
     """The kind of source."""
     items: Items
-    """The rows, each as `column: value`. Missing values are null. At most 65536 bytes as JSON. Put
-    larger inputs into a file."""
+    """The rows, each as `column: value`. Missing values are null. The maximum size is 65536 bytes
+    as JSON. Store larger inputs in a file."""
     options: ItemsOptions = ItemsOptions()
     """Options of the source."""

@@ -1,4 +1,4 @@
-"""Where to write, and how: one model a target."""
+"""The output of a job, with one model per format."""
 
 from __future__ import annotations
 

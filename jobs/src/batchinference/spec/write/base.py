@@ -1,4 +1,4 @@
-"""The fields that outputs have in common."""
+"""The fields that all outputs share."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
-from batchinference.spec.base import ColumnName, Columns, EachOnce, SpecModel
+from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
-PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), EachOnce]
+PartitionColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Unique]
 
 
 class WriteModel(SpecModel):
     path: Uri
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite", "ignore"] = "error"
-    """What to do when the path, or the table, already holds something: refuse, add to it, replace
-    it, or leave it and do nothing. If a job is run again over its own complete output, append reads
-    the files that are new, overwrite starts over, and the other modes do nothing. A BatchInference
-    on a cluster does its work once: applying a complete one again does nothing in any mode."""
+    """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
+    replace the content. ignore: do nothing. If a job runs again on its own complete output, append
+    reads only new files, overwrite starts over, and the other modes do nothing. A BatchInference on
+    a cluster runs once: if a complete one is applied again, nothing happens in any mode."""
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""
 
     @property
-    def places(self) -> dict[str, str]:
-        """The paths and addresses of the output, by field."""
+    def locations(self) -> dict[str, str]:
+        """Return the paths and URIs of the output, by field."""
         return {"path": self.path}
 
-    def moved(self, move: Callable[[str], str]) -> Self:
-        """Return a copy with other paths and addresses."""
-        return self.model_copy(update={"path": move(self.path)})
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        """Return a copy with `change` applied to all paths and URIs."""
+        return self.model_copy(update={"path": change(self.path)})
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        """The columns that fields name, by field. All of them must exist."""
+        """Return the columns that fields refer to, by field. All of them must exist."""
         return {}
 
     @property
     def columns_needed(self) -> list[str] | None:
-        """The columns that are written or that a field names; None for all."""
+        """Return the columns that are written or that a field refers to; None for all columns."""
         return None
 
 
 class WritePartitioned(WriteModel):
     partition_by: PartitionColumns | None = None
-    """Columns whose values become directories (`class=cat/`). The files do not contain them. For
-    delta and iceberg, the columns by which a new table is partitioned."""
+    """Columns whose values become directories (`class=cat/`). The files do not contain these
+    columns. For delta and iceberg, the partition columns of a new table."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -71,8 +71,8 @@ class WriteColumns(WriteModel):
 
 class WriteSized(WriteColumns):
     rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """Maximum and approximate number of rows of a file. By default, a file has up to about 64 MiB,
-    or less so that progress can be reported."""
+    """Maximum number of rows of a file, which most files approximately reach. By default, a file
+    has up to about 64 MiB. It may be smaller so that progress can be reported."""
 
 
 class WriteRows(WriteSized, WritePartitioned):

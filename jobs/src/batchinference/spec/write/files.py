@@ -1,4 +1,4 @@
-"""Outputs that are files."""
+"""Output formats that are files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, rules
 from batchinference.spec.write.base import WritePartitioned, WriteRows
 
 _NO_ROW_NUMBER = "order: 'input' needs a column of row numbers: set rowNumber to its name"
-_LEFT_OUT = ("_", ".")
-"""Prefixes of the names of files and directories that readers skip."""
+_HIDDEN_PREFIXES = ("_", ".")
+"""Readers skip files and directories whose names have these prefixes."""
 
 
 class WriteDirectories(WritePartitioned):
     """Files in directories that are named after the values of columns."""
 
     @model_validator(mode="after")
-    def _are_seen(self) -> Self:
+    def _check_partition_columns(self) -> Self:
         for column in self.partition_by or []:
-            if column.startswith(_LEFT_OUT):
+            if column.startswith(_HIDDEN_PREFIXES):
                 raise PydanticCustomError(
                     "partitions",
                     "partitionBy: readers leave out directories whose names begin with "
@@ -40,14 +40,14 @@ class WriteOrdered(WriteRows, WriteDirectories):
     )
 
     row_number: ColumnName | None = None
-    """A new first column with the number of the input row that each row was made from: the number
-    of the row in its file, from 0, plus 1000000000000 times the number of the file."""
+    """The name of a new first column with the number of the input row of each row: the number of
+    the row in its file, from 0, plus 1000000000000 times the number of the file."""
     order: Literal["input"] | None = None
-    """`input` sorts the rows in the order of the input, within files and by the names of files. It
-    requires `rowNumber`, and writes the whole output again at the end of the job."""
+    """`input` sorts the rows in the order of the input, within files and across the sorted file
+    names. It requires `rowNumber`, and rewrites the whole output at the end of the job."""
 
     @model_validator(mode="after")
-    def _can_be_ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.order and not self.row_number:
             raise PydanticCustomError("order", _NO_ROW_NUMBER, {})
         for field, columns in self.column_fields.items():
@@ -87,7 +87,7 @@ class WriteCsv(WriteOrdered):
     compression: Literal["gzip", "none"] = "none"
     """Compression of the files."""
     delimiter: Annotated[str, Field(pattern=WRITTEN_DELIMITER, max_length=1)] = ","
-    """The character between two fields: a tab, or a punctuation mark that no number or date has."""
+    """The character between two fields: a tab, or punctuation that is not in numbers or dates."""
 
 
 class WriteNumpy(WriteRows, WriteDirectories):
@@ -99,27 +99,27 @@ class WriteNumpy(WriteRows, WriteDirectories):
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):
-    """Tar files in WebDataset format. Each value of a row is a member of the archive. If the name
-    of a column is or ends in txt, cls, json, npy, jpg, png or webp, this extension determines the
+    """Tar files in WebDataset format. Each value of a row is a member of the archive. If a column
+    name is, or has the extension, txt, cls, json, npy, jpg, png or webp, this determines the
     encoding. Otherwise the type does: png for pixels, npy for other tensors, txt for text, cls for
     integers, json for other values."""
 
     format: Literal["webdataset"]
     """The format of the output."""
     key_column: ColumnName | None = None
-    """The column with the key of each row, with which the names of its members begin. The key is a
-    number by default."""
+    """The column with the key of each row, which is the prefix of the names of its members. The key
+    is a number by default."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        return super().column_fields | {"keyColumn": self._key}
+        return super().column_fields | {"keyColumn": self._key_columns}
 
     @property
     def columns_needed(self) -> list[str] | None:
-        return [*self.columns, *self._key] if self.columns else None
+        return [*self.columns, *self._key_columns] if self.columns else None
 
     @property
-    def _key(self) -> list[str]:
+    def _key_columns(self) -> list[str]:
         return [self.key_column] if self.key_column else []
 
 
@@ -129,20 +129,20 @@ class WriteImages(WriteDirectories):
     format: Literal["images"]
     """The format of the output."""
     column: ColumnName = "image"
-    """The column of pixels (height x width, with 1, 3 or 4 channels) or of encoded images."""
+    """The column with pixels (height x width, with 1, 3 or 4 channels) or encoded images."""
     file_format: Literal["png", "jpeg", "webp"] = "png"
-    """The format of the files. Bytes that have this format already are written unchanged."""
+    """The format of the files. Encoded images that already have this format are not changed."""
     name_column: ColumnName | None = None
-    """A column of names or paths. The name of each file ends with the last part of its value."""
+    """A column with names or paths. The name of each file ends with the last part of this path."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        return super().column_fields | {"column": [self.column], "nameColumn": self._name}
+        return super().column_fields | {"column": [self.column], "nameColumn": self._name_columns}
 
     @property
     def columns_needed(self) -> list[str] | None:
-        return [self.column, *self._name]
+        return [self.column, *self._name_columns]
 
     @property
-    def _name(self) -> list[str]:
+    def _name_columns(self) -> list[str]:
         return [self.name_column] if self.name_column else []

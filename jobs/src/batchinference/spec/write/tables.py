@@ -1,4 +1,4 @@
-"""Outputs that are tables. The rows of a job appear in one commit."""
+"""Output formats that are tables. All rows of a job appear in one commit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from batchinference.spec.databases import (
     Catalog,
     Database,
     TableName,
+    map_sqlite_file,
     sqlite_file,
-    with_sqlite_moved,
 )
 from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
 
-_PATHS = ("/", ".", "~", "file:")
-"""How local paths begin."""
+_LOCAL_PREFIXES = ("/", ".", "~", "file:")
 
 
 class WriteLance(WriteSized):
@@ -36,7 +35,7 @@ class WriteDelta(WriteRows):
 
 
 class WriteIceberg(WriteRows):
-    """An Iceberg table in a catalog. The path is for the report and error records of the job."""
+    """An Iceberg table in a catalog. `path` is for the report and the error records of the job."""
 
     format: Literal["iceberg"]
     """The format of the output."""
@@ -46,26 +45,28 @@ class WriteIceberg(WriteRows):
     """The catalog of the table."""
 
     @property
-    def places(self) -> dict[str, str]:
-        own = {f"catalog.properties.{name}": path for name, path in self._paths.items()}
-        return super().places | own
+    def locations(self) -> dict[str, str]:
+        in_catalog = {f"catalog.properties.{name}": path for name, path in self._paths.items()}
+        return super().locations | in_catalog
 
-    def moved(self, move: Callable[[str], str]) -> Self:
-        given = self.catalog.properties
-        own = {
-            name: with_sqlite_moved(given[name], move) if sqlite_file(given[name]) else move(path)
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        properties = self.catalog.properties
+        changed = {
+            name: map_sqlite_file(properties[name], change)
+            if sqlite_file(properties[name])
+            else change(path)
             for name, path in self._paths.items()
         }
-        catalog = self.catalog.model_copy(update={"properties": given | own})
-        return super().moved(move).model_copy(update={"catalog": catalog})
+        catalog = self.catalog.model_copy(update={"properties": properties | changed})
+        return super().map_locations(change).model_copy(update={"catalog": catalog})
 
     @property
     def _paths(self) -> dict[str, str]:
-        """The paths among the catalog's properties; a warehouse may also be a mere name."""
-        given = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
+        """Return the catalog properties that are paths. A warehouse may also be a name."""
+        properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
         paths = {
-            name: sqlite_file(value) or (value if value.startswith(_PATHS) else "")
-            for name, value in given.items()
+            name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")
+            for name, value in properties.items()
         }
         return {name: path for name, path in paths.items() if path}
 
@@ -86,8 +87,8 @@ class WriteIceberg(WriteRows):
 
 
 class WriteSql(WriteColumns, Database):
-    """A table of a database, written with SQLAlchemy. Lists, structs and tensors become JSON. The
-    path is for the rows before the commit, and for the report and the error records of the job."""
+    """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
+    `path` is for the rows before the commit, the report and the error records of the job."""
 
     format: Literal["sql"]
     """The format of the output."""
@@ -95,8 +96,8 @@ class WriteSql(WriteColumns, Database):
     """The table, with its namespace or schema before a dot. It is created if it does not exist."""
 
     @property
-    def places(self) -> dict[str, str]:
-        return super().places | self.file
+    def locations(self) -> dict[str, str]:
+        return super().locations | self.file
 
-    def moved(self, move: Callable[[str], str]) -> Self:
-        return super().moved(move).with_file_moved(move)
+    def map_locations(self, change: Callable[[str], str]) -> Self:
+        return super().map_locations(change).map_file(change)

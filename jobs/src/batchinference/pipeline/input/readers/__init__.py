@@ -1,4 +1,4 @@
-"""Readers, one module per file format: from the bytes of a file to tables of rows."""
+"""Readers that convert the bytes of files to tables of rows, one module per file format."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FileStats:
 
 
 class Reader(Protocol):
-    """Reads the files of one format. Readers are subclasses.
+    """Reads the files of one format. Base class of all readers.
 
     A storage error (OSError while opening or fetching) is raised, because it is not an error of a
     row. Data that cannot be decoded becomes a BadRow at its position. The same file always yields
@@ -63,7 +63,7 @@ class Reader(Protocol):
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
 
     def prepare(self, samples: list[Location]) -> None:
-        """Inspect a few files to find what holds for all of them, such as column types."""
+        """Inspect a few files to find properties of all files, such as column types."""
         return
 
     def read(self, file: Location) -> Iterator[Chunk]:
@@ -75,7 +75,7 @@ class Reader(Protocol):
         None if it is unknown."""
 
     def columns(self) -> list[str] | None:
-        """Return the columns that `read` yields; None if they are unknown until then.
+        """Return the columns that `read` yields; None if they are not known before reading.
 
         Call `prepare` first."""
 
@@ -102,7 +102,7 @@ class DivisibleReader(Reader, Protocol):
     """A reader of files that several read tasks can share. `rows_in` is exact."""
 
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Yield rows `start` up to, not including, `stop`. None stands for the end of the file."""
+        """Yield rows `start` up to, not including, `stop`. None means the end of the file."""
 
 
 def inspected(
@@ -173,8 +173,8 @@ def first(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a reader is: a class of a module in this package. `libraries` are those of the extra
-    `formats` that it imports."""
+    """The location of a reader: a module of this package, and a class in it. `libraries` are the
+    libraries of the extra `formats` that the reader imports."""
 
     module: str
     name: str
@@ -195,11 +195,11 @@ READERS = {
     "webdataset": Entry("webdataset", "WebdatasetReader"),
     "manifest": Entry("url_list", "ManifestReader"),
 }
-"""The readers by their formats in the specification. A module is imported when it is needed."""
+"""Maps formats in the specification to readers. A module is imported when it is needed."""
 
 
 def reader_for(read: Read) -> Reader:
-    """The reader of a format, with its options. Raises BadInput when a library is missing."""
+    """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
     entry = READERS[read.format]
     for library in entry.libraries:
         require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)

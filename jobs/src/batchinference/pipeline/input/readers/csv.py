@@ -101,8 +101,8 @@ class CsvReader(Reader):
                 block = min(16 * block, self._most)
 
     def _chunks(self, file: Location, block: int) -> Iterator[Chunk]:
-        """Yield the rows of a file. Raises ArrowInvalid or UnicodeDecodeError at a damage, after
-        the rows of all blocks before it, and ArrowInvalid for a row that is longer than a block."""
+        """Yield the rows of a file. Raises ArrowInvalid or UnicodeDecodeError at damaged content,
+        after the rows of all blocks before it, and ArrowInvalid for a row longer than a block."""
         rejected: deque[pac.InvalidRow] = deque()
         names = None if self._names is None else _NAMES[: len(self._names)]
         reading = pac.ReadOptions(
@@ -207,9 +207,9 @@ class _Content:
 
     def has_open_quote(self, row: pa.Table) -> bool:
         """Return whether the quote of the last value of the last row is not closed. To pyarrow, the
-        end of the file closes a quote, so all text behind the quote becomes one value.
+        end of the file closes a quote, so all text after the quote becomes one value.
 
-        In a file with one column, the quote of a value of line ends alone counts as not closed."""
+        In a file with one column, a quoted value of only line ends counts as not closed."""
         unclosed = b'"' + row.columns[-1][0].as_py().replace(b'"', b'""')
         end = b""
         for block in reversed(self._end):
@@ -244,11 +244,11 @@ def _is_blank(file: Location) -> bool:
 
 
 def _with_rejected(tables: Iterator[pa.Table], rejected: deque[pac.InvalidRow]) -> Iterator[Chunk]:
-    """Yield the rows with the rejected ones, which have the wrong number of fields, in between.
+    """Yield the rows, and a BadRow in the place of each rejected row with a wrong number of fields.
 
-    The parser counts rows from 1 and includes the header. It reports rejected rows earlier than the
-    rows that surround them, and how much earlier varies. So the rejected rows behind a table are
-    not used before the next table: if the file is damaged there, they belong to the rest of it."""
+    The parser counts rows from 1 and includes the header. It reports a rejected row before the
+    rows around it, by a varying number of rows. So the rejected rows after a table are used only
+    with the next table: if the file is damaged there, they belong to the rest of the file."""
     number = 1
     for table in tables:
         while rejected and rejected[0].number < number + table.num_rows:
@@ -276,7 +276,7 @@ def _checked_end(chunks: Iterator[Chunk], content: _Content) -> Iterator[Chunk]:
                 if last is not None:
                     yield last
                 last = chunk
-    except ValueError:  # at a damage in the next block
+    except ValueError:  # the next block is damaged
         if last is not None:
             yield last
         raise

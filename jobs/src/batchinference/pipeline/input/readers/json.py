@@ -59,7 +59,7 @@ class TooManyFields(ValueError):
 
 
 class Fields:
-    """The fields of a file, except those that are known from other files."""
+    """The fields of a file, without the fields that are known from other files."""
 
     def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
         """`columns` are also known, but not the fields nested in them."""
@@ -94,14 +94,14 @@ def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
     tables: list[pa.Table] = []
     for part in parts:
         if tables and not _fits(part, tables):
-            yield _one(tables)
+            yield _concatenated(tables)
             tables = []
         if isinstance(part, BadRow):
             yield part
         else:
             tables.append(part)
     if tables:
-        yield _one(tables)
+        yield _concatenated(tables)
 
 
 def _fits(part: Chunk, tables: list[pa.Table]) -> bool:
@@ -113,7 +113,7 @@ def _fits(part: Chunk, tables: list[pa.Table]) -> bool:
     return rows * columns <= MAX_CELLS
 
 
-def _one(tables: list[pa.Table]) -> pa.Table:
+def _concatenated(tables: list[pa.Table]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 

@@ -132,8 +132,8 @@ def _check_size(size: int, most: int) -> None:
 
 
 def _header(source: BinaryIO, size: int) -> _Header:
-    """Return the header of an array of `size` bytes, with the header. Raises ValueError if the
-    header is invalid or claims more bytes."""
+    """Return the header of an array. `size` is the number of bytes of the array and its header.
+    Raises ValueError if the header is invalid or claims more bytes."""
     version = npy.read_magic(source)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(source)

@@ -79,7 +79,7 @@ class ParquetReader(StatsReader, DivisibleReader):
 
     def _group(self, opened: pq.ParquetFile, group: int, size: int) -> Iterator[Chunk]:
         """Yield the rows of a row group of a file of `size` bytes. If it is damaged, or its types
-        do not match those of the other files, the remaining rows become failed rows."""
+        do not match the types of other files, the remaining rows become failed rows."""
         rows = opened.metadata.row_group(group).num_rows
         try:
             for whole in row_group_tables(opened, group, size, self._wanted):
@@ -87,9 +87,9 @@ class ParquetReader(StatsReader, DivisibleReader):
                 rows -= table.num_rows
                 yield table
         except Exception as error:  # noqa: BLE001 - see blamed
-            own = blamed(error)
+            cause = blamed(error)
             for start in range(0, rows, CHUNK_ROWS):
-                yield BadRow(own, min(CHUNK_ROWS, rows - start))
+                yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 
     def _wanted_of(self, table: pa.Table) -> pa.Table:
         """Return the wanted columns. For a dotted name, pyarrow also reads the field of a struct.

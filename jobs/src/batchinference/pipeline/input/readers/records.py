@@ -1,4 +1,4 @@
-"""Reads files that hold many records: lines, or records of any other kind.
+"""Reads files of lines or other records.
 
 A text file whose name marks it as compressed (.gz) is decompressed while it is read.
 """
@@ -178,7 +178,7 @@ def estimated_rows(file: Location, size: int) -> int:
 
 
 def _sample(file: Location) -> tuple[bytes, int]:
-    """Return the first whole lines of a file, and how many (compressed) bytes hold them."""
+    """Return the first whole lines of a file, and the number of their (compressed) bytes."""
     try:
         with file.filesystem.open_input_file(file.path) as source:
             unpacked = _unpacked(file, source)

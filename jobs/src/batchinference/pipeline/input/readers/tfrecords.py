@@ -93,9 +93,9 @@ class TfrecordsReader(Reader):
         self._columns = columns_of(records, self._lists)
         missing = [name for name in self._lists if name not in self._columns]
         if self._columns and missing:
-            there = ", ".join(self._columns)
+            names = ", ".join(self._columns)
             raise BadInput(
-                f"read.options.list_columns: there is no feature '{missing[0]}', only {there}"
+                f"read.options.list_columns: there is no feature '{missing[0]}', only {names}"
             )
 
     def read(self, file: Location) -> Iterator[Chunk]:
@@ -108,14 +108,14 @@ class TfrecordsReader(Reader):
             records = _records(source, self._most)
             for record in beginning(records, source, SAMPLE_RECORDS, _size):
                 with suppress(ValueError):  # becomes a failed row when it is read
-                    yield features_of(_sound(record), self._most)
+                    yield features_of(_content(record), self._most)
 
     def _tables(self, records: Iterator[Record], columns: dict[str, Column]) -> Iterator[Chunk]:
         rows: list[dict[str, Any]] = []
         size = 0
         for record in records:
             try:
-                content = _sound(record)
+                content = _content(record)
                 rows.append(_row(features_of(content, self._most), columns))
             except ValueError as error:
                 yield from [_table(rows, columns), BadRow(error)]
@@ -155,7 +155,7 @@ def _size(record: Record) -> int:
     return len(record) if isinstance(record, bytes) else 0
 
 
-def _sound(record: Record) -> bytes:
+def _content(record: Record) -> bytes:
     if isinstance(record, Exception):
         raise ValueError(str(record)) from record
     return record
@@ -183,8 +183,8 @@ def _split(source: BinaryIO, most: int) -> Iterator[Record]:
         content, footer = source.read(length), source.read(_CRC.size)
         if len(footer) < _CRC.size:
             raise ValueError("the file ends within a record")
-        sound = _masked_crc(content) == _CRC.unpack(footer)[0]
-        yield content if sound else ValueError("the record is damaged: its checksum is another")
+        valid = _masked_crc(content) == _CRC.unpack(footer)[0]
+        yield content if valid else ValueError("the record is damaged: its checksum is another")
 
 
 def _skip(source: BinaryIO, size: int) -> None:

@@ -45,19 +45,20 @@ HELD_BYTES = 1 << 30
 """Limits for the rows that a read task fetches or holds at a time, and for their bytes. Rows are
 decoded one at a time, just before they are yielded: decoded images are much larger, and a task has
 one CPU."""
-_WAY_OUT = "read.options.on_unreachable: error would set such rows aside"
+_FIX = "with read.options.on_unreachable: error, only such rows fail"
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a piece, or a piece that is a BadRow."""
+    """A row of a table, or a BadRow."""
 
     piece: Any
     row: int = 0
     fetched: Future[Any] | None = None
 
     def held(self, most: int) -> int:
-        """Return the bytes of what was fetched, or `most` if it is still being fetched."""
+        """Return the size of the fetched content in bytes, or `most` if the fetch is not
+        finished."""
         if self.fetched is None:
             return 0
         if not self.fetched.done() or self.fetched.exception() is not None:
@@ -79,16 +80,16 @@ class ManifestReader(DivisibleReader):
         parquet = [file for file in samples if _is_parquet(file)]
         self._parquet.prepare(parquet)
         self._csv.prepare([file for file in samples if file not in parquet])
-        there = self._listed()
-        if there and self._options.column not in there:
+        columns = self._listed()
+        if columns and self._options.column not in columns:
             raise BadInput(
                 f"read.options.column: the manifest has no column '{self._options.column}', "
-                f"only {', '.join(there)}"
+                f"only {', '.join(columns)}"
             )
-        if self._options.decode in there:
+        if self._options.decode in columns:
             raise BadInput(
-                f"the manifest has a column '{self._options.decode}' of its own, which is where "
-                "what is fetched would go: rename it"
+                f"the manifest has a column '{self._options.decode}' of its own, and the fetched "
+                "content would replace it: rename it"
             )
 
     def read(self, file: Location) -> Iterator[Chunk]:
@@ -100,11 +101,11 @@ class ManifestReader(DivisibleReader):
             chunks = first(stop - start, chunks)
         pool = ThreadPoolExecutor(THREADS)
         try:
-            yield from self._filled(self._in_turn(self._begun(pool, chunks, file)))
+            yield from self._filled(self._in_order(self._started(pool, chunks, file)))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _begun(
+    def _started(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location
     ) -> Iterator[_Row]:
         """Yield each row after submitting the fetch of its URI."""
@@ -117,7 +118,7 @@ class ManifestReader(DivisibleReader):
             for row, uri in enumerate(piece.column(self._options.column).to_pylist()):
                 yield _Row(piece, row, pool.submit(self._fetched, uri, file))
 
-    def _in_turn(self, begun: Iterator[_Row]) -> Iterator[_Row]:
+    def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
         """Yield the rows in order. Prefetches as many rows (at most HELD_ROWS) as fit into
         HELD_BYTES if every unfinished fetch returns the maximum number of bytes."""
         waiting: deque[_Row] = deque()
@@ -126,7 +127,7 @@ class ManifestReader(DivisibleReader):
             while len(waiting) < HELD_ROWS and (
                 not waiting or sum(row.held(most) for row in waiting) + most <= HELD_BYTES
             ):
-                if (row := next(begun, None)) is None:
+                if (row := next(started, None)) is None:
                     yield from waiting
                     return
                 waiting.append(row)
@@ -141,7 +142,7 @@ class ManifestReader(DivisibleReader):
             return beside_limits(lambda: self._fetcher.fetch(uri, file))
         except Away as error:
             if self._options.on_unreachable == "fail":
-                raise JobFailure(f"{error} ({_WAY_OUT})") from error
+                raise JobFailure(f"{error} ({_FIX})") from error
             return error
         except Exception as error:
             if not is_about_the_file(error):
@@ -211,8 +212,8 @@ class ManifestReader(DivisibleReader):
         return sum(map(size_of, self._table(file).read(file)))
 
     def columns(self) -> list[str] | None:
-        there = self._listed()
-        return [*there, self._options.decode] if there else None
+        listed = self._listed()
+        return [*listed, self._options.decode] if listed else None
 
     def _listed(self) -> list[str]:
         """Return the columns of the manifest itself."""

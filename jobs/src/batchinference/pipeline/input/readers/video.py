@@ -24,8 +24,8 @@ from batchinference.spec.read import VideoOptions
 
 CHUNK_BYTES = 8 << 20
 SLACK, SMALL_PIXELS = 2, 1 << 16
-"""Tolerance for the pixel limit of FFmpeg, which counts whole blocks and so more pixels than the
-frame has."""
+"""Tolerance for the pixel limit of FFmpeg, which counts whole blocks, and therefore more pixels
+than the frame has."""
 _ROUNDING = 1e-6
 """Tolerance in ticks for floating-point errors: 0.29 * 100 is less than 29."""
 Picture: TypeAlias = av.VideoFrame | Exception
@@ -135,7 +135,7 @@ def _opened(file: Location, max_pixels: int) -> Iterator[tuple[InputContainer, V
 
 
 def _pictures(file: Location, max_pixels: int) -> Iterator[Picture]:
-    """Yield all frames in display order, with an error in the place of each that cannot be decoded.
+    """Yield all frames in display order, with an error for each frame that cannot be decoded.
     Raises FFmpegError if the file is not a video, or if the rest of it cannot be read."""
     lost: list[tuple[int, Exception]] = []  # with timestamps: packets come in any order
     with _opened(file, max_pixels) as (container, stream):

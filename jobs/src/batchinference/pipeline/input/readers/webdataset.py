@@ -99,7 +99,7 @@ class _TarInfo(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
 
-class _Ending:
+class _LimitedArchive:
     """An archive that allows only MAX_EMPTY_READS reads past its end."""
 
     def __init__(self, source: BinaryIO) -> None:
@@ -120,8 +120,8 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, most: int) -> Itera
     Raises tarfile.TarError, or an error of the decompressor, if the archive is damaged.
     """
     sample: Sample | None = None
-    ending = cast(BinaryIO, _Ending(source))
-    with tarfile.open(fileobj=ending, mode="r|", tarinfo=_TarInfo) as archive:
+    limited = cast(BinaryIO, _LimitedArchive(source))
+    with tarfile.open(fileobj=limited, mode="r|", tarinfo=_TarInfo) as archive:
         for member in archive:
             # tarfile would keep all members in memory
             archive.members = []  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ class WebdatasetReader(Reader):
 
     def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda file: list(self._beginning(file)))
-        first = [sample for _, there in found for sample in there]
+        first = [sample for _, samples_of_file in found for sample in samples_of_file]
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
@@ -193,12 +193,12 @@ class WebdatasetReader(Reader):
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
         self._json = agreed_schema(part for line in lines for part in _small(sample_rows(line)))
 
-    def _check_suffixes(self, there: set[str]) -> None:
-        missing = [name for name in self._options.suffixes or [] if name not in there]
-        if missing and there:
+    def _check_suffixes(self, found: set[str]) -> None:
+        missing = [name for name in self._options.suffixes or [] if name not in found]
+        if missing and found:
             raise BadInput(
-                f"read.options.suffixes: '{missing[0]}': no sample that was looked at has it, only "
-                f"{', '.join(sorted(there))}"
+                f"read.options.suffixes: '{missing[0]}': no inspected sample has it, only "
+                f"{', '.join(sorted(found))}"
             )
 
     def _samples(self, source: io.BufferedReader) -> Iterator[Sample | Exception]:

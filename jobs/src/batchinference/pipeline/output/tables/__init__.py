@@ -3,11 +3,11 @@
 Rows become visible in one commit, after the driver has checked that no rows are missing. Until then
 a write task stores its rows where readers of the table do not see them. It also writes a receipt,
 which the task's manifest lists like a data file. A retried task or a failed attempt therefore
-leaves nothing behind that counts.
+adds no rows to the table.
 
-The commit carries two marks. The first one identifies the commit: it shows that the commit was
-made if the driver died right after it. The second one identifies a series of attempts: a table
-takes one commit per series, so a delayed driver cannot commit the same rows again.
+The commit carries two marks. The first one identifies the commit. It shows that the commit was
+made, even if the driver died right after it. The second one identifies a series of attempts: a
+table takes one commit per series, so a delayed driver cannot commit the same rows again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Table(CommittedTable, Protocol):
     def begin(self, schema: pa.Schema) -> None:
         """Prepare the table for rows with these columns.
 
-        Runs on the driver before the first write task. `schema` is that of the first rows.
+        Runs on the driver before the first write task. `schema` is the schema of the first rows.
         Raises BadOutput if the table cannot take the rows."""
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
@@ -55,10 +55,10 @@ class Table(CommittedTable, Protocol):
         return bool(self.first_rows(1))
 
 
-def partitions_of(table: str, asked: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns of an existing table. Raises BadOutput if others are asked
-    for."""
-    if asked and list(asked) != list(existing):
+def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
+    """Return the partition columns of an existing table. Raises BadOutput if others are
+    requested."""
+    if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "
             f"{', '.join(existing) or 'nothing'}: name the same columns, or leave it out"

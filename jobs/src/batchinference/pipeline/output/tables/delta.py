@@ -59,10 +59,10 @@ class DeltaLakeTable(Table):
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         table = aligned(common_types(tensors_to_lists(table)), self._expected)
         _check_types(expected_schema(table))
-        cut = FileLayout(partition_by=self._partition_by)
-        for directory, whole in partitions(cut.chosen(table), cut.partition_by):
-            values = _values(whole, self._partition_by)
-            rows = whole.drop_columns(list(self._partition_by))
+        layout = FileLayout(partition_by=self._partition_by)
+        for directory, partition in partitions(layout.chosen(table), layout.partition_by):
+            values = _values(partition, self._partition_by)
+            rows = partition.drop_columns(list(self._partition_by))
             ((ending, content),) = ParquetWriter("snappy").files(without_nulls(rows))
             name = f"{directory}/" * bool(directory) + f"part-{uuid.uuid4()}{ending}"
             (self._address / name).write(content)
@@ -76,19 +76,19 @@ class DeltaLakeTable(Table):
     def commit(self, receipts: list[Location], fence: Fence) -> None:
         found, table = read_receipts(receipts, lambda entry: [entry["path"]]), self._table()
         # Delta reports a conflict if a concurrent commit has one of these as well
-        made = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
-        done = CommitProperties(app_transactions=made)
+        transactions = [Transaction(_application(mark), 1) for mark in (fence.mark, fence.series)]
+        properties = CommitProperties(app_transactions=transactions)
         if table is None:
-            self._create(found, done, fence)
+            self._create(found, properties, fence)
         elif found and not self._append:
-            self._write(table, found, "overwrite", done, fence)
+            self._write(table, found, "overwrite", properties, fence)
         elif found:
-            self._write(table, found, "append", done, fence)
+            self._write(table, found, "append", properties, fence)
         elif not self._append and not fence.is_passed(partial(_commits, table)):
             fence.check()
-            table.delete(commit_properties=done)
+            table.delete(commit_properties=properties)
 
-    def _create(self, found: list[Receipt], done: CommitProperties, fence: Fence) -> None:
+    def _create(self, found: list[Receipt], properties: CommitProperties, fence: Fence) -> None:
         if not found:
             return
         schema = unified([entry["schema"] for entry in found])
@@ -99,7 +99,7 @@ class DeltaLakeTable(Table):
             [_action(entry) for entry in found],
             partition_by=list(self._partition_by) or None,
             storage_options=self._address.storage_options,
-            commit_properties=done,
+            commit_properties=properties,
         )
 
     def _write(
@@ -107,7 +107,7 @@ class DeltaLakeTable(Table):
         table: DeltaTable,
         found: list[Receipt],
         mode: Literal["append", "overwrite"],
-        done: CommitProperties,
+        properties: CommitProperties,
         fence: Fence,
     ) -> None:
         schema = unified([entry["schema"] for entry in found])
@@ -122,7 +122,7 @@ class DeltaLakeTable(Table):
             mode,
             Schema.from_arrow(schema),
             partition_by=list(self._partition_by) or None,
-            commit_properties=done,
+            commit_properties=properties,
         )
 
     def first_rows(self, count: int) -> list[Row]:

@@ -44,7 +44,7 @@ from batchinference.pipeline.storage.object_stores import iceberg_properties
 from batchinference.spec.databases import names_class
 from batchinference.spec.write import WriteIceberg
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class IcebergTable(Table):
@@ -124,13 +124,13 @@ class IcebergTable(Table):
         )
 
     def _catalog(self) -> Catalog:
-        own = self._write.catalog.properties
-        place = own.get("warehouse", "")
-        reached = iceberg_properties(
-            place if "://" in place else self._write.path, self._write.storage
+        configured = self._write.catalog.properties
+        warehouse = configured.get("warehouse", "")
+        defaults = iceberg_properties(
+            warehouse if "://" in warehouse else self._write.path, self._write.storage
         )
-        catalog = load_catalog(self._write.catalog.name, **reached | own)
-        _refuse_classes_of_tables(catalog)
+        catalog = load_catalog(self._write.catalog.name, **defaults | configured)
+        _refuse_imports_of_tables(catalog)
         return catalog
 
     def _table(self, catalog: Catalog) -> ExistingTable | None:
@@ -158,12 +158,14 @@ def _files(transaction: Transaction, found: list[Receipt]) -> list[str]:
     return [f"{place}/{entry['name']}" for entry in found]
 
 
-def _refuse_classes_of_tables(catalog: Catalog) -> None:
+def _refuse_imports_of_tables(catalog: Catalog) -> None:
     """Make a catalog refuse tables whose properties name a class to import. Anyone who can write to
     a table can set its properties."""
     load = catalog._load_file_io
 
-    def guarded(properties: Mapping[str, str] = NOTHING, location: str | None = None) -> FileIO:
+    def guarded(
+        properties: Mapping[str, str] = _NO_PROPERTIES, location: str | None = None
+    ) -> FileIO:
         for name, value in properties.items():
             if names_class(name) and catalog.properties.get(name) != value:
                 raise BadOutput(
@@ -179,7 +181,7 @@ def _refuse_classes_of_tables(catalog: Catalog) -> None:
 def _commits(table: ExistingTable, mark: str) -> int:
     summaries = (snapshot.summary for snapshot in table.snapshots())
     found = (summary.additional_properties for summary in summaries if summary is not None)
-    return sum(mark in (made.get(MARK), made.get(SERIES)) for made in found)
+    return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
 
 def _partition(creation: Transaction, columns: tuple[str, ...]) -> None:

@@ -89,7 +89,7 @@ class LanceTable(Table):
             if dataset is None or self._append:
                 return None
             return lance.LanceOperation.Overwrite(dataset.schema, [])
-        schema = _one([entry["schema"] for entry in found])
+        schema = _common_schema([entry["schema"] for entry in found])
         fragments = [
             FragmentMetadata.from_json(json.dumps(fragment))
             for entry in found
@@ -115,12 +115,12 @@ def _paths(entry: Receipt) -> list[str]:
 
 
 def _commits(dataset: lance.LanceDataset, mark: str) -> int:
-    made = (entry for entry in dataset.get_transactions(dataset.version) if entry)
-    found = (entry.transaction_properties or {} for entry in made)
+    transactions = (entry for entry in dataset.get_transactions(dataset.version) if entry)
+    found = (entry.transaction_properties or {} for entry in transactions)
     return sum(mark in (properties.get(MARK), properties.get(SERIES)) for properties in found)
 
 
-def _one(schemas: list[pa.Schema]) -> pa.Schema:
+def _common_schema(schemas: list[pa.Schema]) -> pa.Schema:
     """Return the schema of all rows.
 
     Raises BadOutput if schemas differ. Fragments that are written separately identify columns only
@@ -141,12 +141,12 @@ def _with_vectors(table: pa.Table) -> pa.Table:
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
-        for field, size in zip(lists.schema, map(_size, table.schema), strict=True)
+        for field, size in zip(lists.schema, map(_vector_size, table.schema), strict=True)
     ]
     return lists.cast(pa.schema(fields))
 
 
-def _size(field: pa.Field) -> int:
+def _vector_size(field: pa.Field) -> int:
     shape = getattr(field.type, "shape", None)
     is_tensor = isinstance(field.type, get_arrow_extension_tensor_types())
     return shape[0] if is_tensor and shape and len(shape) == 1 else 0

@@ -37,11 +37,11 @@ class SqlTable(Table):
         engine = self._engine()
         if not self._exists(engine):
             return
-        there = self._existing(engine).columns.keys()
-        if missing := [name for name in schema.names if name not in there]:
+        existing = self._existing(engine).columns.keys()
+        if missing := [name for name in schema.names if name not in existing]:
             raise BadOutput(
                 f"write.table: '{self._write.table}' has no column '{missing[0]}', only "
-                f"{', '.join(there)}. Choose other columns in write.columns"
+                f"{', '.join(existing)}. Choose other columns in write.columns"
             )
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
@@ -83,7 +83,8 @@ class SqlTable(Table):
             if not existed and not self.holds_rows():
                 table.drop(engine, checkfirst=True)
             raise BadOutput(
-                f"write.table: '{self._write.table}' did not take the rows ({_in_short(error)})"
+                f"write.table: '{self._write.table}' did not take the rows "
+                f"({_short_message(error)})"
             ) from None
 
     def _was_committed(self, fence: Fence) -> bool:
@@ -122,7 +123,7 @@ class SqlTable(Table):
             return sa.inspect(engine).has_table(self._name, schema=self._schema)
         except SQLAlchemyError as error:
             raise BadOutput(
-                f"write.url: the database cannot be used ({_in_short(error)})"
+                f"write.url: the database cannot be used ({_short_message(error)})"
             ) from None
 
     def _existing(self, engine: sa.Engine) -> sa.Table:
@@ -171,7 +172,7 @@ def _type(kind: pa.DataType) -> Any:
     return sa.JSON(none_as_null=True) if types.is_nested(kind) else sa.Text()
 
 
-def _in_short(error: Exception) -> str:
+def _short_message(error: Exception) -> str:
     """Return the database's error message without the statement and its values."""
     cause = getattr(error, "orig", None) or error
     return without_secrets(" ".join(str(cause).split())[:300])

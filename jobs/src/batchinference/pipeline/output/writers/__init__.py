@@ -1,4 +1,4 @@
-"""Writers, one module per output format: from tables to the bytes of files."""
+"""Writers that convert tables to the bytes of files, one module per output format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Writer(Protocol):
 
 @runtime_checkable
 class ValueWriter(Writer, Protocol):
-    """A writer that cannot encode all values. Its `files` raises UnwritableValue for others."""
+    """A writer that cannot encode all values. `files` raises UnwritableValue for such values."""
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         """Return the error of each row that cannot be written to the file of this table, by row
@@ -46,8 +46,7 @@ class RewritingWriter(Writer, Protocol):
 
     def write(self, tables: Iterable[pa.Table]) -> Content:
         """Return a file with the rows of tables of one schema, as `read` returns them. Each table
-        is encoded before the next one is taken, so that `tables` may read them one after the
-        other."""
+        is encoded before the next one is taken, so that `tables` can read them one by one."""
 
 
 WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -77,7 +76,7 @@ def rewriting_writer_for(write: Write) -> RewritingWriter | None:
 
 @contextmanager
 def naming(column: str) -> Iterator[None]:
-    """Raise UnwritableValue with the column's name if a value raises an error of its own."""
+    """Raise UnwritableValue with the column's name if a value cannot be encoded."""
     try:
         with errors_within_limits():
             yield

@@ -24,7 +24,7 @@ from batchinference.pipeline.output.writers.json import (
 
 @dataclass(frozen=True)
 class CsvWriter:
-    """Reads values back as fields as they are in the file, with their quotes."""
+    """`read` returns each value as the text of its field, including quotes."""
 
     compression: str
     delimiter: str
@@ -58,9 +58,9 @@ class CsvWriter:
     def _fields(self, text: bytes) -> tuple[pa.Array, int]:
         """Return the fields of records, and the number of fields of the first one."""
         marks = np.frombuffer(text, np.uint8)
-        apart = (marks == ord(self.delimiter)) | (marks == ord("\n"))
-        ends = np.flatnonzero(apart & ~_quoted(marks))
-        # texts that alternate: a field, and the character that ends it
+        separators = (marks == ord(self.delimiter)) | (marks == ord("\n"))
+        ends = np.flatnonzero(separators & ~_quoted(marks))
+        # alternating texts: a field, and the character that ends it
         bounds = np.column_stack([np.append(0, ends[:-1] + 1), ends]).ravel()
         offsets = pa.py_buffer(np.append(bounds, len(text)))
         texts = pa.LargeStringArray.from_buffers(len(bounds), offsets, pa.py_buffer(text))

@@ -22,14 +22,14 @@ from batchinference.pipeline.arrow import tensors_to_lists
 TEXT = pa.large_string()
 """The type of the columns of a format without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Rows, and bytes of text, that are Python objects or fields at a time. These take much more memory
-than the text."""
+"""Maximum rows, and bytes of text, that are converted at a time. Python objects take much more
+memory than the text."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class JsonWriter:
-    """Reads values back as JSON texts. Null is the JSON text `null`, or no value."""
+    """`read` returns values as JSON texts. Null is the JSON text `null`, or no value."""
 
     compression: str
     typed: ClassVar[bool] = False
@@ -84,9 +84,9 @@ def packed(lines: Iterable[str], compression: str) -> bytes:
 def to_json(value: Any) -> str:
     """Return a plain value as one line of JSON."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_other)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_text)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, default=_other)
+        return json.dumps(_finite(value), ensure_ascii=False, default=_as_text)
 
 
 def _finite(value: Any) -> Any:
@@ -100,7 +100,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _other(value: Any) -> Any:
+def _as_text(value: Any) -> Any:
     """Return a value that JSON cannot represent as text: bytes as base64, others such as dates as
     their `str`."""
     if isinstance(value, bytes):

@@ -18,7 +18,7 @@ from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.schema import is_list
 
-NO_FORM = np.empty(0, dtype=object)
+_NEEDS_PICKLE = np.empty(0, dtype=object)
 """Placeholder for a column that could only be stored with pickle."""
 
 _UNSAFE = re.compile(r"(^|[/\\])\.{0,2}[/\\]|^[A-Za-z]:[/\\]|[\x00-\x1f]")
@@ -34,7 +34,7 @@ class NumpyWriter:
             yield ".npz", _npz(arrays)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        """Return the rows with a value that NumPy cannot hold, or of another shape than in most
+        """Return the rows with a value that NumPy cannot hold, or that has another shape than most
         rows. Raises BadOutput if NumPy has no plain type for a column."""
         errors: dict[int, UnwritableValue] = {}
         for name in table.column_names:
@@ -138,17 +138,17 @@ def _is_storable(kind: pa.DataType) -> bool:
 def _stacked(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_primitive(column.type):
         if column.null_count and not pa.types.is_floating(column.type):
-            return NO_FORM
+            return _NEEDS_PICKLE
         return np.asarray(column.to_numpy())
     nulls, elements = column.null_count, column
     while is_list(elements.type):
         elements = pc.list_flatten(elements)
         nulls += elements.null_count
     if nulls and is_list(column.type):
-        return NO_FORM
+        return _NEEDS_PICKLE
     kind = elements.type
     if _is_text(kind) and pc.any(pc.ends_with(elements, pattern="\0")).as_py():
-        return NO_FORM
+        return _NEEDS_PICKLE
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     return np.array(values_of(column), dtype=kind.to_pandas_dtype() if number else None)
 

@@ -16,7 +16,7 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.storage.arrow_files import read_own_table
 
 ROW_GROUP_BYTES = 64 << 20
-"""The memory of the rows that complete a row group."""
+"""Bytes of rows in memory at which a row group is complete."""
 _LISTS = ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list))
 
 

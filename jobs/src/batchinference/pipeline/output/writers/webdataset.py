@@ -20,7 +20,7 @@ from batchinference.pipeline.output.writers import naming
 from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
 
-NOTHING = ("json", b"null")
+_EMPTY_MEMBER = ("json", b"null")
 """The member of a row without values. Readers recognize a row only by its members."""
 _UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 Encode = Callable[[Any], bytes]
@@ -53,12 +53,12 @@ class WebdatasetWriter:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for row, key in enumerate(keys):
-                there = [name for name in members if values[name][row] is not None]
-                for name in there:
+                present = [name for name in members if values[name][row] is not None]
+                for name in present:
                     member, encoded = members[name]
                     _add(tar, f"{key}.{member}", _content(name, values[name][row], encoded))
-                if not there:
-                    _add(tar, f"{key}.{NOTHING[0]}", NOTHING[1])
+                if not present:
+                    _add(tar, f"{key}.{_EMPTY_MEMBER[0]}", _EMPTY_MEMBER[1])
         yield ".tar", buffer.getvalue()
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
@@ -104,13 +104,13 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
 
 
 def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
-    """Return what follows the key in the names of a column's members, and the encoder of its
-    values. Values that are bytes are written unchanged."""
+    """Return the suffix of the names of a column's members, and the encoder of its values.
+    Values that are bytes are written unchanged."""
     first = next((value for value in values if value is not None), None)
-    words = [_UNSAFE.sub("_", word) for word in column.split(".")]
-    if words[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
-        words.append(_extension(first))
-    return ".".join(words), _ENCODERS.get(words[-1].lower(), _text)
+    parts = [_UNSAFE.sub("_", part) for part in column.split(".")]
+    if parts[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
+        parts.append(_extension(first))
+    return ".".join(parts), _ENCODERS.get(parts[-1].lower(), _text)
 
 
 def _extension(value: Any) -> str:
@@ -133,8 +133,8 @@ def _numbers(table: pa.Table) -> list[str]:
 
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
-    """Return a unique key for each row. Characters that would end a key or lead out of a directory
-    are replaced. Keys are unique because WebDataset reads consecutive members with the same key as
+    """Return a unique key for each row. Characters that would end a key or leave the directory are
+    replaced. Keys are unique because WebDataset reads consecutive members with the same key as
     one row."""
     taken: dict[str, int] = {}
     keys = []

@@ -59,28 +59,28 @@ class GenerationRuntime:
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
         rows = list(rows_of(inputs))
         texts: list[list[str]] = [[]] * len(rows)
-        for asked in self._prompts(rows):
-            for row, answers in zip(asked.rows, self._generate(asked), strict=True):
+        for batch in self._prompts(rows):
+            for row, answers in zip(batch.rows, self._generate(batch), strict=True):
                 texts[row] = answers
         if self._sampling.copies > 1:
             return pa.array(texts, pa.list_(pa.string()))
         return pa.array([text for (text,) in texts], pa.string())
 
-    def _generate(self, asked: PromptBatch) -> list[list[str]]:
+    def _generate(self, batch: PromptBatch) -> list[list[str]]:
         """Return the new texts of each row."""
-        check_room(asked.tensors, self._model.config, self._sampling.config)
-        tensors = to_model(asked.tensors, self._model)
-        texts: list[list[str]] = [[] for _ in asked.rows]
+        check_room(batch.tensors, self._model.config, self._sampling.config)
+        tensors = to_model(batch.tensors, self._model)
+        texts: list[list[str]] = [[] for _ in batch.rows]
         for number in range(self._sampling.passes):
             with torch.inference_mode():
                 output = self._model.generate(
                     **tensors,
                     generation_config=self._sampling.generate_config(),
-                    logits_processor=self._sampling.noise(asked.keys, number),
+                    logits_processor=self._sampling.noise(batch.keys, number),
                     tokenizer=self._prompts.tokenizer,
                 )
             if self._full_text:
-                found = self._full_texts(output, asked)
+                found = self._full_texts(output, batch)
             else:
                 found = self._decode(self._new_tokens(output, tensors.get("input_ids")))
             for at, text in enumerate(found):
@@ -91,13 +91,13 @@ class GenerationRuntime:
         texts: list[str] = self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return texts
 
-    def _full_texts(self, output: torch.Tensor, asked: PromptBatch) -> list[str]:
-        """Return the prompts with what was added to them. Both are decoded together, because some
-        tokenizers drop the space at the beginning of a text."""
-        prompts = self._decode(asked.tensors["input_ids"])
-        each = len(output) // len(prompts)
+    def _full_texts(self, output: torch.Tensor, batch: PromptBatch) -> list[str]:
+        """Return each prompt with its new text. Both are decoded together, because some tokenizers
+        drop the space at the beginning of a text."""
+        prompts = self._decode(batch.tensors["input_ids"])
+        copies = len(output) // len(prompts)
         return [
-            asked.keys[at // each] + text[len(prompts[at // each]) :]
+            batch.keys[at // copies] + text[len(prompts[at // copies]) :]
             for at, text in enumerate(self._decode(output))
         ]
 
@@ -107,8 +107,8 @@ class GenerationRuntime:
             return output
         prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)
         width = prompt.shape[1]
-        begins = output.shape[1] >= width and torch.equal(output[:, :width], prompt)
-        return output[:, width:] if begins else output
+        repeats_prompt = output.shape[1] >= width and torch.equal(output[:, :width], prompt)
+        return output[:, width:] if repeats_prompt else output
 
 
 def _kind(source: Source, task: str) -> Any:
@@ -126,7 +126,7 @@ MAX_NEW_TOKENS = 256
 _LENGTHS = ("max_new_tokens", "max_length")
 _WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
 """Parameters that count the prompt with its padding, and those that count only new tokens."""
-_NOT_BY_ROW = {
+_WITHOUT_ROW_SEED = {
     **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
     **{"top_h": None, "prompt_lookup_num_tokens": None},
 }
@@ -136,8 +136,9 @@ _TOP_K = 50
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters, merged with the model's own. `copies` is the number of texts per prompt. With
-    a `seed`, each row has its own random numbers, and each copy needs a separate pass."""
+    """The user's parameters, merged with the parameters of the model. `copies` is the number of
+    texts per prompt. With a `seed`, each row has its own random numbers, and each copy needs a
+    separate pass."""
 
     config: Any
     copies: int
@@ -148,7 +149,7 @@ class Sampling:
         return 1 if self.seed is None else self.copies
 
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
-        """Return processors after which the most likely token is one that was sampled at random.
+        """Return processors that make the most likely token a random sample.
 
         `keys` identify the prompts of the rows, and `number` is the number of the pass. The list is
         empty if the library samples, or if there is no sampling."""
@@ -169,15 +170,15 @@ class Sampling:
         return config
 
 
-def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
-    """Return the model's own parameters, overridden by those of the user.
+def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
+    """Return the parameters of the model, overridden by the parameters of the user.
 
     Raises ModelLoad for a parameter that the library does not know or does not accept.
     """
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:
-        _leave_out_padding(config, given)
-    wanted = {name: value for name, value in given.items() if name != "seed"}
+        _remove_padded_limits(config, requested)
+    wanted = {name: value for name, value in requested.items() if name != "seed"}
     try:
         unknown = config.update(**wanted)
     except ValueError as error:
@@ -190,17 +191,17 @@ def sampling_of(given: dict[str, Any], model: Any, pad_token_id: int | None) -> 
         config.max_new_tokens = MAX_NEW_TOKENS
     if config.pad_token_id is None:
         config.pad_token_id = pad_token_id
-    seed = given.get("seed") if config.do_sample else None
+    seed = requested.get("seed") if config.do_sample else None
     if seed is not None:
-        _check_drawn(config)
+        _check_seed(config)
     return Sampling(config, config.num_return_sequences or 1, seed)
 
 
-def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
-    """Remove the model's own length limits that count padding. With them, the text of a row would
+def _remove_padded_limits(config: Any, requested: dict[str, Any]) -> None:
+    """Remove length limits of the model that count padding. With them, the text of a row would
     depend on the longest row of its batch. Raises ModelLoad if the user sets one."""
     for name, instead in _WITH_PADDING.items():
-        if name in given:
+        if name in requested:
             raise ModelLoad(
                 f"sampling: '{name}' counts the padding, so that the text of a row would depend on "
                 f"its batch. Use '{instead}'"
@@ -208,11 +209,11 @@ def _leave_out_padding(config: Any, given: dict[str, Any]) -> None:
         setattr(config, name, None)
 
 
-def _check_drawn(config: Any) -> None:
+def _check_seed(config: Any) -> None:
     """Raise ModelLoad for a sampling parameter that does not work with a seed per row."""
-    for name, nothing in _NOT_BY_ROW.items():
-        if getattr(config, name, None) not in (None, nothing):
-            raise ModelLoad(f"sampling: 'seed' does not work with '{name}'. Set it to {nothing}")
+    for name, neutral in _WITHOUT_ROW_SEED.items():
+        if getattr(config, name, None) not in (None, neutral):
+            raise ModelLoad(f"sampling: 'seed' does not work with '{name}'. Set it to {neutral}")
 
 
 def _warpers(config: Any) -> list[LogitsProcessor]:

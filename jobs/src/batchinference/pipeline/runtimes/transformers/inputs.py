@@ -20,16 +20,16 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_pac
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
-    of_feature_extractor,
-    of_image_processor,
-    of_tokenizer,
+    feature_extractor_options,
+    image_processor_options,
     take_loading,
+    tokenizer_options,
 )
 from batchinference.spec.models import TransformersModel
 
-_LEAST_SHARE = 0.1
-"""Minimum share of the model's tokens that its tokenizer must have. A model's own tokenizer has
-nearly all of them."""
+_MIN_VOCABULARY_SHARE = 0.1
+"""Minimum share of the model's tokens that its tokenizer must have. The tokenizer
+of the model has nearly all of them."""
 
 
 def padded(length: int, multiple: int | None, limit: int) -> int:
@@ -45,7 +45,7 @@ def buckets(
     """Return groups of row numbers, sorted by length.
 
     The number of rows in a group times its longest padded length is at most `most_tokens`. A row
-    that exceeds this limit is in a group of its own. Without `most_tokens`, one group holds all
+    that exceeds this limit is alone in its group. Without `most_tokens`, one group holds all
     rows in their order.
     """
     if most_tokens is None:
@@ -68,12 +68,12 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
     a tokenizer if a model's folder has no tokenizer files.
     """
     config = network.config.get_text_config()
-    words = set(tokenizer.get_vocab())
+    tokens = set(tokenizer.get_vocab())
     known = getattr(config, "vocab_size", None) or 0
-    if words <= set(tokenizer.all_special_tokens) or len(words) < _LEAST_SHARE * known:
-        of_them = f" of the {known} that the model knows" if known else ""
+    if tokens <= set(tokenizer.all_special_tokens) or len(tokens) < _MIN_VOCABULARY_SHARE * known:
+        ratio = f" of the {known} that the model knows" if known else ""
         raise ModelLoad(
-            f"source: the tokenizer of '{source}' has {len(words)} tokens{of_them}. Add the files "
+            f"source: the tokenizer of '{source}' has {len(tokens)} tokens{ratio}. Add the files "
             "of its tokenizer, such as tokenizer.json, to the model's folder"
         )
     if tokenizer.pad_token is None:
@@ -85,15 +85,15 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
 class Tokens:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `options` are those that a model or task requires. The user's own options override them.
+    `options` are the options that a model or task requires. The options of the user override them.
     """
 
     def __init__(self, tokenizer: Any, model: TransformersModel, **options: Any) -> None:
         self._tokenizer = tokenizer
         self._options = {"truncation": True, **options, **model.options}
         take_loading(self._options)  # unused: tokenizers have one implementation
-        check_options(self._options, of_tokenizer(tokenizer))
-        self._to_the_full = self._options.pop("padding", True) == "max_length"
+        check_options(self._options, tokenizer_options(tokenizer))
+        self._pad_to_max = self._options.pop("padding", True) == "max_length"
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of
 
@@ -101,7 +101,7 @@ class Tokens:
         """Yield groups of row numbers with their tensors of rows x tokens. A second list of texts
         holds the second text of each pair."""
         encoded = self._tokenizer(*map(list, texts), **{**self._options, **more})
-        if self._to_the_full:
+        if self._pad_to_max:
             full = self._options.get("max_length") or self._tokenizer.model_max_length
             lengths = [full] * len(encoded["input_ids"])
         else:
@@ -134,7 +134,7 @@ def images(values: Iterable[Any]) -> list[np.ndarray]:
 
 
 def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
-    """Return the same as Pillow images in RGB."""
+    """Return arrays of height x width x channels as Pillow images in RGB."""
     flat = (image[:, :, 0] if image.shape[2] == 1 else image for image in images(values))
     return [Image.fromarray(image).convert("RGB") for image in flat]
 
@@ -152,9 +152,9 @@ def videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
     return list(values)
 
 
-def evenly_spaced(there: int, wanted: int) -> np.ndarray:
-    """Return the numbers of `wanted` frames, evenly spaced over the `there` existing frames."""
-    return np.linspace(0, there - 1, num=wanted).round().astype(np.int64)
+def evenly_spaced(total: int, count: int) -> np.ndarray:
+    """Return the indexes of `count` frames, evenly spaced over `total` frames."""
+    return np.linspace(0, total - 1, num=count).round().astype(np.int64)
 
 
 def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
@@ -203,10 +203,10 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
     """
-    there = sum(1 for _ in _decoded(content))
-    if there == 0:
+    total = sum(1 for _ in _decoded(content))
+    if total == 0:
         raise ValueError("the video has no frames")
-    chosen = evenly_spaced(there, count).tolist()
+    chosen = evenly_spaced(total, count).tolist()
     pixels = {
         number: frame.to_ndarray(format="rgb24")
         for number, frame in enumerate(_decoded(content))
@@ -244,7 +244,7 @@ class AudioInput:
 
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._extractor = source.processor(transformers.AutoFeatureExtractor)
-        check_options(model.options, of_feature_extractor(self._extractor))
+        check_options(model.options, feature_extractor_options(self._extractor))
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
         # some extractors already pad by default, to a length that their model requires
         pad = padding is not None and padding.default is False
@@ -291,5 +291,5 @@ def image_processor(source: Source, options: dict[str, Any]) -> Any:
 
     Raises ModelLoad for an option that the processor does not know."""
     processor = source.processor(transformers.AutoImageProcessor, **take_loading(options))
-    check_options(options, of_image_processor(processor))
+    check_options(options, image_processor_options(processor))
     return processor

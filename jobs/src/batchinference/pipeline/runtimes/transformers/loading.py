@@ -1,8 +1,8 @@
 """Loads weights with their dtype and attention implementation, and checks the names of options.
 
-The library silently drops most options that it does not know. The known names come from its own
+The library silently drops most options that it does not know. The known names come from its
 signatures. Some code, such as the tokenizers of some models, takes names that no signature has.
-There, any name is accepted.
+For such code, any name is accepted.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]
     learned = {name for name, _ in loaded.named_parameters()}
     learned |= {name for name, _ in loaded.named_buffers() if _STATISTICS.search(name)}
     needed = learned.intersection(missing)
-    return sorted(name for name in needed if not any(each.search(name) for each in unused))
+    return sorted(name for name in needed if not any(pattern.search(name) for pattern in unused))
 
 
 def take_loading(options: dict[str, Any]) -> dict[str, Any]:
@@ -158,54 +158,54 @@ def _weights(model: TransformersModel) -> dict[str, Any]:
     return options
 
 
-def check_options(given: Mapping[str, Any], known: set[str] | None) -> None:
+def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
     """Raise ModelLoad for an option that is not in `known`. With None, any option is accepted."""
     if known is None:
         return
-    for name in given:
+    for name in options:
         if name in known:
             continue
         hint = did_you_mean(name, known)
         raise ModelLoad(f"options: transformers has no option '{name}' here{hint}")
 
 
-def of_tokenizer(tokenizer: Any) -> set[str] | None:
-    own = PreTrainedTokenizerFast
+def tokenizer_options(tokenizer: Any) -> set[str] | None:
+    base = PreTrainedTokenizerFast
     kind = type(tokenizer)
-    if kind.__call__ is not own.__call__ or kind._encode_plus is not own._encode_plus:
+    if kind.__call__ is not base.__call__ or kind._encode_plus is not base._encode_plus:
         return None
-    return _names(own.__call__)
+    return _names(base.__call__)
 
 
-def of_image_processor(processor: Any) -> set[str]:
+def image_processor_options(processor: Any) -> set[str]:
     kind = type(processor)
     return set(kind.valid_kwargs.__annotations__) | _names(kind.__call__, kind.preprocess)
 
 
-def of_feature_extractor(extractor: Any) -> set[str]:
+def feature_extractor_options(extractor: Any) -> set[str]:
     kind = type(extractor)
     return _names(kind.__call__, kind.pad) if hasattr(kind, "pad") else _names(kind.__call__)
 
 
-def of_processor(processor: Any) -> set[str] | None:
+def processor_options(processor: Any) -> set[str] | None:
     """Return the names of the processor's options, including those that it passes to its tokenizer
     and its other parts. Return None if its signature does not list them."""
     call = inspect.signature(type(processor).__call__).parameters
     taken = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
     if not is_typeddict(taken):
         return None
-    own = taken.__annotations__
+    declared = taken.__annotations__
     kinds = [getattr(part, "valid_kwargs", None) for part in vars(processor).values()]
-    parts = (kind.__annotations__ for kind in [*own.values(), *kinds] if is_typeddict(kind))
-    return _names(type(processor).__call__).union(own, *parts)
+    parts = (kind.__annotations__ for kind in [*declared.values(), *kinds] if is_typeddict(kind))
+    return _names(type(processor).__call__).union(declared, *parts)
 
 
-def of_pipeline(pipeline: Any) -> set[str]:
+def pipeline_options(pipeline: Any) -> set[str]:
     """Return the options of the pipeline's task. If the task passes options on to a model that
     generates, include those of `generate`."""
     kind = type(pipeline)
     calls = [Pipeline.__call__, kind._sanitize_parameters]
-    if not _takes_any(kind._sanitize_parameters):
+    if not _accepts_any_name(kind._sanitize_parameters):
         return _names(*calls)
     names = _names(*calls, kind.preprocess, kind._forward, kind.postprocess)
     if not pipeline.model.can_generate():
@@ -224,13 +224,13 @@ def _of_generation(model: Any) -> set[str]:
 def _names(*calls: Any) -> set[str]:
     """Return the parameters of all calls that can be passed by name."""
     found = (inspect.signature(call).parameters.values() for call in calls)
-    return {each.name for some in found for each in some if each.kind not in _NAMELESS}
+    return {one.name for parameters in found for one in parameters if one.kind not in _NAMELESS}
 
 
-def _takes_any(call: Any) -> bool:
+def _accepts_any_name(call: Any) -> bool:
     return any(
-        each.kind is inspect.Parameter.VAR_KEYWORD
-        for each in inspect.signature(call).parameters.values()
+        parameter.kind is inspect.Parameter.VAR_KEYWORD
+        for parameter in inspect.signature(call).parameters.values()
     )
 
 

@@ -29,7 +29,7 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     NO_CODE,
     Source,
     check_options,
-    of_pipeline,
+    pipeline_options,
     take_loading,
 )
 from batchinference.spec.models import TransformersModel
@@ -158,7 +158,9 @@ def entities(result: Any) -> Any:
 def fillings(result: Any) -> Any:
     """Return the tokens for each mask. Masks are counted from 0."""
     masks = result if result and isinstance(result[0], list) else [result]
-    return [{**found, "mask": mask} for mask, some in enumerate(masks) for found in some]
+    return [
+        {**found, "mask": mask} for mask, candidates in enumerate(masks) for found in candidates
+    ]
 
 
 def depth(result: Any) -> Any:
@@ -235,7 +237,7 @@ class PipelineRuntime:
         self._options = dict(model.options)
         self._options.pop("questions", None)  # passed with each row
         self._pipeline = _pipeline(Source(model, device), model, take_loading(self._options))
-        check_options(self._options, of_pipeline(self._pipeline))
+        check_options(self._options, pipeline_options(self._pipeline))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
 
@@ -290,8 +292,8 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
 
 
 def _parts(source: Source, task: str) -> dict[str, Any]:
-    """Return where the library finds the other components that the task needs. The library requires
-    this if it is given a model that is already loaded."""
+    """Return the sources of the other components that the task needs, such as its tokenizer. The
+    library requires them for a model that is already loaded."""
     kind = load_callable(":".join(check_task(task)[1]["impl"].rsplit(".", 1)))
     parts = {part: source.path for part in _PARTS if getattr(kind, f"_load_{part}") is not False}
     if task == "automatic-speech-recognition":
@@ -299,7 +301,7 @@ def _parts(source: Source, task: str) -> dict[str, Any]:
     return parts
 
 
-def _alike(_row: Any, _pipeline: Any) -> Hashable:
+def _one_group(_row: Any, _pipeline: Any) -> Hashable:
     return True
 
 
@@ -341,11 +343,11 @@ def task_of(model: TransformersModel) -> PipelineTask:
     if model.task == "decision":
         return replace(TASKS[model.task], type=answers_type(model.options["questions"]))
     if model.task in RANKED:
-        return _cut(RANKED[model.task], model.top_k)
+        return _limited(RANKED[model.task], model.top_k)
     return TASKS[model.task]
 
 
-def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
+def _limited(task: PipelineTask, top_k: int | None) -> PipelineTask:
     """Return the task with a result of only the best label, or of the `top_k` best."""
     if top_k is None:
         return replace(task, result=lambda found: task.result(found)[0], type=LABELED)
@@ -355,8 +357,8 @@ def _cut(task: PipelineTask, top_k: int | None) -> PipelineTask:
 _FOUND = pa.list_(OBJECT)
 _LABELS = pa.list_(LABELED)
 RANKED = {
-    "zero-shot-audio-classification": PipelineTask(audio_rows, listed, _LABELS, _alike),
-    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _LABELS, _alike),
+    "zero-shot-audio-classification": PipelineTask(audio_rows, listed, _LABELS, _one_group),
+    "zero-shot-classification": PipelineTask(text_rows, ranked_columns, _LABELS, _one_group),
     "zero-shot-image-classification": PipelineTask(image_rows, listed, _LABELS, _size),
 }
 """Tasks whose pipelines return all candidate labels, best first."""
@@ -365,13 +367,13 @@ TASKS = {
     "decision": PipelineTask(decision_rows, answers, pa.null()),
     "depth-estimation": PipelineTask(image_rows, depth, DEPTH, _size),
     "document-question-answering": PipelineTask(document_rows, listed, pa.list_(DOCUMENT_ANSWER)),
-    "fill-mask": PipelineTask(text_rows, fillings, pa.list_(FILLING), _alike),
+    "fill-mask": PipelineTask(text_rows, fillings, pa.list_(FILLING), _one_group),
     "image-segmentation": PipelineTask(image_rows, segments, pa.list_(SEGMENT), _size),
     "keypoint-matching": PipelineTask(image_pair_rows, listed, pa.list_(MATCH)),
     "mask-generation": PipelineTask(image_rows, masks, pa.list_(MASK)),
     "object-detection": PipelineTask(image_rows, listed, _FOUND, _size),
     "table-question-answering": PipelineTask(table_rows, listed, TABLE_ANSWER),
     "text-to-audio": PipelineTask(text_rows, speech, SPEECH),
-    "token-classification": PipelineTask(text_rows, entities, pa.list_(ENTITY), _alike),
+    "token-classification": PipelineTask(text_rows, entities, pa.list_(ENTITY), _one_group),
     "zero-shot-object-detection": PipelineTask(labeled_image_rows, listed, _FOUND, _size),
 }

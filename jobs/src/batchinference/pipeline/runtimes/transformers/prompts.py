@@ -24,11 +24,11 @@ from batchinference.pipeline.runtimes.transformers.inputs import Tokens, pillow_
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
-    of_processor,
+    processor_options,
     take_loading,
 )
 from batchinference.spec.models import TransformersModel
-from batchinference.spec.models.prompts import places
+from batchinference.spec.models.prompts import placeholders
 
 Row = dict[str, Any]
 
@@ -42,9 +42,9 @@ def prompt_of(
     continues it. A list of messages is always a chat, even if the model has no chat template.
     """
     if not chat or (model.prompt is None and not model.images):
-        asked = content_of(model, row)
-        if isinstance(asked, str):
-            return asked
+        content = content_of(model, row)
+        if isinstance(content, str):
+            return content
     return chat_of(model, row, {n: {"type": "image", "image": i} for n, i in images.items()})
 
 
@@ -56,7 +56,7 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 def order_of_images(model: TransformersModel) -> list[str]:
     """Return the images in the order in which the prompt shows them. An image may occur twice."""
-    placed = [name for name in places(model.prompt or "") if name in model.images]
+    placed = [name for name in placeholders(model.prompt or "") if name in model.images]
     return [*(name for name in model.images if name not in placed), *placed]
 
 
@@ -92,11 +92,11 @@ class TextPrompts:
         self.tokenizer = source.processor(transformers.AutoTokenizer, padding_side=padding_side)
         self._model = model
         self._template = ChatTemplate(self.tokenizer, model)
-        # a truncated prompt would ask something else
+        # a truncated prompt would be a different request
         self._tokens = Tokens(self.tokenizer, model, truncation=False)
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
-        prompts = [prompt_of(self._model, row, {}, chat=self._template.there) for row in rows]
+        prompts = [prompt_of(self._model, row, {}, chat=self._template.exists) for row in rows]
         texts = [self._template(prompt) for prompt in prompts]
         # a chat template adds the special tokens itself
         special = {"add_special_tokens": False} if isinstance(prompts[0], list) else {}
@@ -112,33 +112,35 @@ class ImagePrompts:
         self._processor = source.processor(
             transformers.AutoProcessor, **take_loading(self._options)
         )
-        check_options(self._options, of_processor(self._processor))
+        check_options(self._options, processor_options(self._processor))
         self.tokenizer = self._processor.tokenizer
         self.tokenizer.padding_side = padding_side
         self._model = model
         self._template = ChatTemplate(self._processor, model)
         self._order = order_of_images(model)
         # a captioner such as BLIP has no chat template, and needs no text
-        self._no_text = describes_images(model) and not self._template.there
+        self._no_text = describes_images(model) and not self._template.exists
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         by_name = [images_of(self._model, row) for row in rows]
-        images = [[of_row[name] for name in self._order] for of_row in by_name]
-        given = {"images": images} if self._order else {}
+        images = [[named_images[name] for name in self._order] for named_images in by_name]
+        image_inputs = {"images": images} if self._order else {}
         if self._no_text:
             texts = [""] * len(rows)
-            tensors = self._processor(return_tensors="pt", **given, **self._options)
+            tensors = self._processor(return_tensors="pt", **image_inputs, **self._options)
         else:
-            texts = [self._text(row, seen) for row, seen in zip(rows, by_name, strict=True)]
+            texts = [
+                self._text(row, row_images) for row, row_images in zip(rows, by_name, strict=True)
+            ]
             options = {"padding": True, **self._options}
             if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
                 options["add_special_tokens"] = False
-            tensors = self._processor(text=texts, return_tensors="pt", **given, **options)
-        keys = [_key(text, seen) for text, seen in zip(texts, images, strict=True)]
+            tensors = self._processor(text=texts, return_tensors="pt", **image_inputs, **options)
+        keys = [_key(text, row_images) for text, row_images in zip(texts, images, strict=True)]
         yield PromptBatch(np.arange(len(rows)), tensors, keys)
 
     def _text(self, row: Row, images: Mapping[str, Any]) -> str:
-        prompt = prompt_of(self._model, row, images, chat=self._template.there)
+        prompt = prompt_of(self._model, row, images, chat=self._template.exists)
         return self._template(in_parts(prompt) if isinstance(prompt, list) else prompt)
 
 
@@ -151,11 +153,11 @@ class ChatTemplate:
     def __init__(self, processor: Any, model: TransformersModel) -> None:
         self._processor = processor
         self._source = model.source
-        self.there = getattr(processor, "chat_template", None) is not None
+        self.exists = getattr(processor, "chat_template", None) is not None
         for field in ("system", "messages"):
-            if getattr(model, field) and not self.there:
+            if getattr(model, field) and not self.exists:
                 raise ModelLoad(f"{field}: {self._missing()}. Put all text into 'prompt'")
-        if set(model.images) & set(places(model.prompt or "")) and not self.there:
+        if set(model.images) & set(placeholders(model.prompt or "")) and not self.exists:
             raise ModelLoad(
                 f"prompt: {self._missing()}, so images have no places. Write the model's own token "
                 "for an image, such as <image>"
@@ -167,7 +169,7 @@ class ChatTemplate:
         Raises JobFailure if messages are given and there is no chat template."""
         if isinstance(prompt, str):
             return prompt
-        if not self.there:
+        if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
         text: str = self._processor.apply_chat_template(
             prompt, tokenize=False, add_generation_prompt=True

@@ -124,7 +124,9 @@ def agree(namespace: Namespace, body: Document) -> bool:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(body=variations())
-def test_server_and_parser_agree(module_namespace: Namespace, body: Document) -> None:
+def test_api_server_and_parser_agree_on_each_document(
+    module_namespace: Namespace, body: Document
+) -> None:
     assert agree(module_namespace, body)
 
 

@@ -21,7 +21,7 @@ def test_concurrency_limit_queues_jobs_by_priority_despite_a_restart(
     jobs[1].status("Pending", "AdmissionPending")
     operator.kill()
     operator.start()
-    third.play_success()
+    third.succeed()
     third.status("Succeeded")
     jobs[0].status("Starting")
     live = [body for body in namespace.list("RayJob") if body["metadata"]["name"] != "third-1"]

@@ -1,6 +1,6 @@
 """Mutated jobs: each is refused or runs, and no mutated value reaches a shell.
 
-There are 200 at a landing and 10,000 in the long tier. `BENT_JOBS` sets another number.
+There are 200 at a landing and 10,000 in the long tier. `MUTATED_JOBS` sets another number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from apiserver.one_operator.mutated_jobs import MARK, bent
+from apiserver.one_operator.mutated_jobs import MARK, mutated_job
 from batchinference.rendering.rayjob import entrypoint
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess
@@ -23,15 +23,15 @@ from support.tiers import examples
 
 Object = dict[str, Any]
 
-pytestmark = pytest.mark.scaled("bent")
-JOBS = int(os.environ.get("BENT_JOBS", examples(10_000, landing=200)))
+pytestmark = pytest.mark.scaled("mutations")
+JOBS = int(os.environ.get("MUTATED_JOBS", examples(10_000, landing=200)))
 SECONDS = 60 + JOBS / 10
 """Deadline of the operator for all jobs."""
 _OF_SHELLS = re.compile(r"[$`;&|<>()\n\x00]")
 
 
 @pytest.fixture(scope="module")
-def judged(module_namespace: Namespace, operator_of_all: OperatorProcess) -> Counter[str]:
+def verdict_counts(module_namespace: Namespace, shared_operator: OperatorProcess) -> Counter[str]:
     """Create all jobs, wait until each has an outcome, and count the outcomes."""
     with ThreadPoolExecutor(8) as clients:
         outcomes = Counter(clients.map(lambda seed: _created(module_namespace, seed), range(JOBS)))
@@ -42,7 +42,7 @@ def judged(module_namespace: Namespace, operator_of_all: OperatorProcess) -> Cou
 def _created(namespace: Namespace, seed: int) -> str:
     path, strict = namespace.path("BatchInference"), "Strict" if seed % 2 else "Ignore"
     try:
-        namespace.server.post(path, bent(seed), fieldValidation=strict)
+        namespace.server.post(path, mutated_job(seed), fieldValidation=strict)
     except Refused as refused:
         return f"refused with {refused.code}"
     return "taken"
@@ -65,16 +65,16 @@ def _undecided(namespace: Namespace) -> list[str]:
     ]
 
 
-def test_api_server_accepts_or_refuses_with_4xx(judged: Counter[str]) -> None:
-    assert judged["taken"] > JOBS / 20
-    assert set(judged) <= {
+def test_api_server_accepts_or_refuses_with_4xx(verdict_counts: Counter[str]) -> None:
+    assert verdict_counts["taken"] > JOBS / 20
+    assert set(verdict_counts) <= {
         *("taken", "refused with 400", "refused with 409", "refused with 422"),
         *("Planning", "Starting", "Pending", "Failed", "Suspended"),
     }
 
 
 def test_failed_job_has_reason_and_message(
-    judged: Counter[str], module_namespace: Namespace
+    verdict_counts: Counter[str], module_namespace: Namespace
 ) -> None:
     failed = [job for job in module_namespace.list("BatchInference") if _phase(job) == "Failed"]
     assert failed
@@ -84,12 +84,16 @@ def test_failed_job_has_reason_and_message(
         assert condition["message"]
 
 
-def test_operator_stays_healthy(judged: Counter[str], operator_of_all: OperatorProcess) -> None:
-    assert operator_of_all.answers("/healthz") == 200
-    assert "Traceback" not in operator_of_all.output()
+def test_operator_stays_healthy(
+    verdict_counts: Counter[str], shared_operator: OperatorProcess
+) -> None:
+    assert shared_operator.answers("/healthz") == 200
+    assert "Traceback" not in shared_operator.output()
 
 
-def test_no_mutation_reaches_a_shell(judged: Counter[str], module_namespace: Namespace) -> None:
+def test_no_mutation_reaches_a_shell(
+    verdict_counts: Counter[str], module_namespace: Namespace
+) -> None:
     """KubeRay puts rayStartParams into a command line without quoting."""
     for body in module_namespace.list("RayJob"):
         assert body["spec"]["entrypoint"] == entrypoint()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from apiserver.overdue import create_overdue
+from apiserver.overdue_schedule import create_overdue
 from batchinference.rendering import (
     ATTEMPT_LABEL,
     NAME_LABEL,
@@ -18,7 +18,7 @@ from batchinference.rendering import (
 from support.cluster.kubectl import eventually
 from support.documents.minimal import document
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import LONG_AGO, PlayedJob, stamp
+from support.operator.simulated_ray_job import LONG_AGO, SimulatedJob, stamp
 from support.servers.api_server import ApiServer, Namespace, new_namespace
 from support.servers.dashboard import Dashboard
 
@@ -30,13 +30,13 @@ GROUP = "batchinference.dev"
 
 
 def work(namespace: Namespace, dashboard: Dashboard) -> None:
-    """Cause every event in a job's life for which the operator sends requests to the server."""
+    """Cause every change of a job for which the operator sends requests to the server."""
     for name in ("ended", "deleted"):
         namespace.create(document(name))
-    ended = PlayedJob(namespace, "ended", dashboard)
-    ended.play_success()
+    ended = SimulatedJob(namespace, "ended", dashboard)
+    ended.succeed()
     ended.status("Succeeded")
-    deleted = PlayedJob(namespace, "deleted", dashboard)
+    deleted = SimulatedJob(namespace, "deleted", dashboard)
     deleted.status("Starting")
     namespace.delete("RayJob", "deleted-1")
     deleted.status("Failed", "RayJobDeleted")
@@ -45,23 +45,23 @@ def work(namespace: Namespace, dashboard: Dashboard) -> None:
     _wait_for_a_volume(namespace, dashboard)
     create_overdue(namespace)
     namespace.create(document("queued", cluster={"queue": "gpu"}))
-    PlayedJob(namespace, "queued", dashboard).status("Pending", "Queued")
+    SimulatedJob(namespace, "queued", dashboard).status("Pending", "Queued")
 
 
 def _suspend(namespace: Namespace, dashboard: Dashboard) -> None:
     """Suspend a job, so that the operator removes its RayJob and RayCluster."""
     namespace.create(document("paused", suspend=True))
-    paused = PlayedJob(namespace, "paused", dashboard)
+    paused = SimulatedJob(namespace, "paused", dashboard)
     paused.status("Suspended")
     namespace.patch("BatchInference", "paused", {"spec": {"suspend": False}})
     _create_cluster_of(paused)
-    paused.play_cluster()
+    paused.start_cluster()
     paused.status("Starting")
     namespace.patch("BatchInference", "paused", {"spec": {"suspend": True}})
     paused.status("Suspended")
 
 
-def _create_cluster_of(job: PlayedJob) -> None:
+def _create_cluster_of(job: SimulatedJob) -> None:
     """Create the job's RayCluster with an owner reference to the RayJob: the operator deletes no
     other RayCluster."""
     uid = job.ray_job["metadata"]["uid"]
@@ -75,7 +75,7 @@ def _create_cluster_of(job: PlayedJob) -> None:
 def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
     """Create a pod that has a node, and whose Events alone say why its containers do not start."""
     namespace.create(document("waiting"))
-    waiting = PlayedJob(namespace, "waiting", dashboard)
+    waiting = SimulatedJob(namespace, "waiting", dashboard)
     waiting.status("Starting")
     labels = {NAME_LABEL: "waiting", ATTEMPT_LABEL: "1"}
     container = {"name": "ray", "image": "registry/pipeline:1"}
@@ -112,7 +112,7 @@ def _wait_for_a_volume(namespace: Namespace, dashboard: Dashboard) -> None:
 
 
 def allowed(server: ApiServer, token: str, namespace: str) -> set[Right]:
-    """Return the bearer's rights in a namespace, without those of every service account."""
+    """Return the bearer's rights in a namespace, without the rights of every service account."""
     nobody = new_namespace(server, "nobody").name
     anyone = server.rules(server.token(nobody, "default"), namespace)
     return rights(server.rules(token, namespace)) - rights(anyone)
@@ -178,7 +178,7 @@ NEEDED = {
 
 
 @pytest.fixture
-def everywhere(new_operator: Any) -> OperatorProcess:
+def cluster_wide_operator(new_operator: Any) -> OperatorProcess:
     """Start an operator that watches all namespaces."""
     operator: OperatorProcess = new_operator()
     operator.start()
@@ -186,12 +186,15 @@ def everywhere(new_operator: Any) -> OperatorProcess:
 
 
 def test_cluster_wide_operator_uses_exactly_its_rights(
-    everywhere: OperatorProcess, server: ApiServer, namespace: Namespace, dashboard: Dashboard
+    cluster_wide_operator: OperatorProcess,
+    server: ApiServer,
+    namespace: Namespace,
+    dashboard: Dashboard,
 ) -> None:
     work(namespace, dashboard)
-    asked = all_used(everywhere, server, namespace.name)
-    assert everywhere.stop() == 0
-    given = allowed(server, everywhere.token, namespace.name)
+    asked = all_used(cluster_wide_operator, server, namespace.name)
+    assert cluster_wide_operator.stop() == 0
+    given = allowed(server, cluster_wide_operator.token, namespace.name)
     assert_equal(given, asked)
     crds = {("apiextensions.k8s.io", "customresourcedefinitions", v) for v in ("list", "watch")}
     assert given == NEEDED | crds

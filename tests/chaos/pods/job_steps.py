@@ -8,12 +8,14 @@ import time
 from typing import Any
 
 Row = dict[str, Any]
-TALLY = ("proxy", 7072)
+ROW_COUNTER = ("proxy", 7072)
 
 
 class Passing:
-    """A slow step that reports the row count of each batch to the tally. The last row waits until
-    all faults of the job's plan have been injected."""
+    """A slow step that reports the number of rows of each batch to the row counter.
+
+    The last row waits until all faults of the job's plan have been injected.
+    """
 
     def __init__(self, seconds: float, last: str) -> None:
         self._seconds = seconds
@@ -28,10 +30,10 @@ class Passing:
         return batch
 
 
-def ask(words: str) -> bytes:
-    """Send a request about this job to the tally, and return the answer."""
-    with socket.create_connection(TALLY, timeout=30) as connection:
-        connection.sendall(f"{os.environ['CHAOS_JOB']} {words}\n".encode())
+def ask(request: str) -> bytes:
+    """Send a request about this job to the row counter, and return the answer."""
+    with socket.create_connection(ROW_COUNTER, timeout=30) as connection:
+        connection.sendall(f"{os.environ['CHAOS_JOB']} {request}\n".encode())
         return connection.recv(1)
 
 

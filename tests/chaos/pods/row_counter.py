@@ -1,6 +1,6 @@
-"""Counts the rows on which the steps of jobs have run, and says whether a job may end.
+"""Counts the rows that the steps of jobs have processed, and answers whether a job may end.
 
-The request `JOB ROWS` becomes a line of the tally; `JOB open?` is answered with + or -.
+The request `JOB ROWS` adds a line to the counter's file. The response to `JOB open?` is + or -.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 class Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         line = self.rfile.readline()
-        job, _, words = line.decode().strip().partition(" ")
-        if words == "open?":
+        job, _, request = line.decode().strip().partition(" ")
+        if request == "open?":
             self.wfile.write(b"+" if Path(f"{sys.argv[1]}-{job}").exists() else b"-")
             return
         with Path(sys.argv[1]).open("ab") as file:

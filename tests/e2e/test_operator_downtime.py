@@ -1,4 +1,4 @@
-"""The operator is away when a job ends: the job ends in the same status and counts."""
+"""The operator is down when a job ends: the job gets the same status and counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def final(status: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_operator_away_for_three_minutes_still_reads_the_report(
+def test_operator_reads_the_report_after_three_minutes_of_downtime(
     operator: Kubectl,
     kubectl: Kubectl,
     slow_job: Callable[..., Job],

@@ -1,4 +1,4 @@
-"""The coverage case of resume.py: `covered.py DIRECTORY write`, then `covered.py DIRECTORY read`.
+"""The coverage case of resume.py: `coverage_case.py DIRECTORY write`, then `... read`.
 
 `write` creates the state of an output of a billion rows without its last manifest. `read` finds the
 missing rows, as a resumed run does, and prints seconds, missing rows and peak memory in MiB.

@@ -7,7 +7,7 @@ from typing import Any
 
 from support.cluster.kubectl import Kubectl
 from support.cluster.waits import (
-    belongings,
+    objects_of_job,
     outcomes,
     wait_for_phase,
     wait_for_rows,
@@ -32,12 +32,12 @@ def test_active_deadline_fails_the_job_and_frees_its_cluster(
     wait_until_none_is_left(kubectl, name, "rayclusters,pods")
 
 
-def test_deleting_a_running_job_leaves_nothing(
+def test_deleting_a_running_job_deletes_all_its_objects(
     kubectl: Kubectl, slow_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
     name = create(slow_job("deleted"))
     wait_for_rows(kubectl, name)
-    kinds = {found.split()[0] for found in belongings(kubectl, name, ALL_KINDS)}
+    kinds = {found.split()[0] for found in objects_of_job(kubectl, name, ALL_KINDS)}
     assert {"RayJob", "RayCluster", "Pod", "ConfigMap", "Secret"} <= kinds
     kubectl("delete", "bi", name)
     wait_until_none_is_left(kubectl, name, ALL_KINDS)

@@ -55,9 +55,9 @@ def _ask_verify(job: Job, store: ChaosStore, proof: Proof) -> None:
 
 
 def _compare(proof: Proof, what: str, wanted: Counter[Thing], found: Counter[Thing]) -> None:
-    for words, difference in (("missing", wanted - found), ("unexpected", found - wanted)):
+    for kind, difference in (("missing", wanted - found), ("unexpected", found - wanted)):
         if difference:
-            proof.problems.append(f"{what} {words}: {difference.total()}, {_some(difference)}")
+            proof.problems.append(f"{what} {kind}: {difference.total()}, {_some(difference)}")
 
 
 def _some(things: Counter[Any]) -> str:

@@ -1,4 +1,4 @@
-"""Attempts of a tenant to get more than the platform allows: docs/security.md lists them."""
+"""Jobs of a tenant that violate the policy of the platform. docs/security.md lists them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOME_PATCHES = {"policy": {"patches": ["metadata.annotations", "spec.containers"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PolicyViolation:
     """A job that is refused."""
 
     path: str
@@ -45,7 +45,7 @@ class Attempt:
     """Other values of the chart, as in VALUES."""
     namespace: str = "tenant"
     part: str = ""
-    """The part of the policy that refuses it; none if another rule does."""
+    """The part of the policy that refuses it. Empty if another rule refuses it."""
     at_apply: bool = True
     """Whether the API server refuses it. Otherwise only the operator does."""
 
@@ -66,7 +66,7 @@ class Attempt:
 
     @property
     def rule(self) -> str:
-        """What refuses it, as docs/security.md shows it."""
+        """The rule that refuses it, as docs/security.md shows it."""
         if self.part:
             return f"`policy.{self.part}`"
         field = self.shown.partition(":")[0]
@@ -85,15 +85,17 @@ class Attempt:
         )
 
 
-def _own(part: str, path: str, about: str, value: Any, shown: str) -> Attempt:
-    """Return an attempt by a field of `spec.cluster`."""
-    return Attempt(path, about, f"spec.cluster.{shown}", {"cluster": value}, part=part)
+def _own(part: str, path: str, about: str, value: Any, shown: str) -> PolicyViolation:
+    """Return a violation by a field of `spec.cluster`."""
+    return PolicyViolation(path, about, f"spec.cluster.{shown}", {"cluster": value}, part=part)
 
 
-def _patched(part: str, path: str, about: str, pod: Object, shown: str, **more: Any) -> Attempt:
-    """Return an attempt by a patch of the PodSpec."""
+def _patched(
+    part: str, path: str, about: str, pod: Object, shown: str, **more: Any
+) -> PolicyViolation:
+    """Return a violation by a patch of the PodSpec."""
     patch = {"groups": ["*"], "pod": {"spec": pod}}
-    return Attempt(
+    return PolicyViolation(
         f"cluster.patches[].pod.spec.{path}",
         about,
         f"spec.cluster.patches[0].pod.spec.{shown}",
@@ -114,7 +116,7 @@ def _container(kind: str = "containers", **fields: Any) -> Object:
 _EXISTS = {"operator": "Exists"}
 _NODES = {"key": "control-plane", **_EXISTS}
 _MOUNTED = {"name": "v", "mountPath": "/v", "hostPath": {"path": "/var/lib/kubelet"}}
-ATTEMPTS = [
+VIOLATIONS = [
     _own("images", "cluster.image", "an image of another registry",
          {"image": "docker.io/x:1"}, "image: 'docker.io/x:1'"),
     _own("images", "cluster.image", "a registry whose name begins like an allowed one",
@@ -196,22 +198,23 @@ ATTEMPTS = [
            {"securityContext": {"windowsOptions": {"hostProcess": True}}},
            "securityContext.windowsOptions.hostProcess"),
       ]),
-    Attempt("cluster.profiles", "a profile of the tenant, where they are off",
+    PolicyViolation("cluster.profiles", "a profile of the tenant, where they are off",
             "spec.cluster.profiles.mine: it",
             {"cluster": {"profiles": {"mine": {"device": "cuda"}}}}, NO_PATCHES, part="profiles"),
-    Attempt("cluster.patches", "any patch, where they are off", "spec.cluster.patches[0]: it",
+    PolicyViolation("cluster.patches", "any patch, where they are off",
+                    "spec.cluster.patches[0]: it",
             {"cluster": {"patches": [{"groups": ["*"], "pod": {}}]}}, NO_PATCHES, part="patches"),
     _patched("patches", "hostUsers", "a field that patches may not change", {"hostUsers": False},
              "hostUsers: it", values=SOME_PATCHES),
-    Attempt("priority", "a priority above the limit",
+    PolicyViolation("priority", "a priority above the limit",
             "spec.priority: 11 is above limits.priority (10). Lower it", {"priority": 11}),
-    Attempt("steps[].resources.gpu", "more devices than the limit",
+    PolicyViolation("steps[].resources.gpu", "more devices than the limit",
             "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 8 x 1) and 4 are "
             "allowed: lower replicas.max, or raise the limit, in the job and where the platform's "
             "defaults have one",
             {"steps": [model_step(replicas={"min": 1, "max": 8}, resources={"gpu": 1})]},
             at_apply=False),
-    Attempt("metadata.namespace", "a job that can read the Secrets of the operator",
+    PolicyViolation("metadata.namespace", "a job that can read the Secrets of the operator",
             f"metadata.namespace: '{OPERATOR}' is the operator's namespace, whose Secrets its jobs "
             "could read: create the BatchInference in another namespace", namespace=OPERATOR),
 ]  # fmt: skip

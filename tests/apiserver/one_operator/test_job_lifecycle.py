@@ -9,7 +9,7 @@ import pytest
 
 from support.documents.minimal import document
 from support.operator.process import OperatorProcess
-from support.operator.simulated_ray_job import OUTPUT, PlayedJob, soon, stamp
+from support.operator.simulated_ray_job import OUTPUT, SimulatedJob, soon, stamp
 from support.servers.api_server import ApiServer, Namespace, new_namespace
 from support.servers.dashboard import Dashboard
 
@@ -17,11 +17,11 @@ Object = dict[str, Any]
 
 
 @pytest.fixture
-def running(operator_of_all: OperatorProcess, job: Any) -> PlayedJob:
+def running(shared_operator: OperatorProcess, job: Any) -> SimulatedJob:
     """Return a job whose driver runs and has reported progress."""
-    running: PlayedJob = job()
-    running.play_cluster()
-    running.play_driver()
+    running: SimulatedJob = job()
+    running.start_cluster()
+    running.start_driver()
     running.report("running", progress={"rows": 410, "total": 1000, "percent": 41})
     running.status("Running")
     return running
@@ -32,28 +32,28 @@ def conditions(status: Object) -> dict[str, str]:
 
 
 def test_a_job_goes_from_pending_to_running(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    played = job()
-    status = played.status("Starting", words="RayJob job-1 is starting its cluster")
+    simulated = job()
+    status = simulated.status("Starting", text="RayJob job-1 is starting its cluster")
     assert status["rayJobName"] == "job-1"
     assert conditions(status) == {
         **{"Ready": "False", "Complete": "False", "Failed": "False", "Suspended": "False"},
         **{"Reconciling": "True"},
     }
-    played.play_cluster()
-    played.play_driver()
-    played.status("Starting", words="the driver")
-    played.report("running", progress={"rows": 1, "total": 4, "percent": 25})
-    status = played.status("Running", "Running")
+    simulated.start_cluster()
+    simulated.start_driver()
+    simulated.status("Starting", text="the driver")
+    simulated.report("running", progress={"rows": 1, "total": 4, "percent": 25})
+    status = simulated.status("Running", "Running")
     assert status["progress"]["rows"] == 1
     assert status["rayClusterName"] == "job-abcde"
     assert conditions(status)["Ready"] == "False"
     namespace.patch_status("BatchInference", "job", {"phase": "Pending"})
-    played.status("Running")  # the status of somebody else is overwritten
+    simulated.status("Running")  # the status of somebody else is overwritten
 
 
-def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
+def test_succeeded_job_releases_its_cluster(running: SimulatedJob) -> None:
     assert running.ray_job["spec"]["ttlSecondsAfterFinished"] > 0
     progress = {
         **{"rows": 820, "total": 1000, "estimated": True, "percent": 82},
@@ -63,7 +63,7 @@ def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
     soon("new figures", lambda: running.body["status"]["progress"] == progress)
     counts = {"read": 1000, "written": 990, "failed": 4, "filtered": 6}
     running.report("succeeded", counts=counts, progress={"rows": 1000, "percent": 100})
-    running.play("Complete", "SUCCEEDED", endTime=stamp())
+    running.write_ray_job_status("Complete", "SUCCEEDED", endTime=stamp())
     status = running.status("Succeeded", "Succeeded")
     assert conditions(status) == {
         **{"Ready": "True", "Complete": "True", "Failed": "False", "Suspended": "False"},
@@ -76,7 +76,7 @@ def test_succeeded_job_releases_its_cluster(running: PlayedJob) -> None:
     check_no_more_writes(running)
 
 
-def check_events(job: PlayedJob) -> None:
+def check_events(job: SimulatedJob) -> None:
     """Check the Events of a job from its start to its success."""
     found = soon(
         "both Events", lambda: (got := events(job.namespace)) and "Succeeded" in got and got
@@ -86,11 +86,11 @@ def check_events(job: PlayedJob) -> None:
     assert found["Succeeded"]["note"].startswith("1000 rows read: 990 written")
 
 
-def check_no_more_writes(job: PlayedJob) -> None:
-    """Each write comes back as a watch event, so an unchanged job must not be written."""
+def check_no_more_writes(job: SimulatedJob) -> None:
+    """Check that an unchanged job is not written: each write causes a watch event."""
     before = job.body["metadata"]["resourceVersion"]
     job.namespace.patch("RayJob", "job-1", {"metadata": {"labels": {"seen": "again"}}})
-    other = PlayedJob(job.namespace, "other", job.dashboard)
+    other = SimulatedJob(job.namespace, "other", job.dashboard)
     job.namespace.create(document("other"))
     other.status("Starting")  # by now the operator has handled all earlier events
     assert job.body["metadata"]["resourceVersion"] == before
@@ -103,19 +103,24 @@ def events(namespace: Namespace) -> dict[str, Object]:
 
 
 def test_repeated_event_is_counted(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    played = job()
-    played.status("Starting")
-    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}
-    stuck, placed = {"conditions": [told]}, {"conditions": []}
-    pod = played.play_pod(stuck)
+    simulated = job()
+    simulated.status("Starting")
+    unschedulable = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "full",
+    }
+    stuck, placed = {"conditions": [unschedulable]}, {"conditions": []}
+    pod = simulated.create_pod(stuck)
     for _ in range(2):
-        played.status("Pending", "Unschedulable")
+        simulated.status("Pending", "Unschedulable")
         namespace.patch_status("Pod", pod, placed)
-        played.status("Starting")
+        simulated.status("Starting")
         namespace.patch_status("Pod", pod, stuck)
-    played.status("Pending", "Unschedulable")
+    simulated.status("Pending", "Unschedulable")
     soon(
         "a count of three",
         lambda: events(namespace)["Unschedulable"].get("series", {}).get("count") == 3,
@@ -128,26 +133,28 @@ def messages(status: Any) -> set[str]:
     return {found["message"] for found in status["conditions"] if found["type"] in about}
 
 
-def test_failed_job_has_the_message_of_the_driver(running: PlayedJob) -> None:
-    words = "12 of 1000 rows failed, which is more than the 10 that errors.maxRows allows"
-    running.report("failed", reason="TooManyErrors", message=words)
-    running.play("Failed", "FAILED", reason="AppFailed", message="exit code 3", endTime=stamp())
+def test_failed_job_has_the_message_of_the_driver(running: SimulatedJob) -> None:
+    message = "12 of 1000 rows failed, which is more than the 10 that errors.maxRows allows"
+    running.report("failed", reason="TooManyErrors", message=message)
+    running.write_ray_job_status(
+        "Failed", "FAILED", reason="AppFailed", message="exit code 3", endTime=stamp()
+    )
     status = running.status("Failed", "TooManyErrors")
     assert conditions(status) == {
         **{"Ready": "False", "Complete": "False", "Failed": "True", "Suspended": "False"},
         **{"Stalled": "True"},
     }
-    assert messages(status) == {words}
+    assert messages(status) == {message}
 
 
 def test_failure_without_report_has_the_message_of_kuberay(
-    operator_of_all: OperatorProcess, job: Any
+    shared_operator: OperatorProcess, job: Any
 ) -> None:
-    words = "The RayJob has passed the activeDeadlineSeconds"
+    message = "The RayJob has passed the activeDeadlineSeconds"
     failed = job(retry={"maxAttempts": 1})
-    failed.play_end("", "Failed", reason="DeadlineExceeded", message=words)
+    failed.end_ray_job("", "Failed", reason="DeadlineExceeded", message=message)
     status = failed.status("Failed", "DeadlineExceeded")
-    assert messages(status) == {words}
+    assert messages(status) == {message}
     assert status["completionTime"] >= status["startTime"], "an end before the start is not used"
 
 
@@ -159,30 +166,30 @@ STUCK = {
 
 
 def test_stuck_pod_is_shown_in_the_status(
-    operator_of_all: OperatorProcess, namespace: Namespace, job: Any
+    shared_operator: OperatorProcess, namespace: Namespace, job: Any
 ) -> None:
-    played = job()
-    played.status("Starting")
-    pod = played.play_pod({"containerStatuses": [STUCK]})
-    played.status("Pending", "ImagePull", words=f"pod {pod}: {PULLING['message']}")
+    simulated = job()
+    simulated.status("Starting")
+    pod = simulated.create_pod({"containerStatuses": [STUCK]})
+    simulated.status("Pending", "ImagePull", text=f"pod {pod}: {PULLING['message']}")
     namespace.server.call("DELETE", namespace.path("Pod", pod), gracePeriodSeconds="0")
-    played.status("Starting")
+    simulated.status("Starting")
 
 
 def test_concurrent_jobs_are_isolated(
-    operator_of_all: OperatorProcess, server: ApiServer, dashboard: Dashboard, job: Any
+    shared_operator: OperatorProcess, server: ApiServer, dashboard: Dashboard, job: Any
 ) -> None:
     """Jobs with two names in one namespace, and with one name in two namespaces."""
     other = new_namespace(server, f"other-{uuid.uuid4().hex[:8]}")
     other.create(document("one"))
-    jobs = [job("one"), job("two"), PlayedJob(other, "one", dashboard)]
-    for played in jobs:
-        played.play_cluster()
-        played.play_driver()
-    assert len({played.dashboard.tokens[played.host] for played in jobs}) == 3
-    for rows, played in enumerate(jobs):
+    jobs = [job("one"), job("two"), SimulatedJob(other, "one", dashboard)]
+    for simulated in jobs:
+        simulated.start_cluster()
+        simulated.start_driver()
+    assert len({simulated.dashboard.tokens[simulated.host] for simulated in jobs}) == 3
+    for rows, simulated in enumerate(jobs):
         counts = {"read": rows, "written": rows, "failed": 0, "filtered": 0}
-        played.report("succeeded" if rows else "failed", reason="BadInput", counts=counts)
+        simulated.report("succeeded" if rows else "failed", reason="BadInput", counts=counts)
     assert jobs[0].status("Failed", "BadInput")["counts"]["read"] == 0
     assert jobs[1].status("Succeeded")["counts"]["read"] == 1
     assert jobs[2].status("Succeeded")["counts"]["read"] == 2

@@ -10,7 +10,7 @@ SECONDS = 0.02
 
 
 def nap(row: dict[str, Any]) -> dict[str, Any]:
-    """Sleep, and say where and when."""
+    """Sleep, and add the times and the host to the row."""
     began = time.time()
     time.sleep(SECONDS)
     return {**row, "began": began, "ended": time.time(), "pod": socket.gethostname()}

@@ -1,4 +1,4 @@
-"""A schedule of which a time has passed, so that no test waits for one."""
+"""A schedule with an overdue run, so that tests do not have to wait for a run."""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+"""Resolves the name of what to observe: an output path, or the name of a job on a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchinference.api.kubernetes import Kubernetes
+
+
+@dataclass(frozen=True)
+class Target:
+    """The path of an output, or the name of a job on a cluster."""
+
+    text: str
+    namespace: str | None = None
+    context: str | None = None
+
+    @property
+    def is_job(self) -> bool:
+        """Whether this is the name of a job: a namespace or context is given, or it is no path."""
+        if self.namespace or self.context:
+            return True
+        is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
+        return not is_path
+
+    def cluster(self) -> Kubernetes:
+        return Kubernetes(self.namespace, self.context)
+
+    def output(self) -> str:
+        """Return the path of the output. For a job, it is read from its status or its spec.
+
+        Raises ClusterError.
+        """
+        if not self.is_job:
+            return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
+        job = self.cluster().get(self.text)
+        return str(job.get("status", {}).get("output") or job["spec"]["write"]["path"])

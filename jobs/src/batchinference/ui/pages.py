@@ -1,0 +1,140 @@
+"""Renders the pages as HTML: pure functions of their data.
+
+All data is untrusted. Jinja escapes every value, and control characters are removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from batchinference.api.outputs import ErrorGroup
+from batchinference.api.progress import JobProgress
+from batchinference.pipeline.html_report.charts import rows_chart
+from batchinference.pipeline.html_report.page import safe
+from batchinference.pipeline.html_report.samples import Cell
+from batchinference.pipeline.report import duration
+from batchinference.spec.report import RowsOverTime
+from batchinference.text import in_one_line
+
+REFRESH_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class JobEntry:
+    """A job in the list. `key` identifies it in addresses. `problem` says why it cannot be read."""
+
+    key: str
+    target: str
+    progress: JobProgress | None = None
+    rate: float | None = None
+    problem: str = ""
+
+    @property
+    def percent(self) -> int | None:
+        if self.progress is None or not self.progress.total:
+            return None
+        return min(100, 100 * self.progress.rows // self.progress.total)
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until the job ends at the current rate; None if they are unknown."""
+        found = self.progress
+        if found is None or found.ended or not found.total or not self.rate:
+            return None
+        return max(0, found.total - found.rows) / self.rate
+
+    @property
+    def ended(self) -> bool:
+        return self.progress is not None and self.progress.ended
+
+
+@dataclass(frozen=True)
+class JobDetails:
+    """The page of one job."""
+
+    entry: JobEntry
+    history: RowsOverTime
+    facts: Sequence[tuple[str, str]] = ()
+    errors: Sequence[ErrorGroup] = ()
+    log: str = ""
+    """The last lines of the log of the last run."""
+    has_report: bool = False
+    is_searchable: bool = False
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    """A row that a search found."""
+
+    row: int
+    similarity: float
+    cells: dict[str, Cell]
+
+    @property
+    def picture(self) -> str:
+        return next((each.image for each in self.cells.values() if each.image), "")
+
+
+@dataclass(frozen=True)
+class SearchPage:
+    """A search in the output of one job, and what it found."""
+
+    entry: JobEntry
+    text: str = ""
+    image: str = ""
+    row: str = ""
+    where: str = ""
+    problem: str = ""
+    rows: Sequence[FoundRow] | None = None
+    """The found rows; None before a search."""
+
+
+def jobs_page(entries: Sequence[JobEntry], title: str) -> str:
+    """Return the list of all jobs."""
+    live = any(not each.ended for each in entries)
+    return _render("jobs.html.j2", entries=entries, title=title, live=live)
+
+
+def job_page(details: JobDetails) -> str:
+    """Return the page of one job."""
+    chart = rows_chart(details.history)
+    live = not details.entry.ended
+    return _render("job.html.j2", job=details, entry=details.entry, chart=chart, live=live)
+
+
+def search_page(page: SearchPage) -> str:
+    """Return the page of a search."""
+    return _render("search.html.j2", page=page, entry=page.entry, live=False)
+
+
+def problem_page(title: str, message: str) -> str:
+    """Return a page that explains why a request has failed."""
+    return _render("problem.html.j2", title=title, message=message, live=False)
+
+
+def script() -> str:
+    """Return the script that updates pages of running jobs."""
+    return (files(__package__) / "live.js").read_text("utf-8")
+
+
+def _render(template: str, **values: object) -> str:
+    return _environment().get_template(f"ui/{template}").render(refresh=REFRESH_SECONDS, **values)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("batchinference", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=safe,
+    )
+    found.filters |= {"duration": duration, "line": in_one_line}
+    return found

@@ -1,0 +1,80 @@
+"""Serves the pages over HTTP, to the browser of the user who started the program."""
+
+from __future__ import annotations
+
+import hmac
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from batchinference.ui.site import Answer, Site
+
+HOST = "127.0.0.1"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, port: int, token: str, site: Site) -> None:
+        super().__init__((HOST, port), _Handler)
+        self.token, self.site = token, site
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers GET requests below a path that only the user knows.
+
+    Other users of this machine and other websites in the user's browser can also send requests to
+    the server. They do not know the token.
+    """
+
+    server: _Server
+
+    def do_GET(self) -> None:
+        address = urlsplit(self.path)
+        _, token, *parts = address.path.split("/")
+        if not parts or not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        path = "/".join(unquote(part) for part in parts)
+        try:
+            answer = self.server.site.answer(path, dict(parse_qsl(address.query)))
+        except Exception:  # noqa: BLE001 - it is printed, and other pages still work
+            traceback.print_exc()
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR)
+            return
+        self._send(answer)
+
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        headers = {
+            "Content-Type": answer.kind,
+            "Content-Length": str(len(answer.content)),
+            "Content-Security-Policy": answer.policy,
+            "Cache-Control": "no-store",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Write no log of requests, which would contain the token."""
+
+
+@contextmanager
+def serving(port: int, token: str, site: Site) -> Iterator[_Server]:
+    """Yield a server that listens on this port of the loopback address; 0 takes any free port.
+
+    Raises OSError if the port is in use."""
+    with _Server(port, token, site) as server:
+        yield server
+
+
+def address_of(server: _Server) -> str:
+    """Return the address of the first page."""
+    return f"http://{HOST}:{server.server_port}/{server.token}/"

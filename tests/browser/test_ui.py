@@ -1,0 +1,100 @@
+"""The page of `batchinference ui` in a real browser: accessible, and updated while a job runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from batchinference.api.outputs import ErrorGroup
+from batchinference.api.progress import JobProgress
+from batchinference.pipeline.html_report.samples import cell
+from batchinference.spec.report import RowsOverTime
+from batchinference.ui import pages
+from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
+from batchinference.ui.server import address_of, serving
+from batchinference.ui.site import SCRIPT, Answer, Site
+from support.browser import DESKTOP, PHONE
+
+LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
+PATHS = ["", "jobs/0", "jobs/0/search"]
+
+
+class GrowingJob:
+    """Serves the pages of one job, which has 10 more rows at each request, and ends at 40."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def answer(self, path: str, query: Any) -> Answer:
+        if path == "live.js":
+            return Answer(pages.script().encode(), kind=SCRIPT)
+        self.rows = min(40, self.rows + 10)
+        ended = self.rows == 40
+        state = "complete" if ended else "running"
+        progress = JobProgress(state, self.rows, 40, 2, ended, message=LONG)
+        return Answer(self._page(path, JobEntry("0", LONG, progress, 10.0)).encode())
+
+    def _page(self, path: str, entry: JobEntry) -> str:
+        history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 20])
+        group = ErrorGroup("own", "ValueError: " + LONG, 2, {"path": LONG, "row": 1})
+        picture = cell("image", np.full((64, 64, 3), 90, np.uint8))
+        match path:
+            case "":
+                return pages.jobs_page([entry, JobEntry("1", "./b", problem=LONG)], LONG)
+            case "jobs/0":
+                facts = [("Output", LONG)]
+                return pages.job_page(JobDetails(entry, history, facts, [group], LONG, True, True))
+        row = FoundRow(1, 0.5, {"image": picture, "path": cell("path", LONG)})
+        return pages.search_page(SearchPage(entry, text="a", problem=LONG, rows=[row] * 3))
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    with serving(0, "token", cast("Site", GrowingJob())) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield address_of(server)
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_page_is_accessible_and_fits_the_window(
+    browser: Any, axe: str, address: str, path: str, size: dict[str, int], scheme: str
+) -> None:
+    context = browser.new_context(viewport=size, color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.goto(address + path)
+    page.evaluate(axe)
+    found = page.evaluate("axe.run()")
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    context.close()
+
+
+def test_page_is_updated_until_the_job_has_ended(browser: Any, address: str) -> None:
+    page = browser.new_page()
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(request.url))
+    page.goto(address + "jobs/0")
+    assert "10 of 40" in page.inner_text("main")
+    page.wait_for_selector("text=40 of 40")
+    assert "does not change any more" in page.inner_text("footer")
+    assert all(url.startswith(address) for url in requested)
+
+
+def test_page_says_when_the_server_has_stopped(browser: Any) -> None:
+    with serving(0, "token", cast("Site", GrowingJob())) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        page = browser.new_page()
+        page.goto(address_of(server) + "jobs/0")
+        server.shutdown()
+        thread.join()
+    page.wait_for_selector("footer >> text=The figures are old")

@@ -1,0 +1,75 @@
+"""The pages as HTML."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchinference.api.outputs import ErrorGroup
+from batchinference.api.progress import JobProgress
+from batchinference.pipeline.html_report.samples import Cell
+from batchinference.spec.report import RowsOverTime
+from batchinference.ui.pages import (
+    FoundRow,
+    JobDetails,
+    JobEntry,
+    SearchPage,
+    job_page,
+    jobs_page,
+    problem_page,
+    search_page,
+)
+
+SCRIPT = '<script>alert("x")</script>'
+NO_HISTORY = RowsOverTime(seconds=[], rows=[])
+
+
+def progress(rows: int = 50, total: int | None = 200, **fields: object) -> JobProgress:
+    return JobProgress("Running", rows, total, 0, ended=False, **fields)  # type: ignore[arg-type]
+
+
+ENDED = JobProgress("complete", 200, 200, 3, ended=True)
+
+
+def test_list_shows_progress_rate_and_remaining_time() -> None:
+    page = jobs_page([JobEntry("0", "./out", progress(), 10.0)], "on this machine")
+    for shown in ("./out", "running", "25 %", "50 of 200", "10.0", "15s", 'href="jobs/0"'):
+        assert shown in page
+
+
+def test_list_of_a_namespace_without_jobs_says_how_to_submit_one() -> None:
+    assert "batchinference submit FILE" in jobs_page([], "namespace default")
+
+
+@pytest.mark.parametrize(("state", "live"), [(progress(), True), (ENDED, False)])
+def test_page_is_updated_until_all_jobs_have_ended(state: JobProgress, live: bool) -> None:
+    entry = JobEntry("0", "./out", state)
+    for page in (jobs_page([entry], "jobs"), job_page(JobDetails(entry, NO_HISTORY))):
+        assert ("data-refresh" in page, "live.js" in page) == (live, live)
+
+
+def test_page_of_a_running_job_has_a_chart() -> None:
+    history = RowsOverTime(seconds=[0, 2, 4], rows=[0, 10, 50])
+    page = job_page(JobDetails(JobEntry("0", "./out", progress()), history))
+    assert "<svg" in page
+    assert "<svg" not in job_page(JobDetails(JobEntry("0", "./out", ENDED), history))
+
+
+def test_all_values_are_escaped() -> None:
+    state = progress(message=SCRIPT, stage=SCRIPT)
+    entry = JobEntry("0", SCRIPT, state)
+    group = ErrorGroup(SCRIPT, SCRIPT, 1, {"path": SCRIPT, "row": 1})
+    row = FoundRow(1, 0.5, {SCRIPT: Cell(SCRIPT)})
+    given = {"text": SCRIPT, "image": SCRIPT, "row": SCRIPT, "where": SCRIPT, "problem": SCRIPT}
+    pages = [
+        jobs_page([entry], SCRIPT),
+        job_page(JobDetails(entry, NO_HISTORY, [(SCRIPT, SCRIPT)], [group], SCRIPT)),
+        search_page(SearchPage(entry, **given, rows=[row])),
+        problem_page(SCRIPT, SCRIPT),
+    ]
+    for page in pages:
+        assert "alert(" in page
+        assert SCRIPT not in page
+
+
+def test_control_characters_of_data_are_removed() -> None:
+    assert "\u202e" not in problem_page("a\u202eb", "a\u202eb")

@@ -13,6 +13,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
@@ -27,7 +28,6 @@ from batchinference.pipeline.commit.decision import (
     decide,
     load_state,
     storage_errors_as_bad_output,
-    write_code,
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pydantic import TypeAdapter
-
 from batchinference.pipeline.commit.attempt import is_part
+from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, is_resource, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -21,16 +20,8 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput, OutputInUse
-from batchinference.pipeline.storage.json import (
-    START_OVER,
-    dump_checksummed,
-    load_json,
-    verify_checksum,
-)
-from batchinference.pipeline.storage.location import Location, base_name, remnant_of
+from batchinference.pipeline.storage.location import base_name, remnant_of
 from batchinference.spec.write import Write, WriteTable
-
-_CODE = TypeAdapter(dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -297,37 +288,3 @@ def storage_errors_as_bad_output(write: Write) -> Iterator[None]:
         yield
     except OSError as error:
         raise BadOutput(f"write.path '{write.path}' cannot be used: {error}") from error
-
-
-def write_code(place: Location, code: Mapping[str, str]) -> None:
-    """Store the hashes of the code and of the models with which an output is begun."""
-    place.write(dump_checksummed({"code": dict(code)}))
-
-
-def parse_code(content: bytes) -> dict[str, str]:
-    """Return stored hashes. Raises ValueError if they are damaged."""
-    verify_checksum(content)
-    try:
-        return _CODE.validate_python(load_json(content)["code"], strict=True)
-    except (KeyError, TypeError) as error:
-        raise ValueError("it holds no hashes") from error
-
-
-def changed_code(place: Location, code: Mapping[str, str]) -> str:
-    """Return what differs between the stored hashes and `code`; empty if nothing does, or if an
-    earlier version has stored none. Raises BadOutput if they are damaged."""
-    try:
-        stored = parse_code(place.read())
-    except FileNotFoundError:
-        return ""
-    except ValueError:
-        raise BadOutput(
-            f"'{place.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
-            f"file to continue with the current code, or {START_OVER}"
-        ) from None
-    names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
-    if not names:
-        return ""
-    before, now = (each.get(names[0], "none")[:8] for each in (stored, code))
-    more = f", and so did {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]} changed since the output was begun (from {before} to {now}){more}"

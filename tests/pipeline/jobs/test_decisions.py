@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, OutputInUse
 from support.documents.parsed_write import write_of
 from support.outputs.made import THEIRS, layout_of
 
@@ -159,18 +159,44 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
     check(expected, found, mode)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [(UNFINISHED, "a.py changed"), (COMPLETE, "a.py changed"), (CLAIMED, CONTINUE)],
-    ids=["unfinished", "complete", "claimed"],
-)
-def test_output_of_changed_code_is_refused(found: OutputState, expected: object) -> None:
-    found = replace(found, changed_code="a.py changed" if found.lease != CLAIMED.lease else "")
-    check(expected, found, "error")
-    check(Replace() if found.complete else expected, found, "overwrite")
-    check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
-    check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)
-    check(DONE, replace(COMPLETE, changed_code="a.py changed"), "error", retry=True)
+def changed(found: OutputState, *, committed: bool = True) -> OutputState:
+    return replace(found, changed_code="a.py changed", committed=committed)
+
+
+CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
+    "claimed": (CLAIMED, [CONTINUE] * 4),
+    "unfinished": (changed(UNFINISHED), ["a.py changed"] * 4),
+    "unfinished, without commits": (
+        changed(UNFINISHED, committed=False),
+        [CONTINUE] * 4,
+    ),
+    "complete": (
+        changed(COMPLETE),
+        ["a.py changed", "a.py changed", "a.py changed", Replace()],
+    ),
+}  # fmt: skip
+
+
+@table_of(CHANGED_CODE)
+def test_output_of_changed_code(found: OutputState, mode: str, expected: object) -> None:
+    """Rows of both versions are never mixed. Before the first commit, there are none to mix."""
+    check(expected, found, mode)
+
+
+@table_of(CHANGED_CODE)
+def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: object) -> None:
+    """A correction of the code is often its reason."""
+    if found.lease != CLAIMED.lease:
+        expected = DONE if found.complete else RetryFailed()
+    check(expected, found, mode, retry=True)
+
+
+@pytest.mark.parametrize(("found", "in_use"), [(UNFINISHED, False), (COMPLETE, True)])
+def test_only_a_complete_output_of_changed_code_is_in_use(found: OutputState, in_use: bool) -> None:
+    """The mode `ignore` leaves an output in use alone, and reports success."""
+    with pytest.raises(BadOutput, match=r"a\.py changed") as raised:
+        decide(changed(found), Request(write_of("parquet", "out", mode="ignore")))
+    assert isinstance(raised.value, OutputInUse) == in_use
 
 
 @pytest.mark.parametrize(
@@ -181,8 +207,7 @@ def test_output_of_changed_code_is_refused(found: OutputState, expected: object)
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
     check(expected, COMPLETE_WITH_FAILED, "overwrite", continues=True, **fields)
-    changed = replace(COMPLETE, changed_code="a.py changed")
-    check(Replace(), changed, "overwrite", continues=True)
+    check(Replace(), changed(COMPLETE), "overwrite", continues=True)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def prepare(
     check_errors_path(target.layout)
     request = Request(spec.write, spec.resume, spec.errors.retry, job, code_of(spec))
     state, action = _decide(target.layout, request, table)
-    start = _committed(spec.write, state, action, job)
+    start = _committed(request, state, action, table)
     try:
         source = open_input(spec.read, _earlier(spec, target, state.layout, start))
     except NoNewFiles:
@@ -130,16 +130,20 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     return state, action
 
 
-def _committed(write: Write, state: OutputState, action: Action, job: str) -> Snapshot | None:
+def _committed(
+    request: Request, state: OutputState, action: Action, table: Table | None
+) -> Snapshot | None:
     """Return the snapshot of the rows that count; None if the job starts over or does nothing.
 
     Raises BadOutput if another run is writing to the output, or if the snapshot is damaged."""
     if not isinstance(action, Start | Resume | RetryFailed):
         return None
     layout, lease = state.layout, state.lease
-    with storage_errors_as_bad_output(write):
-        ensure_not_running(layout, lease, job)
-        _check_replacement(layout, write, job)
+    with storage_errors_as_bad_output(request.write):
+        ensure_not_running(layout, lease, request.job)
+        _check_replacement(layout, request.write, request.job)
+        if state.changed_code:  # an earlier run may have committed its first rows meanwhile
+            decide(load_state(layout, request, table), request)
         if isinstance(action, Start) or lease is None:
             return None
         committed = Attempt(layout, lease).load_committed()

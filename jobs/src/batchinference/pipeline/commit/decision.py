@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from batchinference.pipeline.commit.attempt import is_part
+from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease, is_resource, read_lease
@@ -43,7 +43,9 @@ class OutputState:
     adds to is complete with the same work; None if that holds other work or none. `replaced_by` is
     the lease of a complete replacement that has not taken the place of the output yet. `added` says
     whether something was added to the output; it is only read for overwrite. `changed_code` says
-    which code or model of the job differs from that with which the output was begun, if any."""
+    which code or model of the job differs from that with which the output was begun, if any.
+    `committed` says whether rows of the unfinished output count. It is only read if the code has
+    changed."""
 
     layout: Layout
     lease: Lease | None = None
@@ -54,6 +56,7 @@ class OutputState:
     replaced_by: Lease | None = None
     added: bool = False
     changed_code: str = ""
+    committed: bool = True
     table: TableState | None = None
 
 
@@ -142,16 +145,11 @@ def decide(state: OutputState, request: Request) -> Action:
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
+        action = _check_code(state, state.lease, request, action)
     elif state.lease is not None and write.mode != "overwrite":
         raise OutputInUse(
             f"{where} holds the output of another job: choose another path, or set write.mode to "
             "overwrite, or to append"
-        )
-    # rows are retried after the code was fixed
-    if state.changed_code and isinstance(action, Resume | AlreadyComplete) and not request.retry:
-        raise OutputInUse(
-            f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
-            "false and write.mode: overwrite), or restore what changed"
         )
     if isinstance(action, Start):
         _check_start(state, write)
@@ -184,6 +182,23 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     return Start(lease.series)
 
 
+def _check_code(state: OutputState, lease: Lease, request: Request, action: Action) -> Action:
+    """Return the action, if rows of the code with which the output was begun do not prevent it.
+
+    Raises BadOutput if they do. If the output is complete, this is an OutputInUse, because the mode
+    `ignore` leaves an existing output alone, but not the unfinished output of the job itself."""
+    # rows are retried after the code was fixed
+    if not state.changed_code or request.retry or not isinstance(action, Resume | AlreadyComplete):
+        return action
+    if isinstance(action, Resume) and not state.committed:
+        return Start(lease.series)
+    failure = OutputInUse if state.complete else BadOutput
+    raise failure(
+        f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
+        "false and write.mode: overwrite), or restore what changed"
+    )
+
+
 def _check_start(state: OutputState, write: Write) -> None:
     """Raise OutputInUse if there is something that the mode does not allow to add to or to
     replace."""
@@ -212,7 +227,9 @@ def load_state(
     with storage_errors_as_bad_output(request.write):
         if layout.is_replacement:
             lease = read_lease(layout)
-            return OutputState(layout, lease, changed_code=_changed(layout, lease, request))
+            changed = _changed(layout, lease, request)
+            committed = _has_commits(layout, lease, changed)
+            return OutputState(layout, lease, changed_code=changed, committed=committed)
         replaced_by = read_lease(layout.replacement)
         if replaced_by is not None and replaced_by.is_complete(layout.replacement):
             return OutputState(layout, replaced_by=replaced_by)
@@ -220,20 +237,39 @@ def load_state(
         if base is not None and base.key == layout.key:
             return OutputState(layout, base_complete=base.is_complete(layout.whole))
         lease = read_lease(layout)
-        complete = lease is not None and lease.is_complete(layout)
-        if table is not None:
-            with table_errors_as_bad_output():
-                known = _load_table(table, layout, lease, request, complete=complete)
-            changed = _changed(layout, lease, request, complete=True) if complete else ""
-            return OutputState(layout, lease, complete, table=known, changed_code=changed)
-        own = lease is not None and lease.key == layout.key
-        failed = own and complete and request.retry and has_failed_rows(layout)
-        foreign = lease is None and _has_foreign_files(layout, request.write.mode)
-        added = request.write.mode == "overwrite" and bool(layout.appended())
-        changed = _changed(layout, lease, request, complete=complete)
-        return OutputState(
-            layout, lease, complete, failed, foreign, added=added, changed_code=changed
-        )
+        if table is None:
+            return _load_files(layout, lease, request)
+        with table_errors_as_bad_output():
+            return _load_rows(layout, lease, request, table)
+
+
+def _load_files(layout: Layout, lease: Lease | None, request: Request) -> OutputState:
+    complete = lease is not None and lease.is_complete(layout)
+    own = lease is not None and lease.key == layout.key
+    changed = _changed(layout, lease, request, complete=complete)
+    return OutputState(
+        layout,
+        lease,
+        complete,
+        failed_rows=own and complete and request.retry and has_failed_rows(layout),
+        foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
+        added=request.write.mode == "overwrite" and bool(layout.appended()),
+        changed_code=changed,
+        committed=complete or _has_commits(layout, lease, changed),
+    )
+
+
+def _load_rows(
+    layout: Layout, lease: Lease | None, request: Request, table: CommittedTable
+) -> OutputState:
+    complete = lease is not None and lease.is_complete(layout)
+    return OutputState(
+        layout,
+        lease,
+        complete,
+        changed_code=_changed(layout, lease, request, complete=True) if complete else "",
+        table=_load_table(table, layout, lease, request, complete=complete),
+    )
 
 
 def _changed(
@@ -245,6 +281,13 @@ def _changed(
     return changed_code(layout.code, request.code) if own and not starts_over else ""
 
 
+def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:
+    """Return whether rows of an unfinished output of changed code count; True if it is unknown."""
+    if lease is None or not changed:
+        return True
+    return bool(Attempt(layout, lease).load_committed().entries)
+
+
 def _load_table(
     table: CommittedTable, layout: Layout, lease: Lease | None, request: Request, *, complete: bool
 ) -> TableState:
@@ -253,9 +296,10 @@ def _load_table(
         return TableState()
     if own is not None and table.commits(own.mark):
         return TableState(committed=True)
+    reads_rows = request.write.mode in ("error", "ignore")
     return TableState(
         series_committed=own is not None and table.commits(own.series_mark) > 0,
-        has_rows=request.write.mode in ("error", "ignore") and table.holds_rows(),
+        has_rows=reads_rows and table.holds_rows(),
     )
 
 

@@ -17,8 +17,9 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import fused
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.spec import parse
+from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import job_document, write_lines
+from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.jobs.without_ray import Invoked, invoke_without_ray
 from support.outputs.batches import good
 from support.outputs.made import begin_job, commit_rows
@@ -164,6 +165,58 @@ def test_restart_of_an_unchanged_job_repeats_it(job: Job, retry: bool) -> None:
     assert job.run("--restart", errors={"retry": retry}).exit_code == exits.SUCCESS
     assert before.isdisjoint(path.name for path in job.output.glob("part-*"))
     assert job.texts() == ["a1"]
+
+
+def run_another_job(job: Job, mode: str = "error") -> None:
+    """Run a job that copies the rows to the same output."""
+    document = job.document(mode)
+    document["metadata"]["name"], document["spec"]["steps"] = "other", []
+    assert run_in_process(document).report.state is JobState.SUCCEEDED
+
+
+def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
+    run_another_job(job)
+    for mode in ("error", "ignore"):
+        refused = job.run("--restart", mode=mode)
+        assert refused.exit_code == exits.JOB_FAILED
+        assert "holds the output of another job: choose another path" in refused.stderr
+    assert job.texts() == ["a"]
+    assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
+    assert job.texts() == ["a1"]
+
+
+def test_restart_keeps_rows_that_another_job_has_appended(job: Job) -> None:
+    job.run()
+    run_another_job(job, "append")
+    refused = job.run("--restart")
+    assert refused.exit_code == exits.JOB_FAILED
+    assert "write.path: it holds rows that other on " in refused.stderr
+    assert job.texts() == ["a", "a1"]
+    assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
+    assert job.texts() == ["a1"]
+
+
+def test_restart_replaces_what_the_job_itself_has_appended(job: Job) -> None:
+    job.run(mode="append")
+    write_lines(job.directory / "in", {"b.txt": ["b"]})
+    job.run(mode="append")
+    job.change("2")
+    assert job.run("--restart").exit_code == exits.SUCCESS
+    assert job.texts() == ["a2", "b2"]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_restart_replaces_output_of_the_job_before_its_spec_changed(
+    job: Job, complete: bool
+) -> None:
+    job.run()
+    if not complete:
+        job.unfinish()
+    changed = {"path": str(job.directory / "errors")}
+    assert "holds the output of another job" in job.run(errors=changed).stderr
+    job.change("2")
+    assert job.run("--restart", errors=changed).exit_code == exits.SUCCESS
+    assert job.texts() == ["a2"]
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -220,3 +221,39 @@ def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> 
     own = job if expected == DONE or "laptop" in job else "team/job (uid-1)"
     found = replace(COMPLETE, lease=lease(job=own))
     check(expected, found, "overwrite", job=job)
+
+
+SAME_NAME = replace(OTHER, lease=replace(lease(job="job on here"), key=THEIRS))
+OTHER_NAME = lease(job="other on here")
+RESTARTED = {
+    "empty": (EMPTY, Start()),
+    "only added to by the job": (OutputState(LAYOUT, added=True), Replace()),
+    "only added to by another": (
+        OutputState(LAYOUT, added=True, added_by="other"),
+        "rows that other has appended",
+    ),
+    "foreign": (FOREIGN, "no output of"),
+    "other": (OTHER, "of another job"),
+    "other complete": (replace(OTHER, complete=True), "of another job"),
+    "of another spec": (SAME_NAME, Start()),
+    "of another spec, complete": (replace(SAME_NAME, complete=True), Replace()),
+    "unfinished": (replace(UNFINISHED, lease=OTHER_NAME), CONTINUE),
+    "complete": (replace(COMPLETE, lease=OTHER_NAME), Replace()),
+    "complete, added to by another": (replace(COMPLETE, added_by="other"), "has appended"),
+    "replaced by another job": (
+        OutputState(LAYOUT, replaced_by=OTHER.lease),
+        "was interrupted",
+    ),
+    "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Start()),
+    "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
+    "own table with rows": (state(TABLE, table=TableState(has_rows=True)), CONTINUE),
+    "complete table": (state(TABLE, complete=True, table=TableState()), Start()),
+    "table of another": (replace(OTHER, layout=TABLE, table=TableState()), "of another job"),
+}
+
+
+@pytest.mark.parametrize(("found", "expected"), RESTARTED.values(), ids=RESTARTED)
+def test_restart_replaces_only_output_of_the_job(found: OutputState, expected: object) -> None:
+    """The job is known by the key of its work, and by its name if its spec has changed."""
+    restart: dict[str, Any] = {"resume": False, "own_only": True, "job": "job on here"}
+    check(expected, found, "overwrite", **restart)

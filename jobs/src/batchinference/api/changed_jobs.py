@@ -48,7 +48,8 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with fields that start it over, whatever it has written.
+    """Return the job with fields that start it over, whatever it has written. Unless the job itself
+    overwrites, its run must replace only its own output (`own_only`).
 
     Raises BadInput if the job adds to the rows of other runs."""
     from batchinference.pipeline.errors import BadInput
@@ -63,6 +64,11 @@ def restarted(job: BatchInference) -> BatchInference:
     return _with(
         job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
     )
+
+
+def overwrites(job: BatchInference) -> bool:
+    """Return whether the job may replace the output of other jobs."""
+    return job.spec.write.mode == "overwrite"
 
 
 def _with(job: BatchInference, **fields: object) -> BatchInference:

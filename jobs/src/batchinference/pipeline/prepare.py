@@ -75,15 +75,17 @@ class NothingToDo:
 
 
 def prepare(
-    spec: BatchInferenceSpec, target: OutputTarget, job: str = ""
+    spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
     """Check the job, and begin its first attempt at an output. `job` identifies this job among
-    others. Raises OutputInUse if the job must not touch what is there."""
+    others. With `own_only`, only output of this job is replaced. Raises OutputInUse if the job must
+    not touch what is there."""
     table = table_of(spec.write)
     for step in spec.steps:
         check_step(step)
     check_errors_path(target.layout)
-    request = Request(spec.write, spec.resume, spec.errors.retry, job, code_of(spec))
+    code = code_of(spec)
+    request = Request(spec.write, spec.resume, spec.errors.retry, job, code, own_only=own_only)
     state, action = _decide(target.layout, request, table)
     start = _committed(request, state, action, table)
     try:

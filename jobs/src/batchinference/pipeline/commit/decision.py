@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from batchinference.pipeline.commit.attempt import Attempt, is_part
 from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, is_resource, read_lease
+from batchinference.pipeline.commit.lease import Lease, is_resource, name_of, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -42,7 +42,8 @@ class OutputState:
     `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
     adds to is complete with the same work; None if that holds other work or none. `replaced_by` is
     the lease of a complete replacement that has not taken the place of the output yet. `added` says
-    whether something was added to the output; it is only read for overwrite. `changed_code` says
+    whether something was added to the output; it is only read for overwrite. `added_by` is another
+    job that has added to it, if any; it is only read with `own_only`. `changed_code` says
     which code or model of the job differs from that with which the output was begun, if any.
     `committed` says whether rows of the unfinished output count. It is only read if the code has
     changed."""
@@ -55,6 +56,7 @@ class OutputState:
     base_complete: bool | None = None
     replaced_by: Lease | None = None
     added: bool = False
+    added_by: str = ""
     changed_code: str = ""
     committed: bool = True
     table: TableState | None = None
@@ -65,7 +67,8 @@ class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
     used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
     job among others that want the output. `code` are the hashes of its code and models. With
-    `continues`, the run has put the complete replacement of an interrupted run in place."""
+    `continues`, the run has put the complete replacement of an interrupted run in place. With
+    `own_only`, the mode overwrite replaces only output of this job."""
 
     write: Write
     resume: bool = True
@@ -73,6 +76,13 @@ class Request:
     job: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
     continues: bool = False
+    own_only: bool = False
+
+    def owns(self, lease: Lease, key: str) -> bool:
+        """Return whether a lease is of this job: of the work with this key, or of a job with the
+        same name, whose spec may have changed since."""
+        named = self.job != "" and name_of(lease.job) == name_of(self.job)
+        return lease.key == key or named
 
 
 @dataclass(frozen=True)
@@ -146,13 +156,13 @@ def decide(state: OutputState, request: Request) -> Action:
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
         action = _check_code(state, state.lease, request, action)
-    elif state.lease is not None and write.mode != "overwrite":
+    elif state.lease is not None and not _may_replace(state, state.lease, request):
         raise OutputInUse(
             f"{where} holds the output of another job: choose another path, or set write.mode to "
             "overwrite, or to append"
         )
     if isinstance(action, Start):
-        _check_start(state, write)
+        _check_start(state, request)
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
     return Replace() if replaces and isinstance(action, Start) else action
@@ -199,11 +209,28 @@ def _check_code(state: OutputState, lease: Lease, request: Request, action: Acti
     )
 
 
-def _check_start(state: OutputState, write: Write) -> None:
+def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
+    """Return whether the mode allows to replace the output of other work."""
+    if request.write.mode != "overwrite":
+        return False
+    # an unfinished replacement is nobody's output yet
+    return (
+        not request.own_only or state.layout.is_replacement or request.owns(lease, state.layout.key)
+    )
+
+
+def _check_start(state: OutputState, request: Request) -> None:
     """Raise OutputInUse if there is something that the mode does not allow to add to or to
     replace."""
+    write = request.write
+    if state.added_by:
+        raise OutputInUse(
+            f"write.path: it holds rows that {state.added_by} has appended "
+            f"('{state.layout.output.uri}'). Set write.mode to overwrite to replace them as well, "
+            "or choose another path"
+        )
     if isinstance(write, WriteTable):
-        blocks = write.mode in ("error", "ignore")
+        blocks = write.mode in ("error", "ignore") or (request.own_only and state.lease is None)
         if blocks and state.table is not None and state.table.has_rows:
             raise table_has_rows(write)
     elif state.foreign_files and write.mode != "append":
@@ -254,6 +281,7 @@ def _load_files(layout: Layout, lease: Lease | None, request: Request) -> Output
         failed_rows=own and complete and request.retry and has_failed_rows(layout),
         foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
         added=request.write.mode == "overwrite" and bool(layout.appended()),
+        added_by=_added_by(layout, request),
         changed_code=changed,
         committed=complete or _has_commits(layout, lease, changed),
     )
@@ -267,6 +295,7 @@ def _load_rows(
         layout,
         lease,
         complete,
+        added_by=_added_by(layout, request),
         changed_code=_changed(layout, lease, request, complete=True) if complete else "",
         table=_load_table(table, layout, lease, request, complete=complete),
     )
@@ -296,7 +325,7 @@ def _load_table(
         return TableState()
     if own is not None and table.commits(own.mark):
         return TableState(committed=True)
-    reads_rows = request.write.mode in ("error", "ignore")
+    reads_rows = request.write.mode in ("error", "ignore") or request.own_only
     return TableState(
         series_committed=own is not None and table.commits(own.series_mark) > 0,
         has_rows=reads_rows and table.holds_rows(),
@@ -306,6 +335,17 @@ def _load_table(
 def has_failed_rows(layout: Layout) -> bool:
     """Return whether a complete output has failed rows."""
     return Snapshot.read(layout.end, layout.key).counts.failed > 0
+
+
+def _added_by(layout: Layout, request: Request) -> str:
+    """Return another job that has added to an output of which only own rows may be replaced; empty
+    if there is none."""
+    for added in layout.appended() if request.own_only else ():
+        key = layout.addition(added.addition_number).key if added.addition_number else layout.key
+        lease = read_lease(added)
+        if lease is not None and not request.owns(lease, key):
+            return lease.job
+    return ""
 
 
 def _has_foreign_files(layout: Layout, mode: str) -> bool:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
+import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.commit.decision import changed_code, write_code
+from batchinference.pipeline.commit.code_hashes import changed_code, write_code
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.steps.code_identity import SAMPLE_BYTES, code_of
+from batchinference.pipeline.steps import file_identity
+from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.pipeline.steps.file_identity import MAX_TENSORS, SAMPLE_BYTES, SAMPLES
+from batchinference.pipeline.storage.json import dump_checksummed
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from support.documents.minimal import document
@@ -85,20 +91,160 @@ def model(source: Path | str) -> dict[str, str]:
     return code(model={**fields, "output": "embedding"})
 
 
-@pytest.mark.parametrize("at", [0, 2 * SAMPLE_BYTES, 4 * SAMPLE_BYTES - 1], ids=str)
+LARGE = 2 * SAMPLES * SAMPLE_BYTES
+"""The size of a file of which samples are hashed, with gaps as large as the samples."""
+
+
+@pytest.mark.parametrize("at", [0, 2 * SAMPLE_BYTES, LARGE // 2 + 1, LARGE - 1], ids=str)
 def test_change_of_a_large_model_file_counts(tmp_path: Path, at: int) -> None:
-    weights = tmp_path / "weights.safetensors"
-    content = bytearray(4 * SAMPLE_BYTES)
+    weights = tmp_path / "weights.gguf"
+    content = bytearray(LARGE)
     weights.write_bytes(content)
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "lock").touch()
     before = model(tmp_path)
-    assert before.keys() == {"steps[0].model: file weights.safetensors"}
+    assert before.keys() == {"steps[0].model: file weights.gguf"}
     weights.touch()
     assert model(tmp_path) == before
     content[at] = 1
     weights.write_bytes(content)
     assert model(tmp_path) != before
+
+
+def test_a_smaller_file_is_hashed_entirely(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.gguf"
+    found = set()
+    for at in (0, SAMPLE_BYTES + 1, LARGE // 2 - 1):
+        content = bytearray(LARGE // 2)
+        content[at] = 1
+        weights.write_bytes(content)
+        found.add(model(weights)["steps[0].model: file weights.gguf"])
+    assert len(found) == 3
+
+
+def safetensors(sizes: list[int], changed: int | None = None) -> bytes:
+    """Return a file with tensors of these sizes in bytes, and zeros in all but one of them."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    content = b""
+    for number, size in enumerate(sizes):
+        offsets = [len(content), len(content) + size]
+        header |= {f"t{number}": {"dtype": "U8", "shape": [size], "data_offsets": offsets}}
+        content += bytes([number == changed]) * size
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + content
+
+
+SIZES = [2 * SAMPLE_BYTES - 700, 100, LARGE + 2 * SAMPLE_BYTES, 100, LARGE]
+"""The small tensors are between samples."""
+
+
+@pytest.mark.parametrize("changed", range(len(SIZES)))
+def test_each_tensor_of_a_large_file_counts(tmp_path: Path, changed: int) -> None:
+    """A head that was trained again in a frozen backbone is small."""
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(safetensors(SIZES))
+    before = model(tmp_path)
+    weights.write_bytes(safetensors(SIZES, changed))
+    assert model(tmp_path) != before
+
+
+@pytest.mark.parametrize("tensors", [1, MAX_TENSORS, MAX_TENSORS + 1, 3 * MAX_TENSORS])
+def test_number_of_sampled_tensors_is_limited(tmp_path: Path, tensors: int) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(safetensors([10] * tensors))
+    with pa.OSFile(str(file)) as opened:
+        ranges = file_identity._tensors(opened, opened.size())
+    assert min(tensors, MAX_TENSORS // 2) < len(ranges) <= MAX_TENSORS + 1
+    assert ranges[0] == (0, file.stat().st_size - 10 * tensors)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"\xff" * 8,
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"no",
+        (8).to_bytes(8, "little") + b'{"a": 1}',
+        safetensors([10]).replace(b"[0, 10]", b"[-1, 9]"),
+        safetensors([10]).replace(b"[0, 10]", b"[9, -1]"),
+        safetensors([10]).replace(b"[0, 10]", b"[0,9e9]"),
+        b"PK\x03\x04",
+    ],
+)
+def test_damaged_large_file_is_sampled(tmp_path: Path, start: bytes) -> None:
+    """Loading it fails with a better message."""
+    (tmp_path / "model.safetensors").write_bytes(start + bytes(LARGE))
+    assert len(model(tmp_path)) == 1
+
+
+def archive(path: Path, value: int) -> None:
+    """Write an archive as torch.save does: without compression, one member for each tensor. The
+    samples at its end do not hold the beginning of its directory."""
+    with ZipFile(path, "w") as file:
+        file.writestr("data/0", bytes(2 * SAMPLE_BYTES - 200))
+        file.writestr("data/1", bytes([value]) * 10)
+        file.writestr("data/2", bytes(LARGE))
+        for number in range(3, 2000):
+            file.writestr(f"data/{number:0100}", b"0")
+
+
+def test_each_member_of_a_large_archive_counts(tmp_path: Path) -> None:
+    found = set()
+    for value in (0, 1):
+        archive(tmp_path / "model.pt", value)
+        found.add(model(tmp_path)["steps[0].model: file model.pt"])
+    assert len(found) == 2
+
+
+def own_class(**arguments: Any) -> dict[str, str]:
+    return code(python={"callable": "own_pack.deep:Value", **arguments})
+
+
+def test_modules_of_constructor_refs_count(modules: Path) -> None:
+    found = own_class(constructorRefs={"f": "own_part:f", "g": "numpy:sqrt"})
+    assert found.keys() == {
+        "steps[0].python: package numpy",
+        *(f"steps[0].python: module {name}" for name in USED),
+    }
+    (modules / "own_helper.py").write_text("A = 2\n")
+    changed = own_class(constructorRefs={"f": "own_part:f", "g": "numpy:sqrt"})
+    assert {name for name in found if found[name] != changed[name]} == {
+        "steps[0].python: module own_helper.py"
+    }
+
+
+def files_in(found: dict[str, str]) -> list[str]:
+    return [name.partition("steps[0].python")[2] for name in found if ": file " in name]
+
+
+def test_files_of_constructor_args_count(modules: Path) -> None:
+    """A file counts, and a directory with weights."""
+    for name in ("net/model.safetensors", "net/sub/labels.json", "head.pkl", "cache/x/model.bin"):
+        (modules / name).parent.mkdir(parents=True, exist_ok=True)
+        (modules / name).write_text("1")
+    arguments: dict[str, Any] = {name: str(modules / name) for name in ("net", "cache", "nothing")}
+    arguments |= {"head": str(modules / "head.pkl"), "text": "head.pkl", "root": "/", "rate": 0.5}
+    found = own_class(constructorArgs=arguments)
+    assert files_in(found) == [
+        ".constructorArgs.net: file model.safetensors",
+        ".constructorArgs.net: file sub/labels.json",
+        ".constructorArgs.head: file head.pkl",
+    ]
+    (modules / "head.pkl").write_text("2")
+    changed = own_class(constructorArgs=arguments)
+    assert files_in({name: "" for name in found if found[name] != changed[name]}) == [
+        ".constructorArgs.head: file head.pkl"
+    ]
+
+
+def test_mounted_secret_does_not_count(modules: Path) -> None:
+    """Kubernetes replaces it while a job runs."""
+    (modules / "..2026_01").mkdir()
+    (modules / "..2026_01" / "token").write_text("1")
+    (modules / "..data").symlink_to("..2026_01")
+    (modules / "token").symlink_to("..data/token")
+    assert files_in(own_class(constructorArgs={"token": str(modules / "token")})) == []
 
 
 def test_model_of_the_hub_counts_by_its_spec() -> None:
@@ -112,6 +258,17 @@ def test_changes_are_named(tmp_path: Path) -> None:
     assert changed_code(place, {"a": "1" * 64, "b": "2"}) == ""
     changed = "a changed since the output was begun (from 11111111 to none), and so did 1 more"
     assert changed_code(place, {"b": "3"}) == changed
+
+
+def test_only_what_an_earlier_version_has_hashed_is_compared(tmp_path: Path) -> None:
+    """It took other samples of files, and left out constructorRefs."""
+    place = Location(str(tmp_path / "code.json"))
+    of_file = "steps[0].model: file a.bin"
+    place.write(dump_checksummed({"code": {"steps[0].python: module a.py": "1", of_file: "1"}}))
+    now = {"steps[0].python: module a.py": "1", of_file: "2", "steps[0].python: module b.py": "3"}
+    assert changed_code(place, now) == ""
+    assert "module a.py changed" in changed_code(place, now | {"steps[0].python: module a.py": "2"})
+    assert "module a.py changed" in changed_code(place, {})
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"code": {"a": 1}}'])

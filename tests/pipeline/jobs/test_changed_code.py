@@ -8,13 +8,31 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.outputs.made import begin_job, commit_rows
 
 from batchinference.cli import exits
-from support.jobs.on_ray import job_document, write_lines
+from batchinference.pipeline import prepare
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.code_hashes import parse_code
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.execution import fused
+from batchinference.pipeline.steps.code_identity import code_of
+from batchinference.spec import parse
+from batchinference.spec.report import JobState
+from support.documents.minimal import Document
+from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.jobs.without_ray import Invoked, invoke_without_ray
+from support.outputs.batches import good
 from support.outputs.rows import rows_of
 
 STEP = "def change(row):\n    return {**row, 'text': row['text'] + '%s'}\n"
+FAILING = "def change(row):\n    raise ValueError('not yet')\n"
+FAILING_LATER = """
+def change(row):
+    if row["text"] == "b":
+        raise ValueError("not yet")
+    return row
+"""
 CHANGED = "steps[0].python: module changing.py changed since the output was begun (from "
 
 
@@ -28,17 +46,30 @@ class Job:
         self.change("1")
 
     def change(self, suffix: str) -> None:
-        (self.directory / "changing.py").write_text(STEP % suffix)
+        self.put_code(STEP % suffix)
+
+    def put_code(self, text: str) -> None:
+        """Replace the module. The next run loads it, as a new process does."""
+        (self.directory / "changing.py").write_text(text)
+        fused._stages_of_process.cache_clear()
         sys.modules.pop("changing", None)
         importlib.invalidate_caches()
 
-    def run(self, *options: str, mode: str = "error", **spec: object) -> Invoked:
+    def document(self, mode: str = "error", **spec: object) -> Document:
         python = {"callable": "changing:change", "method": "map"}
         write = {"format": "parquet", "mode": mode}
         steps = [{"name": "own", "python": python}]
-        job = job_document("job", "in", "out", steps=steps, write=write, **spec)
+        source, output = self.directory / "in", self.directory / "out"
+        return job_document("job", source, output, steps=steps, write=write, **spec)
+
+    def run(self, *options: str, mode: str = "error", **spec: object) -> Invoked:
+        job = self.document(mode, **spec)
         (self.directory / "job.yaml").write_text(yaml.safe_dump(job))
         return invoke_without_ray("run", str(self.directory / "job.yaml"), *options)
+
+    def unfinish(self) -> None:
+        for name in ("_SUCCESS", "_batchinference/output.json"):
+            (self.output / name).unlink()
 
     def texts(self) -> list[str]:
         return sorted(row["text"] for row in rows_of(self.output))
@@ -55,8 +86,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: bool) -> None:
     assert job.run().exit_code == exits.SUCCESS
     if not complete:
-        for name in ("_SUCCESS", "_batchinference/output.json"):
-            (job.output / name).unlink()
+        job.unfinish()
     job.change("2")
     refused = job.run()
     assert refused.exit_code == exits.JOB_FAILED
@@ -71,6 +101,63 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
     assert "complete already" in job.run().stderr
 
 
+def test_ignore_does_not_hide_an_unfinished_output(job: Job) -> None:
+    """It leaves a complete output alone, although the code has changed."""
+    assert job.run(mode="ignore").exit_code == exits.SUCCESS
+    job.change("2")
+    assert "nothing was done" in job.run(mode="ignore").stderr
+    job.unfinish()
+    file = str(job.directory / "job.yaml")
+    for refused in (job.run(mode="ignore"), invoke_without_ray("validate", "--deep", file)):
+        assert refused.exit_code != exits.SUCCESS
+        assert CHANGED in refused.stderr
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore", "append", "overwrite"])
+def test_code_may_be_corrected_until_the_first_commit(job: Job, mode: str) -> None:
+    job.put_code(FAILING)
+    assert "not yet" in job.run(mode=mode).stderr
+    job.change("2")
+    assert job.run(mode=mode).exit_code == exits.SUCCESS
+    assert job.texts() == ["a2"]
+    (code,) = job.output.glob("_batchinference/**/code.json")
+    assert parse_code(code.read_bytes()) == code_of(parse(job.document(mode)).spec)
+
+
+def test_code_is_refused_after_the_first_commit(job: Job) -> None:
+    write_lines(job.directory / "in", {"b.txt": ["b"]})
+    job.put_code(FAILING_LATER)
+    assert "not yet" in job.run().stderr
+    job.change("2")
+    assert CHANGED in job.run().stderr
+
+
+def test_an_earlier_run_is_fenced_before_new_code_is_accepted(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = begin_job(job.document()).attempt
+    job.change("2")
+    begun = begin_job(job.document())
+    with pytest.raises(BadOutput, match="another run has taken over"):
+        commit_rows(earlier, good(0, 0, [1]))
+    monkeypatch.setattr(Attempt, "check_open", lambda self: None)
+    commit_rows(earlier, good(0, 0, [1]))
+    assert begun.attempt.load_committed().entries == []
+
+
+def test_new_code_is_refused_if_an_earlier_run_commits_before_it_ends(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = begin_job(job.document()).attempt
+    job.change("2")
+    monkeypatch.setattr(
+        prepare, "ensure_not_running", lambda *_: commit_rows(earlier, good(0, 0, [1]))
+    )
+    with pytest.raises(BadOutput, match=r"changing\.py changed"):
+        begin_job(job.document())
+    assert [entry.counts.read for entry in earlier.load_committed().entries] == [1]
+
+
 @pytest.mark.parametrize("retry", [False, True])
 def test_restart_of_an_unchanged_job_repeats_it(job: Job, retry: bool) -> None:
     job.run()
@@ -78,6 +165,58 @@ def test_restart_of_an_unchanged_job_repeats_it(job: Job, retry: bool) -> None:
     assert job.run("--restart", errors={"retry": retry}).exit_code == exits.SUCCESS
     assert before.isdisjoint(path.name for path in job.output.glob("part-*"))
     assert job.texts() == ["a1"]
+
+
+def run_another_job(job: Job, mode: str = "error") -> None:
+    """Run a job that copies the rows to the same output."""
+    document = job.document(mode)
+    document["metadata"]["name"], document["spec"]["steps"] = "other", []
+    assert run_in_process(document).report.state is JobState.SUCCEEDED
+
+
+def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
+    run_another_job(job)
+    for mode in ("error", "ignore"):
+        refused = job.run("--restart", mode=mode)
+        assert refused.exit_code == exits.JOB_FAILED
+        assert "holds the output of another job: choose another path" in refused.stderr
+    assert job.texts() == ["a"]
+    assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
+    assert job.texts() == ["a1"]
+
+
+def test_restart_keeps_rows_that_another_job_has_appended(job: Job) -> None:
+    job.run()
+    run_another_job(job, "append")
+    refused = job.run("--restart")
+    assert refused.exit_code == exits.JOB_FAILED
+    assert "write.path: it holds rows that other on " in refused.stderr
+    assert job.texts() == ["a", "a1"]
+    assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
+    assert job.texts() == ["a1"]
+
+
+def test_restart_replaces_what_the_job_itself_has_appended(job: Job) -> None:
+    job.run(mode="append")
+    write_lines(job.directory / "in", {"b.txt": ["b"]})
+    job.run(mode="append")
+    job.change("2")
+    assert job.run("--restart").exit_code == exits.SUCCESS
+    assert job.texts() == ["a2", "b2"]
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_restart_replaces_output_of_the_job_before_its_spec_changed(
+    job: Job, complete: bool
+) -> None:
+    job.run()
+    if not complete:
+        job.unfinish()
+    changed = {"path": str(job.directory / "errors")}
+    assert "holds the output of another job" in job.run(errors=changed).stderr
+    job.change("2")
+    assert job.run("--restart", errors=changed).exit_code == exits.SUCCESS
+    assert job.texts() == ["a2"]
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -1,7 +1,8 @@
-"""Reruns over a complete output that are killed: retries of failed rows, new files, or both.
+"""Reruns that are killed: retries of failed rows, new files, or both in a complete output, and a
+correction of the code before the first commit.
 
 The next run finishes the output with each row exactly once. `make landing` kills only the rerun
-that does both.
+that retries and adds files, and the one with corrected code.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
@@ -135,4 +137,14 @@ def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
     job["spec"]["errors"]["retry"] = True
     seen = OutputFaults(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
+    assert faults(place, job, lambda: seen, BOUNDARIES) == {}
+
+
+def test_correction_of_the_code_before_the_first_commit(place: Place) -> None:
+    job, manifest = place.job("out"), "write _batchinference/attempts/*/TASK.json"
+    place.run(job, place.run(place.job("undisturbed")).steps.index(manifest))
+    code = Location(str(place.directory / "out" / "_batchinference" / "code.json"))
+    write_code(code, {"steps[2].python: module corrected.py": "0"})
+    seen = Seen(place.directory / "out")
+    assert any("part-" in name for name in seen.names()), "a file without a commit"
     assert faults(place, job, lambda: seen, BOUNDARIES) == {}

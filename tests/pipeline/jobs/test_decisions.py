@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from batchinference.pipeline.commit.decision import (
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import Lease
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, OutputInUse
 from support.documents.parsed_write import write_of
 from support.outputs.builders import THEIRS, layout_of
 
@@ -161,18 +162,44 @@ def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
     check(expected, found, mode)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [(UNFINISHED, "a.py changed"), (COMPLETE, "a.py changed"), (CLAIMED, CONTINUE)],
-    ids=["unfinished", "complete", "claimed"],
-)
-def test_output_of_changed_code_is_refused(found: OutputState, expected: object) -> None:
-    found = replace(found, changed_code="a.py changed" if found.lease != CLAIMED.lease else "")
-    check(expected, found, "error")
-    check(Replace() if found.complete else expected, found, "overwrite")
-    check(Replace() if found.complete else CONTINUE, found, "overwrite", resume=False)
-    check(RetryFailed(), replace(UNFINISHED, changed_code="a.py changed"), "error", retry=True)
-    check(DONE, replace(COMPLETE, changed_code="a.py changed"), "error", retry=True)
+def changed(found: OutputState, *, committed: bool = True) -> OutputState:
+    return replace(found, changed_code="a.py changed", committed=committed)
+
+
+CHANGED_CODE: dict[str, tuple[OutputState, list[object]]] = {
+    "claimed": (CLAIMED, [CONTINUE] * 4),
+    "unfinished": (changed(UNFINISHED), ["a.py changed"] * 4),
+    "unfinished, without commits": (
+        changed(UNFINISHED, committed=False),
+        [CONTINUE] * 4,
+    ),
+    "complete": (
+        changed(COMPLETE),
+        ["a.py changed", "a.py changed", "a.py changed", Replace()],
+    ),
+}  # fmt: skip
+
+
+@table_of(CHANGED_CODE)
+def test_output_of_changed_code(found: OutputState, mode: str, expected: object) -> None:
+    """Rows of both versions are never mixed. Before the first commit, there are none to mix."""
+    check(expected, found, mode)
+
+
+@table_of(CHANGED_CODE)
+def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: object) -> None:
+    """A correction of the code is often its reason."""
+    if found.lease != CLAIMED.lease:
+        expected = DONE if found.complete else RetryFailed()
+    check(expected, found, mode, retry=True)
+
+
+@pytest.mark.parametrize(("found", "in_use"), [(UNFINISHED, False), (COMPLETE, True)])
+def test_only_a_complete_output_of_changed_code_is_in_use(found: OutputState, in_use: bool) -> None:
+    """The mode `ignore` leaves an output in use alone, and reports success."""
+    with pytest.raises(BadOutput, match=r"a\.py changed") as raised:
+        decide(changed(found), Request(write_of("parquet", "out", mode="ignore")))
+    assert isinstance(raised.value, OutputInUse) == in_use
 
 
 @pytest.mark.parametrize(
@@ -183,8 +210,7 @@ def test_output_of_changed_code_is_refused(found: OutputState, expected: object)
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
     check(expected, COMPLETE_WITH_FAILED, "overwrite", continues=True, **fields)
-    changed = replace(COMPLETE, changed_code="a.py changed")
-    check(Replace(), changed, "overwrite", continues=True)
+    check(Replace(), changed(COMPLETE), "overwrite", continues=True)
 
 
 @pytest.mark.parametrize(
@@ -197,3 +223,39 @@ def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> 
     own = job if expected == DONE or "laptop" in job else "team/job (uid-1)"
     found = replace(COMPLETE, lease=lease(job=own))
     check(expected, found, "overwrite", job=job)
+
+
+SAME_NAME = replace(OTHER, lease=replace(lease(job="job on here"), key=THEIRS))
+OTHER_NAME = lease(job="other on here")
+RESTARTED = {
+    "empty": (EMPTY, Start()),
+    "only added to by the job": (OutputState(LAYOUT, added=True), Replace()),
+    "only added to by another": (
+        OutputState(LAYOUT, added=True, added_by="other"),
+        "rows that other has appended",
+    ),
+    "foreign": (FOREIGN, "no output of"),
+    "other": (OTHER, "of another job"),
+    "other complete": (replace(OTHER, complete=True), "of another job"),
+    "of another spec": (SAME_NAME, Start()),
+    "of another spec, complete": (replace(SAME_NAME, complete=True), Replace()),
+    "unfinished": (replace(UNFINISHED, lease=OTHER_NAME), CONTINUE),
+    "complete": (replace(COMPLETE, lease=OTHER_NAME), Replace()),
+    "complete, added to by another": (replace(COMPLETE, added_by="other"), "has appended"),
+    "replaced by another job": (
+        OutputState(LAYOUT, replaced_by=OTHER.lease),
+        "was interrupted",
+    ),
+    "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Start()),
+    "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
+    "own table with rows": (state(TABLE, table=TableState(has_rows=True)), CONTINUE),
+    "complete table": (state(TABLE, complete=True, table=TableState()), Start()),
+    "table of another": (replace(OTHER, layout=TABLE, table=TableState()), "of another job"),
+}
+
+
+@pytest.mark.parametrize(("found", "expected"), RESTARTED.values(), ids=RESTARTED)
+def test_restart_replaces_only_output_of_the_job(found: OutputState, expected: object) -> None:
+    """The job is known by the key of its work, and by its name if its spec has changed."""
+    restart: dict[str, Any] = {"resume": False, "own_only": True, "job": "job on here"}
+    check(expected, found, "overwrite", **restart)

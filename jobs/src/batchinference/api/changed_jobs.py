@@ -48,7 +48,9 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with fields that start it over and replace its output.
+    """Return the job with fields that start it over, regardless of what it has written.
+
+    Unless the job itself overwrites, its run must replace only its own output (`own_only`).
 
     Raises BadInput for `mode: append`, which adds rows to the output of earlier runs.
     """
@@ -64,6 +66,11 @@ def restarted(job: BatchInference) -> BatchInference:
     return _with(
         job, resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
     )
+
+
+def overwrites(job: BatchInference) -> bool:
+    """Return whether the job may replace the output of other jobs."""
+    return job.spec.write.mode == "overwrite"
 
 
 def _with(job: BatchInference, **fields: object) -> BatchInference:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.changed_jobs import restarted, retried
+from batchinference.api.changed_jobs import overwrites, restarted, retried
 from batchinference.api.job import Job
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
@@ -110,18 +110,27 @@ def run(
 ) -> Result:
     """Run a job on this machine, on a new Ray instance, and return its result.
 
-    `restart` starts over, `retry_errors` runs only the failed rows again, and `verbose` shows the
-    messages of Ray. Raises JobFailed if the job fails, and JobFailure if it does not support
-    `restart` or `retry_errors`.
+    `restart` starts over and replaces what earlier runs of this job have written, `retry_errors`
+    runs only the failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if
+    the job fails, and JobFailure if it does not support `restart` or `retry_errors`.
     """
     from batchinference.api.display import Display
     from batchinference.api.runner import Runner
 
     resource = job.absolute
+    own_only = restart and not overwrites(resource)
     resource = restarted(resource) if restart else resource
     resource = retried(resource) if retry_errors else resource
     with Display(_console(), verbose=verbose) as display, _stop_signal(display.say) as stop:
-        runner = Runner(resource, job.directory, display.say, display.show, stop, quiet=not verbose)
+        runner = Runner(
+            resource,
+            job.directory,
+            display.say,
+            display.show,
+            stop,
+            quiet=not verbose,
+            own_only=own_only,
+        )
         report = runner.run_here()
     if report.state != JobState.SUCCEEDED:
         raise JobFailed(report)

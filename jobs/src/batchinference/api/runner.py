@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from batchinference.pipeline.execution.cluster import RayFiles
     from batchinference.pipeline.execution.stop_signals import StopSignal
     from batchinference.pipeline.execution.worker_output import WorkerOutput
+    from batchinference.pipeline.job import RayContext
 
 USER_FAULTS = ("BadInput", "Interrupted")
 """Reasons of failures for which Ray's logs are not needed."""
@@ -31,7 +32,8 @@ class Runner:
     """One run of a job.
 
     `directory` has the user's modules. `say` is called with each line for the user, and `publish`
-    with each report. `quiet` hides the output of Ray.
+    with each report. `quiet` hides the output of Ray. With `own_only`, only output of this job is
+    replaced.
     """
 
     job: BatchInference
@@ -40,6 +42,7 @@ class Runner:
     publish: Callable[[Report], None]
     stop: StopSignal
     quiet: bool = True
+    own_only: bool = False
     log: RunLog = field(default_factory=RunLog, init=False)
     _output: WorkerOutput | None = field(default=None, init=False)
     _shown: int = field(default=0, init=False)
@@ -48,18 +51,22 @@ class Runner:
         """Check the job, run it on a new Ray instance, and return its final report."""
         from batchinference.pipeline.execution.cluster import importable, ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
-        from batchinference.pipeline.job import JobRun
 
         importable(str(self.directory))
         with ray_files() as files:
             self._output = WorkerOutput(files.logs)
-            report = JobRun(self.job, partial(self._ray, files), self._publish, self.stop).run()
+            report = self._run(partial(self._ray, files))
             self._show_output()
             files.kept = report.reason not in (None, *USER_FAULTS) and Path(files.of_ray).exists()
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
         self.log.store(self.job, report)
         return report
+
+    def _run(self, ray: RayContext) -> Report:
+        from batchinference.pipeline.job import JobRun
+
+        return JobRun(self.job, ray, self._publish, self.stop, self.own_only).run()
 
     def _say(self, text: str) -> None:
         self.log.add(text)
@@ -111,13 +118,12 @@ class Runner:
         """
         from batchinference.pipeline.execution.cluster import connected
         from batchinference.pipeline.execution.resources import check_nodes
-        from batchinference.pipeline.job import JobRun
 
         self._say_for_job(f"connecting to Ray at {address}")
         code = str(self.directory) if _uses_code(self.job) else None
         with connected(address, code, quiet=self.quiet) as nodes:
             check_nodes(plan, nodes)
-            report = JobRun(self.job, lambda: nullcontext(plan), self._publish, self.stop).run()
+            report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()
         self.log.store(self.job, report)
         return report

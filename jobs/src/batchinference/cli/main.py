@@ -71,7 +71,10 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         int, typer.Option(min=0, help="Run over the first rows, show them, and leave no output.")
     ] = 0,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Start over, and replace the output of earlier runs.")
+        bool,
+        typer.Option(
+            "--restart", help="Start over, and replace the output of earlier runs of this job."
+        ),
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
     quiet: Annotated[

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batchinference.api.changed_jobs import preview_of, restarted, retried
+from batchinference.api.changed_jobs import overwrites, preview_of, restarted, retried
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -82,8 +82,9 @@ def run_file(file: str, options: RunOptions) -> int:
 
     try:
         with TemporaryDirectory(prefix="batchinference-") as temporary:
+            own_only = options.restart and not overwrites(job)
             job = _apply_options(job, options, temporary)
-            report = _run(job, plan, directory, options)
+            report = _run(job, plan, directory, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failure_exit_code(failure.reason, failure.message, options)
@@ -127,7 +128,9 @@ def _apply_options(job: BatchInference, options: RunOptions, temporary: str) -> 
     return retried(job) if options.retry_errors else job
 
 
-def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) -> Report:
+def _run(
+    job: BatchInference, plan: Plan, directory: Path, options: RunOptions, *, own_only: bool
+) -> Report:
     from batchinference.api.display import Display
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
@@ -138,7 +141,7 @@ def _run(job: BatchInference, plan: Plan, directory: Path, options: RunOptions) 
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not options.verbose and not on_cluster
-        runner = Runner(job, directory, display.say, publish, stop, quiet=quiet)
+        runner = Runner(job, directory, display.say, publish, stop, quiet=quiet, own_only=own_only)
         address = options.address
         report = runner.run_here() if address is None else runner.run_on(address, plan)
     if options.preview:

@@ -53,12 +53,13 @@ class JobRun:
     """A run of a job. `publish` is called with a report of every change.
 
     `ray` is entered before the first attempt: the job is checked before Ray starts, and a job with
-    nothing to do needs no Ray."""
+    nothing to do needs no Ray. With `own_only`, only output of this job is replaced."""
 
     job: BatchInference
     ray: RayContext
     publish: Publish
     stop: StopSignal
+    own_only: bool = False
     _reports: ReportBuilder = field(init=False)
     _finished: list[Report] = field(default_factory=list, init=False)
     """The reports of the outputs that this run has completed."""
@@ -89,7 +90,8 @@ class JobRun:
         self._attempt = None
         self._reports.begin_output(target.layout)
         try:
-            run = prepare(self.job.spec, target, identity_of(self.job))
+            identity = identity_of(self.job)
+            run = prepare(self.job.spec, target, identity, own_only=self.own_only)
         except OutputInUse:
             if self.job.spec.write.mode != "ignore":
                 raise

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.append import plan_outputs
 from batchinference.pipeline.commit.decision import Request, decide, load_state
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.input.files import open_input
 from batchinference.pipeline.output.tables import table_of
 from batchinference.pipeline.prepare import check_errors_path, check_input, check_step
@@ -49,11 +49,15 @@ def _check_output(spec: BatchInferenceSpec, *, read_code: bool) -> None:
     """Raise BadOutput if the job cannot or must not write to its output. Existing content is
     checked only with `read_code`, because the code hashes need all modules."""
     check_writable(Location(spec.write.path, spec.write.storage))
-    if not read_code or spec.write.mode == "ignore":
+    if not read_code:
         return
     (target, *_) = plan_outputs(spec)
     request = Request(spec.write, spec.resume, spec.errors.retry, "", code_of(spec))
-    decide(load_state(target.layout, request, table_of(spec.write)), request)
+    try:
+        decide(load_state(target.layout, request, table_of(spec.write)), request)
+    except OutputInUse:
+        if spec.write.mode != "ignore":
+            raise
 
 
 def check_writable(place: Location) -> None:

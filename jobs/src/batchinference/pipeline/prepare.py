@@ -13,6 +13,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.append import OutputTarget, previous_versions_of
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.claim import Claim, discard_replaced, publish
+from batchinference.pipeline.commit.code_hashes import write_code
 from batchinference.pipeline.commit.decision import (
     Action,
     AlreadyComplete,
@@ -27,7 +28,6 @@ from batchinference.pipeline.commit.decision import (
     decide,
     load_state,
     storage_errors_as_bad_output,
-    write_code,
 )
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import ensure_not_running, read_lease
@@ -75,17 +75,19 @@ class NothingToDo:
 
 
 def prepare(
-    spec: BatchInferenceSpec, target: OutputTarget, job: str = ""
+    spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
     """Check the job, and begin its first attempt at an output. `job` identifies this job among
-    others. Raises OutputInUse if the job must not touch what is there."""
+    others. With `own_only`, only output of this job is replaced. Raises OutputInUse if the job must
+    not touch what is there."""
     table = table_of(spec.write)
     for step in spec.steps:
         check_step(step)
     check_errors_path(target.layout)
-    request = Request(spec.write, spec.resume, spec.errors.retry, job, code_of(spec))
+    code = code_of(spec)
+    request = Request(spec.write, spec.resume, spec.errors.retry, job, code, own_only=own_only)
     state, action = _decide(target.layout, request, table)
-    start = _committed(spec.write, state, action, job)
+    start = _committed(request, state, action, table)
     try:
         source = open_input(spec.read, _earlier(spec, target, state.layout, start))
     except NoNewFiles:
@@ -130,16 +132,20 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     return state, action
 
 
-def _committed(write: Write, state: OutputState, action: Action, job: str) -> Snapshot | None:
+def _committed(
+    request: Request, state: OutputState, action: Action, table: Table | None
+) -> Snapshot | None:
     """Return the snapshot of the rows that count; None if the job starts over or does nothing.
 
     Raises BadOutput if another run is writing to the output, or if the snapshot is damaged."""
     if not isinstance(action, Start | Resume | RetryFailed):
         return None
     layout, lease = state.layout, state.lease
-    with storage_errors_as_bad_output(write):
-        ensure_not_running(layout, lease, job)
-        _check_replacement(layout, write, job)
+    with storage_errors_as_bad_output(request.write):
+        ensure_not_running(layout, lease, request.job)
+        _check_replacement(layout, request.write, request.job)
+        if state.changed_code:  # an earlier run may have committed its first rows meanwhile
+            decide(load_state(layout, request, table), request)
         if isinstance(action, Start) or lease is None:
             return None
         committed = Attempt(layout, lease).load_committed()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.attempt import check_unchanged, parts_in
-from batchinference.pipeline.commit.decision import parse_code
+from batchinference.pipeline.commit.code_hashes import parse_code
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import (
     Lease,

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pydantic import TypeAdapter
-
-from batchinference.pipeline.commit.attempt import is_part
+from batchinference.pipeline.commit.attempt import Attempt, is_part
+from batchinference.pipeline.commit.code_hashes import changed_code
 from batchinference.pipeline.commit.layout import Layout
-from batchinference.pipeline.commit.lease import Lease, is_resource, read_lease
+from batchinference.pipeline.commit.lease import Lease, is_resource, name_of, read_lease
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -21,16 +20,8 @@ from batchinference.pipeline.commit.table_commit import (
     table_has_rows,
 )
 from batchinference.pipeline.errors import BadOutput, OutputInUse
-from batchinference.pipeline.storage.json import (
-    START_OVER,
-    dump_checksummed,
-    load_json,
-    verify_checksum,
-)
-from batchinference.pipeline.storage.location import Location, base_name, remnant_of
+from batchinference.pipeline.storage.location import base_name, remnant_of
 from batchinference.spec.write import Write, WriteTable
-
-_CODE = TypeAdapter(dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -51,8 +42,11 @@ class OutputState:
     `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
     adds to is complete with the same work; None if that holds other work or none. `replaced_by` is
     the lease of a complete replacement that has not taken the place of the output yet. `added` says
-    whether something was added to the output; it is only read for overwrite. `changed_code` says
-    which code or model of the job differs from that with which the output was begun, if any."""
+    whether something was added to the output; it is only read for overwrite. `added_by` is another
+    job that has added to it, if any; it is only read with `own_only`. `changed_code` says
+    which code or model of the job differs from that with which the output was begun, if any.
+    `committed` says whether rows of the unfinished output count. It is only read if the code has
+    changed."""
 
     layout: Layout
     lease: Lease | None = None
@@ -62,7 +56,9 @@ class OutputState:
     base_complete: bool | None = None
     replaced_by: Lease | None = None
     added: bool = False
+    added_by: str = ""
     changed_code: str = ""
+    committed: bool = True
     table: TableState | None = None
 
 
@@ -71,7 +67,8 @@ class Request:
     """What a job requests of its output. Without `resume`, commits of an unfinished run are not
     used. With `retry` and `resume`, failed rows are processed again. `job` identifies the
     job among others that want the output. `code` are the hashes of its code and models. With
-    `continues`, the run has put the complete replacement of an interrupted run in place."""
+    `continues`, the run has put the complete replacement of an interrupted run in place. With
+    `own_only`, the mode overwrite replaces only output of this job."""
 
     write: Write
     resume: bool = True
@@ -79,6 +76,13 @@ class Request:
     job: str = ""
     code: Mapping[str, str] = field(default_factory=dict)
     continues: bool = False
+    own_only: bool = False
+
+    def owns(self, lease: Lease, key: str) -> bool:
+        """Return whether a lease is of this job: of the work with this key, or of a job with the
+        same name, whose spec may have changed since."""
+        named = self.job != "" and name_of(lease.job) == name_of(self.job)
+        return lease.key == key or named
 
 
 @dataclass(frozen=True)
@@ -151,19 +155,14 @@ def decide(state: OutputState, request: Request) -> Action:
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
-    elif state.lease is not None and write.mode != "overwrite":
+        action = _check_code(state, state.lease, request, action)
+    elif state.lease is not None and not _may_replace(state, state.lease, request):
         raise OutputInUse(
             f"{where} holds the output of another job: choose another path, or set write.mode to "
             "overwrite, or to append"
         )
-    # rows are retried after the code was fixed
-    if state.changed_code and isinstance(action, Resume | AlreadyComplete) and not request.retry:
-        raise OutputInUse(
-            f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
-            "false and write.mode: overwrite), or restore what changed"
-        )
     if isinstance(action, Start):
-        _check_start(state, write)
+        _check_start(state, request)
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
     return Replace() if replaces and isinstance(action, Start) else action
@@ -193,11 +192,45 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     return Start(lease.series)
 
 
-def _check_start(state: OutputState, write: Write) -> None:
+def _check_code(state: OutputState, lease: Lease, request: Request, action: Action) -> Action:
+    """Return the action, if rows of the code with which the output was begun do not prevent it.
+
+    Raises BadOutput if they do. If the output is complete, this is an OutputInUse, because the mode
+    `ignore` leaves an existing output alone, but not the unfinished output of the job itself."""
+    # rows are retried after the code was fixed
+    if not state.changed_code or request.retry or not isinstance(action, Resume | AlreadyComplete):
+        return action
+    if isinstance(action, Resume) and not state.committed:
+        return Start(lease.series)
+    failure = OutputInUse if state.complete else BadOutput
+    raise failure(
+        f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
+        "false and write.mode: overwrite), or restore what changed"
+    )
+
+
+def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
+    """Return whether the mode allows to replace the output of other work."""
+    if request.write.mode != "overwrite":
+        return False
+    # an unfinished replacement is nobody's output yet
+    return (
+        not request.own_only or state.layout.is_replacement or request.owns(lease, state.layout.key)
+    )
+
+
+def _check_start(state: OutputState, request: Request) -> None:
     """Raise OutputInUse if there is something that the mode does not allow to add to or to
     replace."""
+    write = request.write
+    if state.added_by:
+        raise OutputInUse(
+            f"write.path: it holds rows that {state.added_by} has appended "
+            f"('{state.layout.output.uri}'). Set write.mode to overwrite to replace them as well, "
+            "or choose another path"
+        )
     if isinstance(write, WriteTable):
-        blocks = write.mode in ("error", "ignore")
+        blocks = write.mode in ("error", "ignore") or (request.own_only and state.lease is None)
         if blocks and state.table is not None and state.table.has_rows:
             raise table_has_rows(write)
     elif state.foreign_files and write.mode != "append":
@@ -221,7 +254,9 @@ def load_state(
     with storage_errors_as_bad_output(request.write):
         if layout.is_replacement:
             lease = read_lease(layout)
-            return OutputState(layout, lease, changed_code=_changed(layout, lease, request))
+            changed = _changed(layout, lease, request)
+            committed = _has_commits(layout, lease, changed)
+            return OutputState(layout, lease, changed_code=changed, committed=committed)
         replaced_by = read_lease(layout.replacement)
         if replaced_by is not None and replaced_by.is_complete(layout.replacement):
             return OutputState(layout, replaced_by=replaced_by)
@@ -229,20 +264,41 @@ def load_state(
         if base is not None and base.key == layout.key:
             return OutputState(layout, base_complete=base.is_complete(layout.whole))
         lease = read_lease(layout)
-        complete = lease is not None and lease.is_complete(layout)
-        if table is not None:
-            with table_errors_as_bad_output():
-                known = _load_table(table, layout, lease, request, complete=complete)
-            changed = _changed(layout, lease, request, complete=True) if complete else ""
-            return OutputState(layout, lease, complete, table=known, changed_code=changed)
-        own = lease is not None and lease.key == layout.key
-        failed = own and complete and request.retry and has_failed_rows(layout)
-        foreign = lease is None and _has_foreign_files(layout, request.write.mode)
-        added = request.write.mode == "overwrite" and bool(layout.appended())
-        changed = _changed(layout, lease, request, complete=complete)
-        return OutputState(
-            layout, lease, complete, failed, foreign, added=added, changed_code=changed
-        )
+        if table is None:
+            return _load_files(layout, lease, request)
+        with table_errors_as_bad_output():
+            return _load_rows(layout, lease, request, table)
+
+
+def _load_files(layout: Layout, lease: Lease | None, request: Request) -> OutputState:
+    complete = lease is not None and lease.is_complete(layout)
+    own = lease is not None and lease.key == layout.key
+    changed = _changed(layout, lease, request, complete=complete)
+    return OutputState(
+        layout,
+        lease,
+        complete,
+        failed_rows=own and complete and request.retry and has_failed_rows(layout),
+        foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
+        added=request.write.mode == "overwrite" and bool(layout.appended()),
+        added_by=_added_by(layout, request),
+        changed_code=changed,
+        committed=complete or _has_commits(layout, lease, changed),
+    )
+
+
+def _load_rows(
+    layout: Layout, lease: Lease | None, request: Request, table: CommittedTable
+) -> OutputState:
+    complete = lease is not None and lease.is_complete(layout)
+    return OutputState(
+        layout,
+        lease,
+        complete,
+        added_by=_added_by(layout, request),
+        changed_code=_changed(layout, lease, request, complete=True) if complete else "",
+        table=_load_table(table, layout, lease, request, complete=complete),
+    )
 
 
 def _changed(
@@ -254,6 +310,13 @@ def _changed(
     return changed_code(layout.code, request.code) if own and not starts_over else ""
 
 
+def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:
+    """Return whether rows of an unfinished output of changed code count; True if it is unknown."""
+    if lease is None or not changed:
+        return True
+    return bool(Attempt(layout, lease).load_committed().entries)
+
+
 def _load_table(
     table: CommittedTable, layout: Layout, lease: Lease | None, request: Request, *, complete: bool
 ) -> TableState:
@@ -262,15 +325,27 @@ def _load_table(
         return TableState()
     if own is not None and table.commits(own.mark):
         return TableState(committed=True)
+    reads_rows = request.write.mode in ("error", "ignore") or request.own_only
     return TableState(
         series_committed=own is not None and table.commits(own.series_mark) > 0,
-        has_rows=request.write.mode in ("error", "ignore") and table.holds_rows(),
+        has_rows=reads_rows and table.holds_rows(),
     )
 
 
 def has_failed_rows(layout: Layout) -> bool:
     """Return whether a complete output has failed rows."""
     return Snapshot.read(layout.end, layout.key).counts.failed > 0
+
+
+def _added_by(layout: Layout, request: Request) -> str:
+    """Return another job that has added to an output of which only own rows may be replaced; empty
+    if there is none."""
+    for added in layout.appended() if request.own_only else ():
+        key = layout.addition(added.addition_number).key if added.addition_number else layout.key
+        lease = read_lease(added)
+        if lease is not None and not request.owns(lease, key):
+            return lease.job
+    return ""
 
 
 def _has_foreign_files(layout: Layout, mode: str) -> bool:
@@ -297,37 +372,3 @@ def storage_errors_as_bad_output(write: Write) -> Iterator[None]:
         yield
     except OSError as error:
         raise BadOutput(f"write.path '{write.path}' cannot be used: {error}") from error
-
-
-def write_code(place: Location, code: Mapping[str, str]) -> None:
-    """Store the hashes of the code and of the models with which an output is begun."""
-    place.write(dump_checksummed({"code": dict(code)}))
-
-
-def parse_code(content: bytes) -> dict[str, str]:
-    """Return stored hashes. Raises ValueError if they are damaged."""
-    verify_checksum(content)
-    try:
-        return _CODE.validate_python(load_json(content)["code"], strict=True)
-    except (KeyError, TypeError) as error:
-        raise ValueError("it holds no hashes") from error
-
-
-def changed_code(place: Location, code: Mapping[str, str]) -> str:
-    """Return what differs between the stored hashes and `code`; empty if nothing does, or if an
-    earlier version has stored none. Raises BadOutput if they are damaged."""
-    try:
-        stored = parse_code(place.read())
-    except FileNotFoundError:
-        return ""
-    except ValueError:
-        raise BadOutput(
-            f"'{place.uri}' is damaged, so it is unknown whether the code has changed. Remove the "
-            f"file to continue with the current code, or {START_OVER}"
-        ) from None
-    names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
-    if not names:
-        return ""
-    before, now = (each.get(names[0], "none")[:8] for each in (stored, code))
-    more = f", and so did {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]} changed since the output was begun (from {before} to {now}){more}"

@@ -10,23 +10,23 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import sysconfig
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from batchinference.pipeline.runtimes.model_files import is_path
-from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.runtimes.model_files import WEIGHTS, is_path
+from batchinference.pipeline.steps.file_identity import hashes_of
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
+from batchinference.spec.python_step import PythonStep
 
-SAMPLE_BYTES = 64 << 10
-"""Bytes at the beginning, the middle and the end of a model file that are hashed. Weights that were
-trained again differ everywhere, and reading all of them would take minutes."""
-READ_THREADS = 16
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
@@ -36,12 +36,44 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
     found: dict[str, str] = {}
     for index, step in enumerate(spec.steps):
         if step.python is not None:
-            modules = _modules(step.python.callable)
-            found |= {f"steps[{index}].python: {name}": value for name, value in modules.items()}
+            found |= _python(f"steps[{index}].python", step.python)
         elif step.model is not None:
             parts = dict(_model(step.model))
             found |= {f"steps[{index}].model: {name}": value for name, value in parts.items()}
     return found
+
+
+def _python(where: str, step: PythonStep) -> dict[str, str]:
+    """Return the hashes of the modules and of the model files that a Python step names."""
+    found: dict[str, str] = {}
+    for path in (step.callable, *step.constructor_refs.values()):
+        found |= {f"{where}: {name}": value for name, value in _modules(path).items()}
+    for argument, value in step.constructor_args.items():
+        name = f"{where}.constructorArgs.{argument}"
+        found |= {f"{name}: {file}": one for file, one in _argument(value)}
+    return found
+
+
+def _argument(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of each file that a constructor argument names by its absolute path:
+    of a file, or of a directory with weights in it. A step may write to other directories."""
+    if not (isinstance(value, str) and os.path.isabs(value) and is_local(value)):
+        return
+    if not os.access(value, os.R_OK) or _is_mounted(value):
+        return
+    if os.path.isfile(value) or (os.path.isdir(value) and _has_weights(value)):
+        yield from hashes_of(Location(value))
+
+
+def _is_mounted(path: str) -> bool:
+    """Return whether a path is in a Secret or ConfigMap, which Kubernetes mounts by links to
+    directories such as `..data`. It may replace the content while a job runs."""
+    return any(part.startswith("..") for part in os.path.realpath(path).split(os.sep))
+
+
+def _has_weights(directory: str) -> bool:
+    names = os.listdir(directory)
+    return any(fnmatch(name, pattern) for name in names for pattern in WEIGHTS)
 
 
 def _modules(path: str) -> dict[str, str]:
@@ -112,33 +144,6 @@ def _model(model: Model) -> Iterator[tuple[str, str]]:
     for place in [*([source] if source else []), *model.other_locations]:
         if is_path(place):
             path = Path(local_path(place)).expanduser()
-            yield from _files(Location(str(path), model.storage_of_source))
+            yield from hashes_of(Location(str(path), model.storage_of_source))
         elif not is_local(place):
-            yield from _files(Location(place, model.storage_of_source))
-
-
-def _files(place: Location) -> Iterator[tuple[str, str]]:
-    info = place.info()
-    found = [info] if info.is_file else place.files(recursive=True)
-    names = [base_name(info.path)] if info.is_file else [place.below(one.path) for one in found]
-    shown = [
-        (name, place.at(one.path))
-        for name, one in zip(names, found, strict=True)
-        if not any(part.startswith(".") for part in name.split("/"))
-    ]
-    with ThreadPoolExecutor(READ_THREADS) as pool:
-        hashes = pool.map(_sampled, (file for _, file in shown))
-        yield from zip((f"file {name}" for name, _ in shown), hashes, strict=True)
-
-
-def _sampled(file: Location) -> str:
-    """Return a hash of the size and samples of a file; of the whole content if it is small."""
-    with file.filesystem.open_input_file(file.path) as opened:
-        size = opened.size()
-        digest = hashlib.sha256(str(size).encode())
-        middle, last = (size - SAMPLE_BYTES) // 2, size - SAMPLE_BYTES
-        for start in (0, middle, last) if size > 3 * SAMPLE_BYTES else ():
-            digest.update(opened.read_at(SAMPLE_BYTES, start))
-        if size <= 3 * SAMPLE_BYTES:
-            digest.update(opened.read_at(size, 0))
-    return digest.hexdigest()
+            yield from hashes_of(Location(place, model.storage_of_source))

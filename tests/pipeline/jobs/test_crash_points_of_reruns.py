@@ -145,6 +145,6 @@ def test_correction_of_the_code_before_the_first_commit(place: Place) -> None:
     place.run(job, place.run(place.job("undisturbed")).steps.index(manifest))
     code = Location(str(place.directory / "out" / "_batchinference" / "code.json"))
     write_code(code, {"steps[2].python: module corrected.py": "0"})
-    seen = Seen(place.directory / "out")
+    seen = OutputFaults(place.directory / "out")
     assert any("part-" in name for name in seen.names()), "a file without a commit"
     assert faults(place, job, lambda: seen, BOUNDARIES) == {}

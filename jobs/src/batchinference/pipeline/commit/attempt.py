@@ -91,13 +91,13 @@ class Attempt:
 
     @property
     def unified(self) -> Location:
-        """The final snapshot of an attempt that has rewritten files to unify their schemas. Only
-        then the old files are deleted."""
+        """The final snapshot of an attempt that has rewritten files to unify their schemas. The
+        old files are deleted after it is written."""
         return self.place / "unified.json"
 
     def load_committed(self) -> Snapshot:
-        """Return the snapshot of what counts of the output, without entries whose files are
-        missing. Raises BadOutput if that cannot be determined."""
+        """Return the snapshot of the rows that count, without entries whose files are missing.
+        Raises BadOutput if a snapshot is damaged."""
         return without_missing_files(self.layout, self._committed())
 
     def _committed(self) -> Snapshot:
@@ -118,10 +118,10 @@ class Attempt:
     def manifests(self, task: int | None = None) -> list[Manifest]:
         """Return all commits of the attempt, or those of one task, in the order of their names. A
         damaged manifest counts as not committed."""
-        names = sorted(name for name, (of_task, _), _ in self._commits() if task in (None, of_task))
+        names = sorted(name for name, (number, _), _ in self._commits() if task in (None, number))
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
-            found = pool.map(self._manifest, names)
-            return [one for one in found if one is not None]
+            manifests = pool.map(self._manifest, names)
+            return [manifest for manifest in manifests if manifest is not None]
 
     def failed_entries(self) -> Iterator[ManifestEntry]:
         """Yield the entries of the commits with failed rows. Fetches one manifest at a time."""
@@ -155,20 +155,20 @@ class Attempt:
         self.unified.write(replace(end, attempt=self.number).serialized())
 
     def check_rewrite(self) -> None:
-        """Raise BadOutput if a task that rewrites a file is late: another run has taken over the
+        """Raise BadOutput if a delayed task must not rewrite a file: another run has taken over the
         output, or another execution of the task has rewritten the file."""
         self.check_lease()
         if self.unified.exists():
             raise BadOutput(f"the files in write.path '{self.layout.output.uri}' are rewritten")
 
     def remove_orphans(self, entries: Iterable[ManifestEntry]) -> None:
-        """Delete the data and error files of this work that none of these manifest entries names.
+        """Delete the data and error files of this work that these manifest entries do not name.
 
         Raises BadOutput if another run has taken over the output. Its files are never deleted: the
         files are listed before the lease is checked."""
-        named = {file.name for entry in entries for file in entry.files}
+        kept = {file.name for entry in entries for file in entry.files}
         places = (self.layout.data, self.layout.errors)
-        orphans = [part for place in places for part in parts_in(place, self.layout.key, named)]
+        orphans = [part for place in places for part in parts_in(place, self.layout.key, kept)]
         self.check_lease()
         delete_all(orphans)
 
@@ -197,9 +197,8 @@ class Attempt:
             )
 
     def check_open(self) -> None:
-        """Raise BadOutput if this task is late: another run has taken over the output, or this
-        attempt is already closed, with the commit that another execution of the same task has
-        made."""
+        """Raise BadOutput if a delayed task must not commit: another run has taken over the output,
+        or this attempt is closed, with a commit by another execution of the task."""
         self.check_lease()
         if self.closed.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
@@ -240,11 +239,11 @@ def check_unchanged(layout: Layout, lease: Lease | None) -> None:
         )
 
 
-def parts_in(place: Location, key: str, but: Collection[str] = ()) -> list[Location]:
-    """Return the data or error files of the work with this key, except those in `but`, and the
-    temporary files of its interrupted writes."""
+def parts_in(place: Location, key: str, excluded: Collection[str] = ()) -> list[Location]:
+    """Return the data or error files of the work with this key, except those in `excluded`, and
+    the temporary files of its interrupted writes."""
     names = (place.below(info.path) for info in place.data_files())
-    return [place / name for name in names if is_part(name, key) and name not in but]
+    return [place / name for name in names if is_part(name, key) and name not in excluded]
 
 
 def is_part(path: str, key: str) -> bool:

@@ -47,9 +47,9 @@ class Claim:
         check_unchanged(layout, self.before)
         series = self.series or uuid.uuid4().hex
         claim = Lease.new(layout, attempts, begun=False, job=self.job, series=series)
-        self._as_before(claim).write(layout)
+        self._with_previous_key(claim).write(layout)
         with keep_heartbeat(heartbeat_file(layout, claim)):
-            self._remove_rows(self._as_before(claim))
+            self._remove_rows(self._with_previous_key(claim))
             claim.write(layout)
             for directory in (layout.attempts, layout.state / "errors"):
                 directory.delete_directory()
@@ -65,7 +65,7 @@ class Claim:
         heartbeat_file(layout, claim).delete()
         return claim
 
-    def _as_before(self, claim: Lease) -> Lease:
+    def _with_previous_key(self, claim: Lease) -> Lease:
         """Return the claim to store while rows of the previous work exist: with the key of that
         work. The key is empty if an overwritten output has no lease. Then jobs may have appended
         rows to it, but no job has created it."""
@@ -91,7 +91,9 @@ class Claim:
         before the lease is checked."""
         errors = lease.errors_in(layout.output, self.layout.errors)
         places = [errors, layout.data] if errors is not None else [layout.data]
-        files = [part for one in places for part in parts_in(one, lease.key)] if lease.key else []
+        files = (
+            [part for place in places for part in parts_in(place, lease.key)] if lease.key else []
+        )
         check_unchanged(self.layout, claim)
         delete_all(files)
 
@@ -109,7 +111,7 @@ def discard_replaced(layout: Layout) -> None:
 
 
 def publish(layout: Layout, job: str = "") -> None:
-    """Put the complete replacement of an output in its place. This can be repeated.
+    """Put the complete replacement of an output in its place. An interrupted call can be repeated.
 
     Raises BadOutput if another run is writing to the output."""
     new, current = read_lease(layout.replacement), read_lease(layout)
@@ -189,7 +191,7 @@ def _state_files(staged: Layout, end: Snapshot) -> dict[str, bytes]:
 
 
 def _move_all(source: Location, target: Location, names: list[str]) -> None:
-    left = {source.below(info.path) for info in source.data_files()}
+    present = {source.below(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
-        moves = ((source / name, target / name) for name in names if name in left)
+        moves = ((source / name, target / name) for name in names if name in present)
         list(pool.map(lambda move: move[0].move(move[1]), moves))

@@ -16,10 +16,11 @@ from batchinference.pipeline.storage.json import (
 from batchinference.pipeline.storage.location import Location
 
 SCHEME = 2
-"""What is hashed. Earlier versions, which stored none, took other samples of model files and left
-out constructorRefs and constructorArgs. What both have hashed in the same way is compared."""
+"""The version of the hashing scheme. Earlier releases stored no version. They hashed other samples
+of model files, and did not hash constructorRefs and constructorArgs. If the versions differ, only
+hashes that both compute in the same way are compared."""
 _FILE = ": file "
-"""A part of the names of model files."""
+"""Part of the key of each model file."""
 _CODE = TypeAdapter(dict[str, str])
 
 
@@ -38,7 +39,7 @@ def parse_code(content: bytes) -> dict[str, str]:
 
 
 def changed_code(place: Location, code: Mapping[str, str]) -> str:
-    """Return what differs between the stored hashes and `code`; empty if nothing does, or if an
+    """Return a message if the stored hashes differ from `code`; empty if they do not, or if an
     earlier version has stored none. Raises BadOutput if they are damaged."""
     try:
         content = place.read()
@@ -56,6 +57,6 @@ def changed_code(place: Location, code: Mapping[str, str]) -> str:
     names = [name for name in stored | dict(code) if stored.get(name) != code.get(name)]
     if not names:
         return ""
-    before, now = (each.get(names[0], "none")[:8] for each in (stored, code))
+    before, now = (hashes.get(names[0], "none")[:8] for hashes in (stored, code))
     more = f", and so did {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]} changed since the output was begun (from {before} to {now}){more}"

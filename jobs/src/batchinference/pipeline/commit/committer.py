@@ -50,8 +50,8 @@ class RowFiles(Protocol):
         """Return the names and types of the columns in the data files of a table."""
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return a batch whose rows that cannot be encoded are failed rows; `batch` itself if all
-        of them can be encoded now. `error` is the one of `data`."""
+        """Return the batch with the rows that cannot be encoded as failed rows; `batch` itself if
+        all of its rows can be encoded now. `error` is the error that `data` raised."""
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the file of failed rows: the end of the name, and the content."""
@@ -72,35 +72,36 @@ class Committer:
         exist then, and must not name a removed file.
 
         The driver closes the output and then lists its files, so it finds all files that were
-        written before. Files that a late task wrote after that are removed here. So a late task
+        written before. Files that a delayed task wrote after that are removed here. So such a task
         leaves orphan files only if its process dies or loses the storage before they are removed.
         """
         with _removed_on_error() as written:
-            writing = StepTime(WRITE_STEP, of_thread=True)
-            with writing.measured(lambda: len(batch.ids)):
+            write_time = StepTime(WRITE_STEP, of_thread=True)
+            with write_time.measured(lambda: len(batch.ids)):
                 entries = list(self._entries(batch, task, written))
-            notes = [*batch.notes, *writing.take_rest()]
+            notes = [*batch.notes, *write_time.take_rest()]
             manifest = Manifest(task, number, entries, list(batch.ends), notes)
             content = manifest.serialized()
             self.attempt.check_open()
         (self.attempt.place / manifest.new_name()).write(content)
 
     def _entries(
-        self, batch: RowBatch, task: int, written: list[Location], *, again: bool = False
+        self, batch: RowBatch, task: int, written: list[Location], *, is_retry: bool = False
     ) -> Iterator[ManifestEntry]:
-        """Yield the entries of a batch. `again` says that the batch could not be encoded, although
-        each of its rows can be: memory may have run out. It gets one more try."""
+        """Yield the entries of a batch. A batch that cannot be encoded, although each of its rows
+        can be, is retried once: memory may have run out."""
         for group in commit_groups(batch):
             try:
-                with _removed_on_error() as tried:
-                    entry = self._entry(group, task, tried)
+                with _removed_on_error() as new_files:
+                    entry = self._entry(group, task, new_files)
             except UnwritableValue as error:
-                left = self.files.without_unwritable(group, error)
-                if again and left is group:
+                remaining = self.files.without_unwritable(group, error)
+                unchanged = remaining is group
+                if is_retry and unchanged:
                     raise
-                yield from self._entries(left, task, written, again=left is group)
+                yield from self._entries(remaining, task, written, is_retry=unchanged)
             else:
-                written += tried
+                written += new_files
                 yield entry
 
     def _entry(self, group: RowBatch, task: int, written: list[Location]) -> ManifestEntry:
@@ -160,7 +161,7 @@ def _put_all(
 
 def _put(place: Location, name: str, content: Content, written: list[Location]) -> DataFile:
     file = place / name
-    written.append(file)  # a failed write may have made the file
+    written.append(file)  # a failed write may have created the file
     file.write(content)
     return DataFile.of(name, content)
 
@@ -205,7 +206,7 @@ def shares_of(group: RowBatch) -> list[Share]:
 
 
 def _partial(batch: RowBatch) -> np.ndarray:
-    """Return which input rows (bool) the batch holds only a part of."""
+    """Return a mask (bool) of the input rows of which the batch holds only a part."""
     if batch.shares is None:
         return np.zeros(len(batch.source), dtype=bool)
     partial: np.ndarray = batch.shares != FULL_SHARE
@@ -213,8 +214,8 @@ def _partial(batch: RowBatch) -> np.ndarray:
 
 
 def _partially_failed(batch: RowBatch) -> np.ndarray:
-    """Return which input rows (bool) have failed in part: some of the rows that an input row became
-    have failed, and others have not."""
+    """Return a mask (bool) of the input rows that have failed in part: some of the rows made from
+    an input row have failed, and others have not."""
     failed = batch.errors.column("id").to_numpy()
     if not len(failed):
         return np.zeros(len(batch.source), dtype=bool)

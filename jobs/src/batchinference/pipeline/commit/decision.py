@@ -26,9 +26,9 @@ from batchinference.spec.write import Write, WriteTable
 
 @dataclass(frozen=True)
 class TableState:
-    """What a table knows of an output that is not complete. `committed` is true if the attempt of
-    the lease has committed its rows, and `series_committed` if another attempt of its series has.
-    `has_rows` is only read if the mode allows no existing rows."""
+    """The state of the table of an output that is not complete. `committed` is true if the attempt
+    of the lease has committed its rows, and `series_committed` if another attempt of its series
+    has. `has_rows` is only read if the mode allows no existing rows."""
 
     committed: bool = False
     series_committed: bool = False
@@ -40,13 +40,12 @@ class OutputState:
     """What is stored at an output. `lease` is the lease of the last run that wrote to it, if any,
     and `complete` is true if that run has completed it. `failed_rows` is only read for a retry, and
     `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
-    adds to is complete with the same work; None if that holds other work or none. `replaced_by` is
-    the lease of a complete replacement that has not taken the place of the output yet. `added` says
-    whether something was added to the output; it is only read for overwrite. `added_by` is another
-    job that has added to it, if any; it is only read with `own_only`. `changed_code` says
-    which code or model of the job differs from that with which the output was begun, if any.
-    `committed` says whether rows of the unfinished output count. It is only read if the code has
-    changed."""
+    adds to is complete with the same work; None if it holds other work or no work. `replaced_by`
+    is the lease of a complete replacement that has not replaced the output yet. `added` says
+    whether rows were added to the output; it is only read for overwrite. `added_by` is another job
+    that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
+    code or the models have changed since the output was begun; empty if they have not. `committed`
+    says whether rows of the unfinished output count; it is only read if the code has changed."""
 
     layout: Layout
     lease: Lease | None = None
@@ -134,16 +133,16 @@ Action = (
 def decide(state: OutputState, request: Request) -> Action:
     """Return what a job does about an output in this state.
 
-    Raises OutputInUse if the job must not touch what is there, and BadOutput if it cannot finish
-    it."""
+    Raises OutputInUse if the job must not change the output, and BadOutput if it cannot finish
+    the output."""
     layout, write = state.layout, request.write
     where = f"write.path '{layout.output.uri}'"
-    if (new := state.replaced_by) is not None:
-        if new.key == layout.key and layout.state == layout.whole.state:
+    if (replacement := state.replaced_by) is not None:
+        if replacement.key == layout.key and layout.state == layout.whole.state:
             return FinishReplacement()
         raise OutputInUse(
-            f"{where}: {new.job} was interrupted while it replaced the output. Run that job again "
-            "to finish this, or choose another path"
+            f"{where}: {replacement.job} was interrupted while it replaced the output. Run that "
+            "job again to finish this, or choose another path"
         )
     if state.base_complete is not None:  # its rows would exist twice
         if state.base_complete:
@@ -193,11 +192,12 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
 
 
 def _check_code(state: OutputState, lease: Lease, request: Request, action: Action) -> Action:
-    """Return the action, if rows of the code with which the output was begun do not prevent it.
+    """Return the action, unless it would combine rows of changed code. Return Start if no rows are
+    committed.
 
-    Raises BadOutput if they do. If the output is complete, this is an OutputInUse, because the mode
-    `ignore` leaves an existing output alone, but not the unfinished output of the job itself."""
-    # rows are retried after the code was fixed
+    Raises BadOutput if rows of the earlier code are committed. If the output is complete, raises
+    OutputInUse instead: the mode `ignore` then leaves it unchanged."""
+    # users fix the code before they retry failed rows
     if not state.changed_code or request.retry or not isinstance(action, Resume | AlreadyComplete):
         return action
     if isinstance(action, Resume) and not state.committed:
@@ -210,18 +210,17 @@ def _check_code(state: OutputState, lease: Lease, request: Request, action: Acti
 
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
-    """Return whether the mode allows to replace the output of other work."""
+    """Return whether the mode allows replacing the output of other work."""
     if request.write.mode != "overwrite":
         return False
-    # an unfinished replacement is nobody's output yet
+    # an unfinished replacement is not the output of any job yet
     return (
         not request.own_only or state.layout.is_replacement or request.owns(lease, state.layout.key)
     )
 
 
 def _check_start(state: OutputState, request: Request) -> None:
-    """Raise OutputInUse if there is something that the mode does not allow to add to or to
-    replace."""
+    """Raise OutputInUse if the mode does not allow adding to or replacing the existing content."""
     write = request.write
     if state.added_by:
         raise OutputInUse(
@@ -234,14 +233,14 @@ def _check_start(state: OutputState, request: Request) -> None:
         if blocks and state.table is not None and state.table.has_rows:
             raise table_has_rows(write)
     elif state.foreign_files and write.mode != "append":
-        way_out = (
+        fix = (
             "overwrite only replaces such output. Remove them yourself, or choose another path"
             if write.mode == "overwrite"
             else "choose another path, empty it, or set write.mode to append"
         )
         raise OutputInUse(
             f"write.path '{state.layout.output.uri}' holds files that are no output of a "
-            f"BatchInference: {way_out}"
+            f"BatchInference: {fix}"
         )
 
 
@@ -254,7 +253,7 @@ def load_state(
     with storage_errors_as_bad_output(request.write):
         if layout.is_replacement:
             lease = read_lease(layout)
-            changed = _changed(layout, lease, request)
+            changed = _changed_code(layout, lease, request)
             committed = _has_commits(layout, lease, changed)
             return OutputState(layout, lease, changed_code=changed, committed=committed)
         replaced_by = read_lease(layout.replacement)
@@ -272,13 +271,13 @@ def load_state(
 
 def _load_files(layout: Layout, lease: Lease | None, request: Request) -> OutputState:
     complete = lease is not None and lease.is_complete(layout)
-    own = lease is not None and lease.key == layout.key
-    changed = _changed(layout, lease, request, complete=complete)
+    same_work = lease is not None and lease.key == layout.key
+    changed = _changed_code(layout, lease, request, complete=complete)
     return OutputState(
         layout,
         lease,
         complete,
-        failed_rows=own and complete and request.retry and has_failed_rows(layout),
+        failed_rows=same_work and complete and request.retry and has_failed_rows(layout),
         foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
         added=request.write.mode == "overwrite" and bool(layout.appended()),
         added_by=_added_by(layout, request),
@@ -296,18 +295,18 @@ def _load_rows(
         lease,
         complete,
         added_by=_added_by(layout, request),
-        changed_code=_changed(layout, lease, request, complete=True) if complete else "",
+        changed_code=_changed_code(layout, lease, request, complete=True) if complete else "",
         table=_load_table(table, layout, lease, request, complete=complete),
     )
 
 
-def _changed(
+def _changed_code(
     layout: Layout, lease: Lease | None, request: Request, *, complete: bool = False
 ) -> str:
-    own = lease is not None and lease.key == layout.key and lease.begun
+    begun = lease is not None and lease.key == layout.key and lease.begun
     overwrite = request.write.mode == "overwrite"
     starts_over = not request.resume and (overwrite or not complete)
-    return changed_code(layout.code, request.code) if own and not starts_over else ""
+    return changed_code(layout.code, request.code) if begun and not starts_over else ""
 
 
 def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:
@@ -320,14 +319,14 @@ def _has_commits(layout: Layout, lease: Lease | None, changed: str) -> bool:
 def _load_table(
     table: CommittedTable, layout: Layout, lease: Lease | None, request: Request, *, complete: bool
 ) -> TableState:
-    own = lease if lease is not None and lease.key == layout.key else None
-    if complete or own != lease:
+    same_work = lease if lease is not None and lease.key == layout.key else None
+    if complete or same_work != lease:
         return TableState()
-    if own is not None and table.commits(own.mark):
+    if same_work is not None and table.commits(same_work.mark):
         return TableState(committed=True)
     reads_rows = request.write.mode in ("error", "ignore") or request.own_only
     return TableState(
-        series_committed=own is not None and table.commits(own.series_mark) > 0,
+        series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
         has_rows=reads_rows and table.holds_rows(),
     )
 
@@ -338,8 +337,8 @@ def has_failed_rows(layout: Layout) -> bool:
 
 
 def _added_by(layout: Layout, request: Request) -> str:
-    """Return another job that has added to an output of which only own rows may be replaced; empty
-    if there is none."""
+    """Return another job that has added rows to the output; empty if there is none, or if its rows
+    may be replaced."""
     for added in layout.appended() if request.own_only else ():
         key = layout.addition(added.addition_number).key if added.addition_number else layout.key
         lease = read_lease(added)
@@ -349,12 +348,12 @@ def _added_by(layout: Layout, request: Request) -> str:
 
 
 def _has_foreign_files(layout: Layout, mode: str) -> bool:
-    """Return whether the path of an output without a lease holds files that the mode does not allow
-    to add to or to replace."""
+    """Return whether an output without a lease contains files that the mode does not allow adding
+    to or replacing."""
     if mode == "append":
         return False
     paths = [info.path for info in layout.output.files(recursive=True)]
-    if mode == "overwrite" and (added := [read_lease(one) for one in layout.appended()]):
+    if mode == "overwrite" and (added := [read_lease(addition) for addition in layout.appended()]):
         keys = {lease.key for lease in added if lease is not None}
         state = layout.state.path.rstrip("/") + "/"
         return any(

@@ -6,7 +6,7 @@
       job.json                     the lease: which run holds the output
       spec.json                    the spec of the job, without secrets
       report.json                  the report of the job
-      report.html                  the same as a page for people, written if possible
+      report.html                  the report as a web page, written if possible
       logs/TIME-attempt-N.log      the logs of the last runs
       errors/part-KEY-*.parquet    error records, unless errors.path is set
       input.parquet                the input snapshot: the list of input files
@@ -17,7 +17,7 @@
         *.json                     its manifests
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
-      append-KEY/                  the same, and _SUCCESS, of a job that has added to the output
+      append-KEY/                  the same, and _SUCCESS, of a job that appends to the output
       replacement/                 the same, and _SUCCESS, of a job that overwrites the output
       staged/part-KEY-*            for a table: the input of its commit, until that is made; for a
                                    replacement: its output, until it takes the place of the old one
@@ -118,7 +118,7 @@ class Layout:
 
     @property
     def whole(self) -> Layout:
-        """The layout of the output that this one adds to; itself if it does not add to another."""
+        """The layout of the output that this one adds to; this layout if it is not an addition."""
         state = self.output / STATE_DIRECTORY
         return self if state == self.state else replace(self, state=state, errors=state / "errors")
 
@@ -132,7 +132,7 @@ class Layout:
 
     def addition(self, number: int) -> Layout:
         """Return the layout of addition `number`. An addition holds the rows of input files that
-        arrive later, and has a run of its own."""
+        arrive later, and is written by a separate run."""
         key = addition_key(self.key, number)
         state = self.whole.state / f"{_APPENDED}{self.key[:8]}-{number:04d}"
         inside = self.errors == self.state / "errors"
@@ -142,15 +142,15 @@ class Layout:
 
     @property
     def addition_number(self) -> int:
-        """The number of the addition with this layout; 0 if it is no addition."""
+        """The number of the addition with this layout; 0 if it is not an addition."""
         found = re.fullmatch(rf"{_APPENDED}[0-9a-f]{{8}}-(\d+)", base_name(self.state.path))
         return int(found[1]) if found else 0
 
     def additions(self) -> list[Layout]:
         """Return the layouts of the additions that have begun."""
-        begun = f"{_APPENDED}{self.key[:8]}-"
-        names = (base_name(one.path) for one in self.whole.state.directories())
-        count = sum(name.startswith(begun) for name in names)
+        prefix = f"{_APPENDED}{self.key[:8]}-"
+        names = (base_name(state.path) for state in self.whole.state.directories())
+        count = sum(name.startswith(prefix) for name in names)
         return [self.addition(number) for number in range(1, 1 + count)]
 
     @property

@@ -1,7 +1,7 @@
 """The lease of an output, stored in `job.json`, and its heartbeat.
 
-Later runs and late tasks read the lease. Clocks are not compared: a run that finds the unfinished
-output of another run waits for the next heartbeat, and takes over if there is none.
+Later runs and delayed tasks read the lease. Clocks are not compared: a run that finds the
+unfinished output of another run waits for the next heartbeat, and takes over if there is none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 10.0
 LEASE_TIMEOUT_SECONDS = 25.0
 """Long enough to tolerate one late heartbeat."""
-_Line = Annotated[str, Field(strict=True, max_length=8192)]
+_Text = Annotated[str, Field(strict=True, max_length=8192)]
 _Attempt = Annotated[int, Field(strict=True, ge=0, lt=10**8)]
 _Flag = Annotated[bool, Field(strict=True)]
 _Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
@@ -45,20 +45,20 @@ _Series = Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
 @dataclass(frozen=True)
 class Lease:
     """The run that holds an output: the key of its work, and the number of its attempt. `run` is
-    random, because attempts are counted from 1 again after somebody has removed the state of an
-    output. `begun` is false if the run has only claimed the output; nothing of earlier runs counts
-    any more. `job` is its identity among other jobs that want the output, and `errors` the location
-    of its error records. `series` is shared by all attempts that would put the same rows into a
-    table, until one of them has done so. `process` is the process that runs it."""
+    random, because attempts are counted from 1 again after a user has removed the state of an
+    output. `begun` is false while the run has only claimed the output: rows of earlier runs no
+    longer count. `job` identifies its job, and `errors` is the location of its error records.
+    `series` is shared by all attempts that would put the same rows into a table, until one of them
+    has done so. `process` is the process that runs it."""
 
     key: Digest
     attempt: _Attempt
     run: RunId
     begun: _Flag = True
-    job: _Line = ""
-    errors: _Line = ""
+    job: _Text = ""
+    errors: _Text = ""
     series: _Series = ""
-    process: _Line = ""
+    process: _Text = ""
 
     @classmethod
     def new(
@@ -85,8 +85,8 @@ class Lease:
 
     def write(self, layout: Layout) -> None:
         """Write the lease, so that the output belongs to this run."""
-        own = asdict(self)
-        stored = {"work": own.pop("key"), **own, "version": __version__}
+        fields = asdict(self)
+        stored = {"work": fields.pop("key"), **fields, "version": __version__}
         layout.job.write((json.dumps(stored, indent=2) + "\n").encode())
 
     def complete(self, layout: Layout) -> None:
@@ -101,15 +101,15 @@ class Lease:
         except FileNotFoundError:
             return False
 
-    def errors_in(self, output: Location, own: Location) -> Location | None:
-        """Return the location of its error records if a job may delete them there; None otherwise.
-        `own` is where that job writes its own error records.
+    def errors_in(self, output: Location, job_errors: Location) -> Location | None:
+        """Return the location of the error records if another job may delete them; None otherwise.
+        `job_errors` is the location where that job writes its error records.
 
-        Anyone who can write to the output can write this field. So only `own` and locations inside
-        the output are allowed."""
+        Anyone who can write to the output can write this field. So only `job_errors` and locations
+        inside the output are allowed."""
         errors = Location(self.errors, output.storage)
-        if errors.path == own.path and errors.in_store_of(own):
-            return own
+        if errors.path == job_errors.path and errors.in_store_of(job_errors):
+            return job_errors
         inside = output.holds(errors) and is_inside(output.below(errors.path))
         return errors.without_links_below(output) if inside else None
 
@@ -144,24 +144,24 @@ _PROC = Path("/proc")
 
 
 @cache
-def _name(pid: int) -> str:
+def _process_name(pid: int) -> str:
     """Return the machine, the process id and the start time of a process.
 
     Without /proc, the name is random: then nobody can detect that the process has died."""
-    machine = _machine()
-    return f"{machine}-{pid}-{_started(pid)}" if machine else f"-{pid}-{uuid.uuid4().hex}"
+    machine = _machine_id()
+    return f"{machine}-{pid}-{_start_time(pid)}" if machine else f"-{pid}-{uuid.uuid4().hex}"
 
 
 def this_process() -> str:
     """Return the name of this process."""
-    return _name(os.getpid())
+    return _process_name(os.getpid())
 
 
 def is_dead(name: str) -> bool:
     """Return whether a process has certainly ended: it ran on this machine and no longer exists."""
     machine, _, process = name.partition("-")
     pid, _, started = process.partition("-")
-    if not pid.isdecimal() or machine != _machine() or not machine:
+    if not pid.isdecimal() or machine != _machine_id() or not machine:
         return False
     try:
         os.kill(int(pid), 0)
@@ -169,14 +169,14 @@ def is_dead(name: str) -> bool:
         return True
     except (PermissionError, OverflowError):
         return False  # another user's process, which /proc may hide: its heartbeat decides
-    return _started(int(pid)) != started
+    return _start_time(int(pid)) != started
 
 
 @cache
-def _machine() -> str:
+def _machine_id() -> str:
     """Return a hash of the boot id and the PID namespace; empty if they are unknown.
 
-    Containers with the same host name have PID namespaces of their own."""
+    The PID namespace distinguishes containers with the same host name."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
@@ -184,7 +184,7 @@ def _machine() -> str:
         return ""
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return when a process started, in clock ticks since boot; empty if it has ended."""
     try:
         state, *fields = (_PROC / f"{pid}/stat").read_text().rpartition(") ")[2].split()
@@ -217,8 +217,8 @@ def is_resource(identity: str) -> bool:
 
 @contextmanager
 def keep_heartbeat(file: Location) -> Iterator[None]:
-    """Write the heartbeat of a run to this file for as long as the block runs. All heartbeats
-    differ, also those of consecutive blocks: a waiting run sees each."""
+    """Write the heartbeat of a run to this file while the block runs. Each heartbeat is a new
+    random value, so that a waiting run notices it."""
     ended = threading.Event()
 
     def beat() -> None:
@@ -226,12 +226,12 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
         with suppress(OSError, MemoryError):
             file.write(uuid.uuid4().hex.encode())
 
-    def beat_until_the_end() -> None:
+    def keep_beating() -> None:
         while not ended.wait(HEARTBEAT_SECONDS):
             beat()
 
     beat()
-    thread = threading.Thread(target=beat_until_the_end, name="heartbeat", daemon=True)
+    thread = threading.Thread(target=keep_beating, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -241,36 +241,36 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run. It is in the directory of the attempt once that has
-    begun."""
+    """Return the heartbeat file of a run. After the attempt has begun, it is in the directory of
+    the attempt."""
     return (lease.place(layout) if lease.begun else layout.state) / "heartbeat"
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> None:
     """Raise BadOutput if another run, of this job or another job, is writing to the output."""
-    if lease is None or lease.is_complete(layout) or _is_over(lease, identity):
+    if lease is None or lease.is_complete(layout) or _has_ended(lease, identity):
         return
-    place, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
-    before = _read_heartbeat(place)
+    file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
+    before = _read_heartbeat(file)
     while time.monotonic() < deadline:
         time.sleep(min(1.0, LEASE_TIMEOUT_SECONDS / 10))
-        if _read_heartbeat(place) != before:
+        if _read_heartbeat(file) != before:
             raise BadOutput(
                 f"write.path '{layout.output.uri}' is being written by {lease.job}: choose another "
                 "path, or wait until that has ended"
             )
 
 
-def _is_over(lease: Lease, identity: str) -> bool:
+def _has_ended(lease: Lease, identity: str) -> bool:
     """Return whether a run is known to have ended, so that its heartbeat need not be awaited.
 
     The operator starts an attempt only after it has stopped the previous one."""
-    own = lease.job == identity and (is_resource(identity) or lease.process == this_process())
-    return own or is_dead(lease.process)
+    stopped = lease.job == identity and (is_resource(identity) or lease.process == this_process())
+    return stopped or is_dead(lease.process)
 
 
-def _read_heartbeat(place: Location) -> bytes:
+def _read_heartbeat(file: Location) -> bytes:
     try:
-        return place.read()
+        return file.read()
     except FileNotFoundError:
         return b""

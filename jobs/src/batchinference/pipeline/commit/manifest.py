@@ -1,4 +1,4 @@
-"""Manifests: what a task has committed at once.
+"""Manifests, each of which describes one commit of a task.
 
 Files that no manifest names do not count. The name of a manifest contains the task, the number of
 the commit in the task, and the counts, so that a listing is enough to determine progress. It ends
@@ -57,13 +57,13 @@ _File = Annotated[int, Field(strict=True, ge=0, lt=MAX_FILES)]
 _Row = Annotated[int, Field(strict=True, ge=0, le=ROW_MASK + 1)]
 
 
-def _not_empty(found: tuple[int, int, int]) -> tuple[int, int, int]:
-    if found[1] >= found[2]:
+def _checked_range(rows: tuple[int, int, int]) -> tuple[int, int, int]:
+    if rows[1] >= rows[2]:
         raise ValueError("a range of rows ends before it begins")
-    return found
+    return rows
 
 
-Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_not_empty)]
+Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_checked_range)]
 """File, first row, row after the last, of the input."""
 Content: TypeAlias = bytes | memoryview
 Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=FULL_SHARE)]]
@@ -145,15 +145,15 @@ def counts_of(entries: Iterable[ManifestEntry]) -> RowCounts:
 
 
 _NAME = re.compile(r"^(\d{8,})-(\d{4,})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{8}\.json$")
-_NUMBERS = TypeAdapter(dict[str, float])
+_NOTE = TypeAdapter(dict[str, float])
 
 
-def _of_numbers(note: str) -> str:
-    _NUMBERS.validate_json(note)
+def _checked_note(note: str) -> str:
+    _NOTE.validate_json(note)
     return note
 
 
-Note = Annotated[str, AfterValidator(_of_numbers)]
+Note = Annotated[str, AfterValidator(_checked_note)]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Manifest:
     """Step and a note on it, as JSON."""
 
     def is_of(self, key: str) -> bool:
-        """Return whether the files that it names belong to the work with this key."""
+        """Return whether all files of the manifest belong to the work with this key."""
         return all_of_work((file.name for entry in self.entries for file in entry.files), key)
 
     def new_name(self) -> str:

@@ -18,8 +18,7 @@ from batchinference.pipeline.storage.location import Location
 
 def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
     """Return the snapshot without the rows that have error records, so that these rows are missing.
-    A row of which only a part has failed is in a manifest entry of its own, which is removed
-    completely.
+    A row that has failed in part is in a separate manifest entry, which is removed completely.
 
     If the last row of a file could not be read, it may represent the entire rest of the file. The
     end of that file is then unknown and is removed from `ends`."""
@@ -29,9 +28,9 @@ def without_failed(snapshot: Snapshot, errors: Location) -> Snapshot:
         failed = Failed.read(errors / entry.errors.name) if entry.errors else None
         for row in lasts.keys() & failed.unread.tolist() if failed else ():
             del ends[lasts.pop(row)]
-        entries.append(_without(entry, failed.ids) if failed else entry)
-    left = [entry for entry in entries if entry is not None]
-    return replace(snapshot, ends=ends).only(left)
+        entries.append(_without_failed_rows(entry, failed.ids) if failed else entry)
+    remaining = [entry for entry in entries if entry is not None]
+    return replace(snapshot, ends=ends).only(remaining)
 
 
 @dataclass(frozen=True)
@@ -54,32 +53,32 @@ class Failed:
 
 
 def ids_of(records: pa.Table) -> np.ndarray:
-    """Return the row ids of error records, int64. Raises ArrowInvalid for text that is no id."""
+    """Return the row ids of error records, int64. Raises ArrowInvalid if a text is not an id."""
     pairs = pc.split_pattern(records.column("id"), ":")
     files, numbers = (pc.list_element(pairs, n).cast(pa.int64()).to_numpy() for n in (0, 1))
     ids: np.ndarray = files << ROW_BITS | numbers
     return ids
 
 
-def _without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
+def _without_failed_rows(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
     """Return the manifest entry without its failed rows; None if no row is left."""
     if entry.shares:
         return None
-    row_ranges = _cut(entry.row_ranges, failed)
+    row_ranges = _without_rows(entry.row_ranges, failed)
     if not row_ranges:
         return None
     counts = entry.counts
-    left = RowCounts(counts.read - len(failed), counts.written, 0, counts.filtered)
-    return replace(entry, row_ranges=row_ranges, counts=left, errors=None)
+    remaining = RowCounts(counts.read - len(failed), counts.written, 0, counts.filtered)
+    return replace(entry, row_ranges=row_ranges, counts=remaining, errors=None)
 
 
-def _cut(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
+def _without_rows(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
     """Return the ranges without the rows that have these ids, which are sorted."""
-    left: list[Range] = []
+    remaining: list[Range] = []
     for file, first, after in row_ranges:
         base = pack_id(file, 0)
         begin, end = np.searchsorted(ids, [base + first, base + after])
         rows = (ids[begin:end] - base).tolist()
         parts = zip([first, *(row + 1 for row in rows)], [*rows, after], strict=True)
-        left += [(file, start, stop) for start, stop in parts if start < stop]
-    return left
+        remaining += [(file, start, stop) for start, stop in parts if start < stop]
+    return remaining

@@ -37,15 +37,15 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the entries without those that hold a row of an earlier entry that is returned."""
+    """Return the entries. Drop each entry that holds a row of an earlier returned entry."""
     contested = _overlapping(entries)
     of_contested = [edges([entries[number]])[:2] for number in contested]
-    points = np.unique(np.concatenate([NO_IDS, *(each for pair in of_contested for each in pair)]))
+    points = np.unique(np.concatenate([NO_IDS, *(ids for pair in of_contested for ids in pair)]))
     taken = np.zeros(len(points), dtype=bool)
     """Whether a returned entry holds the rows between a point and the next one."""
     dropped = set()
     for number, pair in zip(contested, of_contested, strict=True):
-        places = zip(*(np.searchsorted(points, each).tolist() for each in pair), strict=True)
+        places = zip(*(np.searchsorted(points, ids).tolist() for ids in pair), strict=True)
         held = np.concatenate([np.arange(first, after) for first, after in places])
         if taken[held].any() or len(np.unique(held)) < len(held):
             dropped.add(number)
@@ -77,15 +77,14 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _keep_complete_rows(entries: list[ManifestEntry], held: RowSet) -> list[ManifestEntry]:
-    """Return the entries whose rows are complete when all shares are added up, and are not in
-    `held`."""
+    """Return the entries whose partial rows have all their shares and are not in `held`."""
     while True:
         rows, shares = summed_shares(entries)
         bad = set(rows[(shares != FULL_SHARE) | held.holds(rows)].tolist())
-        left = [entry for entry in entries if bad.isdisjoint(_parted(entry))]
-        if len(left) == len(entries):
-            return left
-        entries = left
+        remaining = [entry for entry in entries if bad.isdisjoint(_partial_rows(entry))]
+        if len(remaining) == len(entries):
+            return remaining
+        entries = remaining
 
 
 def summed_shares(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +97,7 @@ def summed_shares(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndar
     return np.array([*sums], dtype=np.int64), np.array([*sums.values()], dtype=np.int64)
 
 
-def _parted(entry: ManifestEntry) -> list[int]:
+def _partial_rows(entry: ManifestEntry) -> list[int]:
     return [pack_id(file, row) for file, row, _ in entry.shares]
 
 
@@ -113,7 +112,9 @@ class RowSet:
     def of(cls, entries: Sequence[ManifestEntry]) -> RowSet:
         """Return the rows of entries that count (see `resolve_overlaps`)."""
         starts, stops, _ = edges(entries)
-        parts = np.unique(np.array([id_ for p in entries for id_ in _parted(p)], dtype=np.int64))
+        parts = np.unique(
+            np.array([id_ for p in entries for id_ in _partial_rows(p)], dtype=np.int64)
+        )
         return cls.merged(np.append(starts, parts), np.append(stops, parts + 1))
 
     @classmethod
@@ -132,13 +133,13 @@ class RowSet:
     def holds(self, ids: np.ndarray) -> np.ndarray:
         """Return which of the ids (int64) are in the set, as bool."""
         places = np.searchsorted(self.starts, ids, side="right") - 1
-        stops = np.append(self.stops, 0)  # the place -1 stands for ids before the first range
+        stops = np.append(self.stops, 0)  # the place -1 means that the id is before the first range
         held: np.ndarray = ids < stops[places]
         return held
 
     def check_ends(self, ends: Mapping[int, int], rows_each: int | None = None) -> None:
-        """Raise Incomplete if there are rows beyond the end of their file. Takes arguments like
-        `missing`."""
+        """Raise Incomplete if there are rows beyond the end of their file. The arguments are those
+        of `missing`."""
         of_files = self.starts >> ROW_BITS
         last = np.flatnonzero(np.diff(of_files, append=-1))
         files, reach = of_files[last].tolist(), (self.stops[last] & ROW_MASK).tolist()
@@ -160,11 +161,11 @@ class RowSet:
         edges = np.searchsorted(of_files, np.arange(files + 1))
         found: MissingRows = {}
         for file in self._unfinished(edges, ends, rows_each).tolist():
-            some = slice(int(edges[file]), int(edges[file + 1]))
+            ranges = slice(int(edges[file]), int(edges[file + 1]))
             base = file << ROW_BITS
-            held = list(zip((self.starts[some] - base).tolist(),
-                            (self.stops[some] - base).tolist(), strict=True))  # fmt: skip
-            if gaps := _between(held, ends.get(file, rows_each)):
+            held = list(zip((self.starts[ranges] - base).tolist(),
+                            (self.stops[ranges] - base).tolist(), strict=True))  # fmt: skip
+            if gaps := _gaps_between(held, ends.get(file, rows_each)):
                 found[file] = gaps
         return found
 
@@ -185,7 +186,7 @@ class RowSet:
         return np.flatnonzero(unfinished)
 
 
-def _between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
+def _gaps_between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
     """Return the row ranges between the held ranges and after the last one."""
     gaps: list[RowRange] = []
     expected = 0
@@ -202,12 +203,12 @@ def _between(held: list[tuple[int, int]], end: int | None) -> list[RowRange]:
 
 def format_missing_rows(gaps: MissingRows) -> str:
     """Return a description of the first missing row ranges."""
-    shown = [_shown(file, gap) for file, found in gaps.items() for gap in found]
+    shown = [_describe_gap(file, gap) for file, found in gaps.items() for gap in found]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return "; ".join(shown[:SHOWN]) + more
 
 
-def _shown(file: int, gap: RowRange) -> str:
+def _describe_gap(file: int, gap: RowRange) -> str:
     first, after = gap
     if after is None:
         return f"rows of file {file} from {first} on, as far as is known"

@@ -1,8 +1,8 @@
-"""Snapshots: what counts of an output at one moment, in one file.
+"""Snapshots: files that list the commits of an output that count at one moment.
 
 An attempt begins with a snapshot, which acts as its fence: commits that are neither in it nor made
-by the attempt do not count, however late they arrive. A complete output ends with a snapshot, which
-names its files.
+by the attempt do not count, even if they arrive later. A complete output has a final snapshot,
+which names its files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from batchinference.pipeline.storage.json import (
 from batchinference.pipeline.storage.location import Location
 
 FORMAT = 4
-"""The version of the format of state files. Another version starts over."""
+"""The version of the format of state files. An output in another format cannot be resumed."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Snapshot:
     """The attempt that began or ended with this snapshot."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """Return the snapshot with what counts of further commits."""
+        """Return the snapshot with further commits. Entries that do not count are left out."""
         manifests = list(manifests)
         ends = self.ends | {file: rows for m in manifests for file, rows in m.ends}
         entries = [*self.entries, *(entry for m in manifests for entry in m.entries)]
         return replace(self, ends=ends).only(entries)
 
     def only(self, entries: list[ManifestEntry]) -> Snapshot:
-        """Return the snapshot with what counts of these manifest entries, in place of its own."""
+        """Return the snapshot with the manifest entries in `entries` that count as its entries."""
         return replace(self, entries=resolve_overlaps(entries))
 
     def missing_rows(self, files: int, rows_each: int | None) -> MissingRows:

@@ -25,9 +25,9 @@ ATTEMPTS, FIRST_WAIT = 6, 0.1
 
 @dataclass(frozen=True)
 class Fence:
-    """Prevents duplicate rows in a table when a driver is delayed right at its commit and others do
-    the work. A table accepts one commit with the mark of a series. `check` raises BadOutput if
-    another attempt has begun."""
+    """Prevents duplicate rows in a table when a driver is delayed right at its commit and another
+    driver takes over. A table accepts one commit with the mark of a series. `check` raises
+    BadOutput if another attempt has begun."""
 
     mark: str
     series: str
@@ -62,9 +62,9 @@ def table_errors_as_bad_output() -> Iterator[None]:
     except (JobFailure, OSError):
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:MAX_MESSAGE]
+        text = " ".join(str(error).split())[:MAX_MESSAGE]
         raise BadOutput(
-            f"write: the table cannot be used ({type(error).__name__}: {said})"
+            f"write: the table cannot be used ({type(error).__name__}: {text})"
         ) from error
 
 

@@ -18,7 +18,7 @@ from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.execution.vllm_stage import _into, _out
+from batchinference.pipeline.execution.vllm_stage import _decode_results, _encode_requests
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.runtimes.vllm_row_codec import (
@@ -62,7 +62,7 @@ def rows(**columns: Any) -> RowBatch:
 
 def requests(spec: VllmModel, **columns: Any) -> list[Any]:
     """Return the request of each row, or its error."""
-    sealed = _into("ask", spec, encode(rows(**columns)))
+    sealed = _encode_requests("ask", spec, encode(rows(**columns)))
     pairs = zip(sealed[REQUEST].to_pylist(), sealed[ERROR].to_pylist(), strict=True)
     return [error or json.loads(request) for request, error in pairs]
 
@@ -99,8 +99,8 @@ def asked(
     """Return the batch after a step with a model that gives these answers."""
     spec = spec or model()
     step = Step.model_validate({"name": "ask", "model": spec, "resources": {"gpu": 1}})
-    sealed = through_ray(_into("ask", spec, encode(batch)), answer, spec.task)
-    return merged(map(decode, _out(Stage("ask", (step,)), spec, errors)(sealed)))
+    sealed = through_ray(_encode_requests("ask", spec, encode(batch)), answer, spec.task)
+    return merged(map(decode, _decode_results(Stage("ask", (step,)), spec, errors)(sealed)))
 
 
 def test_requests_have_messages_or_a_prompt() -> None:

@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution import batch_size, fused, resources
 from batchinference.pipeline.execution.fused import ChunkCommits, FusedTask, Steps, StopRequest
-from batchinference.pipeline.execution.fused_sizing import LATE_SECONDS
+from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.resources import fused_tasks_at_once
 from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
@@ -159,9 +159,9 @@ class TestChunks:
             (fused.COMMIT_SECONDS, 1, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
             (fused.COMMIT_SECONDS, 6, [(0, 8), (8, 16), (16, 20)]),
             (fused.COMMIT_SECONDS / 3, 6, [(0, 12), (12, 20)]),
-            (LATE_SECONDS / 2, 100, [(0, 8), (8, 16), (16, 20)]),
-            (LATE_SECONDS, 100, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
-            (LATE_SECONDS / 5, 100, [(0, 20)]),
+            (SMALL_COMMIT_SECONDS / 2, 100, [(0, 8), (8, 16), (16, 20)]),
+            (SMALL_COMMIT_SECONDS, 100, [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20)]),
+            (SMALL_COMMIT_SECONDS / 5, 100, [(0, 20)]),
             (0.0, 1, [(0, 20)]),
         ],
     )
@@ -182,7 +182,7 @@ class TestChunks:
     ) -> None:
         """Each batch takes a minute, and each commit has a quarter of the time until then."""
         batches = [good(0, row, [row]) for row in range(60)]
-        task_of(committer, slowly(monkeypatch, batches, LATE_SECONDS), 100)(retried=False)
+        task_of(committer, slowly(monkeypatch, batches, SMALL_COMMIT_SECONDS), 100)(retried=False)
         rows = [after - first for _, first, after in commits(committer.attempt)]
         assert rows[:4] == [1, 1, 1, 1]
         assert rows == sorted(rows[:-1]) + rows[-1:]

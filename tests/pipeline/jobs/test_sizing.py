@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution.fused_sizing import FusedSizing, late_seconds
+from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.input.listing import snapshot_input
@@ -159,7 +159,7 @@ def test_fused_tasks_follow_the_cpus_if_each_has_enough_rows(
 
 
 def test_files_that_are_not_merged_wait_longer_for_enough_rows() -> None:
-    assert late_seconds(merged=False) > late_seconds(merged=True)
+    assert small_commit_seconds(merged=False) > small_commit_seconds(merged=True)
 
 
 def test_large_rows_make_short_files() -> None:

@@ -68,7 +68,7 @@ class JobRun:
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
     _entries: Sequence[ManifestEntry] = ()
-    """The manifest entries of this attempt, as far as they were fetched."""
+    """The manifest entries of this attempt that were fetched."""
 
     def run(self) -> Report:
         """Run the job and return its final report, of success or failure. Raises nothing."""
@@ -82,7 +82,7 @@ class JobRun:
             reports = [self._run_output(target) for target in plan_outputs(self.job.spec)]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
-            return self._fail(self._with_place(root_cause(error)))
+            return self._fail(self._with_crash_location(root_cause(error)))
 
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output and return its final report, which is not published yet."""
@@ -191,8 +191,8 @@ class JobRun:
                 self._reports.read(run.counts())
                 if self._reports.notes is None:
                     manifests = run.attempt.manifests()
-                    notes = [note for one in manifests for note in one.notes]
-                    self._entries = [entry for one in manifests for entry in one.entries]
+                    notes = [note for manifest in manifests for note in manifest.notes]
+                    self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
@@ -203,17 +203,17 @@ class JobRun:
                 write_page(run.attempt.layout, self.job.spec, report, self._entries)
         return published
 
-    def _with_place(self, failure: JobFailure) -> JobFailure:
-        """Return the failure. If a process died, it names the step and the rows that a process
-        computed."""
+    def _with_crash_location(self, failure: JobFailure) -> JobFailure:
+        """Return the failure. If a process died, the message names the step and the rows that a
+        process computed."""
         if self._attempt is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
-        place = None
+        location = None
         with suppress(Exception):  # the head of Ray may have died, too
-            place = read_note(note_name(self._attempt.attempt.layout.input))
-        if not place:
+            location = read_note(note_name(self._attempt.attempt.layout.input))
+        if not location:
             return failure
-        return type(failure)(f"{failure.message}. The process died in {place}")
+        return type(failure)(f"{failure.message}. The process died in {location}")
 
     def _publish(self, report: Report) -> Report:
         """Publish a report, merged with the reports of earlier outputs of this run, and return it.
@@ -230,15 +230,15 @@ def check_errors(
 ) -> None:
     """Raise TooManyErrors if more rows have failed than the policy allows.
 
-    A percentage refers to the whole input. It is checked while the job runs only as far as the
-    number of rows is known. `example` returns a description of one failed row.
+    A percentage refers to the whole input. It is only checked if the number of rows is known or
+    estimated. `example` returns a description of one failed row.
     """
     if counts.failed == 0:
         return
-    if (most := policy.max_rows) is not None and counts.failed > most:
-        limit = f"errors.maxRows ({most})"
-    elif (passed := _percentage_passed(policy, counts, total)) is not None:
-        limit = f"errors.maxPercent ({passed})"
+    if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
+        limit = f"errors.maxRows ({max_rows})"
+    elif (percentage := _exceeded_percentage(policy, counts, total)) is not None:
+        limit = f"errors.maxPercent ({percentage})"
     elif not policy.tolerant:
         limit = "none is allowed unless spec.errors says so"
     else:
@@ -246,7 +246,7 @@ def check_errors(
     raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
 
 
-def _percentage_passed(
+def _exceeded_percentage(
     policy: ErrorPolicy, counts: RowCounts, total: RowCount | None
 ) -> str | None:
     """Return the exceeded percentage limit as text; None if it is not exceeded.

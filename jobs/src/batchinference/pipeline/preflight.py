@@ -1,4 +1,4 @@
-"""Checks what a job names before it runs: input, columns, models, code and output.
+"""Checks the input, columns, models, code and output of a job before it runs.
 
 Nothing is written, no user code runs, and no model is loaded."""
 
@@ -24,7 +24,7 @@ from batchinference.spec.problems import Problem
 
 
 def preflight(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return all problems that would end the job before it reads rows. Starts no Ray."""
+    """Return all problems that would end the job before it reads rows. Does not start Ray."""
     steps = [
         problem
         for index, step in enumerate(spec.steps)

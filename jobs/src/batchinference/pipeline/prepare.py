@@ -1,6 +1,6 @@
 """Begins the first attempt of a job at an output, unless there is nothing to do.
 
-A job that cannot succeed is refused before a row is read and before anything is changed."""
+A job that cannot succeed is refused before rows are read and before the output is changed."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class NothingToDo:
 def prepare(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> AttemptRun | NothingToDo:
-    """Check the job, and begin its first attempt at an output. `job` identifies this job among
-    others. With `own_only`, only output of this job is replaced. Raises OutputInUse if the job must
-    not touch what is there."""
+    """Check the job, begin its first attempt at an output, and return the attempt. `job` is the
+    identity of the job. With `own_only`, only output of this job is replaced. Raises OutputInUse if
+    the job must not change the output."""
     table = table_of(spec.write)
     for step in spec.steps:
         check_step(step)
@@ -87,15 +87,17 @@ def prepare(
     code = code_of(spec)
     request = Request(spec.write, spec.resume, spec.errors.retry, job, code, own_only=own_only)
     state, action = _decide(target.layout, request, table)
-    start = _committed(request, state, action, table)
+    start = _load_committed(request, state, action, table)
     try:
-        source = open_input(spec.read, _earlier(spec, target, state.layout, start))
+        source = open_input(spec.read, _earlier_input(spec, target, state.layout, start))
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
-        return NothingToDo(action.layout, _changed(source, target.complete or [action.layout]))
+        return NothingToDo(
+            action.layout, _describe_changes(source, target.complete or [action.layout])
+        )
     if start is not None and not source.continues(start.input):
         _check_may_start_over(spec, state)
         start = None
@@ -106,7 +108,7 @@ def prepare(
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)
         numbered = isinstance(spec.write, WriteOrdered) and spec.write.row_number
-        earlier = [_parts(one.read()) for one in target.earlier] if numbered else []
+        earlier = [_part_identities(file.read()) for file in target.earlier] if numbered else []
     first_file = sum(map(len, earlier))
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 
@@ -132,7 +134,7 @@ def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[Outp
     return state, action
 
 
-def _committed(
+def _load_committed(
     request: Request, state: OutputState, action: Action, table: Table | None
 ) -> Snapshot | None:
     """Return the snapshot of the rows that count; None if the job starts over or does nothing.
@@ -163,10 +165,10 @@ def _check_replacement(layout: Layout, write: Write, job: str) -> None:
         ensure_not_running(other, read_lease(other), job)
 
 
-def _earlier(
+def _earlier_input(
     spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
 ) -> ResumedInput | ProcessedFiles | None:
-    """Return the input snapshot of an output that is resumed, or the files whose rows are in other
+    """Return the input snapshot of the output to resume, or the files whose rows are in other
     outputs of the work; None if all files are read."""
     if not isinstance(spec.read, ReadFiles):
         return None
@@ -186,8 +188,8 @@ def _begin(
     source: JobInput,
     request: Request,
 ) -> tuple[Attempt, Snapshot]:
-    """Claim the output if it starts over, and begin the next attempt. Return it with the snapshot
-    of the rows that count."""
+    """Claim the output if it starts over, and begin the next attempt. Return the attempt, and
+    the snapshot of the rows that count."""
     layout, lease = state.layout, state.lease
     starts_over = start is None or lease is None
     if start is None or lease is None:
@@ -197,7 +199,7 @@ def _begin(
         content = source.serialized()
         layout.input.write(content)
         start = Snapshot(layout.key, digest(content))
-    # rows are retried after the code was fixed
+    # users fix the code before they retry failed rows
     if starts_over or isinstance(action, RetryFailed) or not layout.code.exists():
         write_code(layout.code, request.code)
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
@@ -216,14 +218,14 @@ def _check_may_start_over(spec: BatchInferenceSpec, state: OutputState) -> None:
         )
 
 
-def _changed(source: JobInput, complete: Sequence[Layout]) -> str:
-    """Return how the input differs from that of the complete output, as text; empty if equal."""
-    contents = [one.input.read() for one in complete if one.input.exists()]
+def _describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
+    """Return a remark if the input differs from the input of the complete output, else empty."""
+    contents = [layout.input.read() for layout in complete if layout.input.exists()]
     try:
-        before = {part for content in contents for part in _parts(content)}
+        before = {part for content in contents for part in _part_identities(content)}
     except pa.ArrowInvalid:
         return "its input.parquet is damaged, so it is unknown whether the input has changed"
-    now = _parts(source.serialized())
+    now = _part_identities(source.serialized())
     if not contents or before == set(now):
         return ""
     return (
@@ -232,8 +234,8 @@ def _changed(source: JobInput, complete: Sequence[Layout]) -> str:
     )
 
 
-def _parts(content: bytes) -> list[tuple[object, ...]]:
-    """Return what identifies each part of an input."""
+def _part_identities(content: bytes) -> list[tuple[object, ...]]:
+    """Return the identity of each part of an input: its values, without statistics."""
     table = read_table(pa.BufferReader(content))
     table = table.drop_columns([name for name in STATS.names if name in table.column_names])
     return list(zip(*table.to_pydict().values(), strict=True))
@@ -242,10 +244,10 @@ def _parts(content: bytes) -> list[tuple[object, ...]]:
 def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: str) -> None:
     """Raise BadOutput if this job, before its spec changed, added rows of the same files."""
     with storage_errors_as_bad_output(spec.write):
-        previous = [(one, one.input.read()) for one in previous_versions_of(spec, job)]
-    paths = {part[0] for part in _parts(source.serialized())} if previous else set()
+        previous = [(other, other.input.read()) for other in previous_versions_of(spec, job)]
+    paths = {part[0] for part in _part_identities(source.serialized())} if previous else set()
     for other, content in previous:
-        known = (part[0] for part in _parts(content))
+        known = (part[0] for part in _part_identities(content))
         if (path := next((path for path in known if path in paths), None)) is not None:
             raise BadOutput(
                 f"write.path '{other.output.uri}' holds rows of '{path}' by this job as it was "

@@ -26,12 +26,12 @@ from batchinference.pipeline.execution.fused import (
     Steps,
     StopRequest,
 )
-from batchinference.pipeline.execution.fused_sizing import FusedSizing, late_seconds
+from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
 from batchinference.pipeline.execution.resources import (
     all_cpus,
+    fused_task_arguments,
     fused_tasks_at_once,
-    of_fused_tasks,
-    of_write_tasks,
+    write_task_arguments,
 )
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.staged import StagedExecution, sink_for
@@ -155,12 +155,12 @@ class Executor:
         steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
-        late = late_seconds(merged=_merges(write))
+        late = small_commit_seconds(merged=_merges(write))
         fused = [
             FusedTask(number, task, steps, committer, rows, stop, late)
             for number, task in enumerate(tasks)
         ]
-        arguments = of_fused_tasks(self._plan, repeatable=prepared.input.repeatable)
+        arguments = fused_task_arguments(self._plan, repeatable=prepared.input.repeatable)
         at_once = partial(fused_tasks_at_once, self._plan)
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
         return FusedExecution(fused, stop, arguments, at_once, self._control)
@@ -216,7 +216,7 @@ class Executor:
         if fit_in_driver(work):
             rewritten = [rewrite() for rewrite in work]
         else:
-            task: Any = ray.remote(**of_write_tasks(self._plan))(_run)
+            task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
             rewritten = ray.get([task.remote(rewrite) for rewrite in work])
         return replace(end, entries=[*entries, *(one for each in rewritten for one in each)])
 

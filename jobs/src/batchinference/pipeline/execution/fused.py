@@ -32,7 +32,7 @@ from batchinference.pipeline.execution.batch_size import (
     BatchRows,
     BatchSize,
 )
-from batchinference.pipeline.execution.fused_sizing import LATE_SECONDS
+from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.execution.task_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.text_windows import (
@@ -68,7 +68,7 @@ POLL_SECONDS = 0.5
 """Maximum seconds until the driver, or a task between two batches, notices a request to stop."""
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
-LATE_SHARE = 0.25
+SMALL_COMMIT_SHARE = 0.25
 """A task commits fewer rows only after this share of its time, so that a long task makes few such
 commits."""
 BATCH_BYTES = 16 << 20
@@ -265,8 +265,8 @@ def _stages_of_process(pickled: bytes) -> list[StageRunner]:
 class FusedTask:
     """Reads a part of the input, runs all steps and commits the results.
 
-    `rows_per_commit` is the number of input rows that are enough for a file. After `late_seconds`,
-    a task commits fewer rows."""
+    `rows_per_commit` is the number of input rows that are enough for a file. After
+    `small_commit_seconds`, a task commits fewer rows."""
 
     number: int
     read: ReadRows
@@ -274,7 +274,7 @@ class FusedTask:
     committer: Committer
     rows_per_commit: int
     stop: StopRequest
-    late_seconds: float = LATE_SECONDS
+    small_commit_seconds: float = SMALL_COMMIT_SECONDS
 
     def __call__(self, *, retried: bool) -> None:
         """Run the task. `retried` says that another execution of it may have committed rows."""
@@ -340,7 +340,7 @@ class ChunkCommits:
         """Return whether the chunk is old enough to be committed with the rows that it has."""
         now = time.monotonic()
         age, enough = now - self._since, self._rows >= self._task.rows_per_commit
-        late = max(self._task.late_seconds, LATE_SHARE * (now - self._began))
+        late = max(self._task.small_commit_seconds, SMALL_COMMIT_SHARE * (now - self._began))
         return age >= (COMMIT_SECONDS if enough else late)
 
     def flush(self) -> None:

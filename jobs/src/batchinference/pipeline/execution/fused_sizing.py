@@ -8,34 +8,33 @@ from dataclasses import dataclass
 from batchinference.pipeline.input.planning import MAX_TASKS, MIN_BLOCK_ROWS, SMALL_FILE_ROWS
 
 MIN_CPU_TASKS = 4
-"""The minimum number of tasks for each one that the CPUs can run, so that they end at about the
-same time, if the input has enough rows and can be divided."""
+"""Minimum number of tasks per task that the CPUs can run, so that all CPUs finish at about the same
+time. There are fewer if the input has too few rows or cannot be divided."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
-"""Rows of a task that should have many rows, and the minimum number of such tasks for each one that
-the CPUs can run."""
-LATE_SECONDS, LATE_UNMERGED_SECONDS = 60.0, 600.0
-"""Seconds after which a task commits the rows that it has, however few. The second number applies
-if small output files are not merged at the end of the job."""
+"""Rows of a large task, and the minimum number of large tasks per task that the CPUs can run."""
+SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0
+"""Seconds after which a task commits the rows that it has, even if they are few. The second number
+applies if small output files are not merged at the end of the job."""
 
 
 @dataclass(frozen=True)
 class FusedSizing:
-    """What the number of tasks depends on. `at_once` is the number of tasks that the CPUs can run,
-    and `parts` is the most parts that the input has, or None if it is divided by rows. `large` says
-    whether each task should have many rows, and `merged` whether small output files are merged at
-    the end of the job."""
+    """Computes the number of tasks. `at_once` is the number of tasks that the CPUs can run. `parts`
+    is the maximum number of parts of the input; None if it can be divided at any row.
+    `prefer_large` says whether each task should have many rows, and `merged` whether small output
+    files are merged at the end of the job."""
 
     at_once: float
     parts: int | None
-    large: bool
+    prefer_large: bool
     merged: bool
 
     def tasks(self, blocks: int, rows: float) -> int:
         """Return the number of tasks for `rows` input rows that are planned as `blocks` blocks.
 
-        There are more tasks if the CPUs need more, and fewer if each should have many rows."""
+        There are more tasks if the CPUs need more, and fewer if tasks should have many rows."""
         tasks = max(blocks, self._for_cpus(rows))
-        if not self.large:
+        if not self.prefer_large:
             return tasks
         least = max(rows / LARGE_TASK_ROWS, MIN_LARGE_TASKS * self.at_once)
         return min(tasks, math.ceil(least))
@@ -47,6 +46,6 @@ class FusedSizing:
         return int(wanted if self.parts is None else min(wanted, self.parts))
 
 
-def late_seconds(*, merged: bool) -> float:
-    """Return the seconds after which a task commits however few rows."""
-    return LATE_SECONDS if merged else LATE_UNMERGED_SECONDS
+def small_commit_seconds(*, merged: bool) -> float:
+    """Return the seconds after which a task commits the rows that it has, even if they are few."""
+    return SMALL_COMMIT_SECONDS if merged else SMALL_COMMIT_UNMERGED_SECONDS

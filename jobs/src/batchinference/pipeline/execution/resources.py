@@ -1,4 +1,4 @@
-"""What a plan needs of Ray: CPUs, memory, nodes and retries of its tasks and actors."""
+"""Computes the CPUs, memory, nodes and retries that the tasks and actors of a plan need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTOR_RESTARTS = 20
 """Restarts of an actor whose process died."""
 
 TASKS_AT_ONCE = 2
-"""Submitted tasks for each one that the CPUs can run, so that no CPU waits for the driver."""
+"""Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
 
 
@@ -49,9 +49,9 @@ def fused_tasks_at_once(plan: Plan, seconds: float) -> int:
     return math.ceil(TASKS_AT_ONCE * all_cpus(plan) / plan.task_cpus)
 
 
-def of_write_tasks(plan: Plan) -> dict[str, Any]:
+def write_task_arguments(plan: Plan) -> dict[str, Any]:
     """Return Ray's arguments for tasks that write."""
-    return _of_tasks(plan, WRITE_CPUS, TASK_RETRIES)
+    return _task_arguments(plan, WRITE_CPUS, TASK_RETRIES)
 
 
 def read_retries(*, repeatable: bool) -> int:
@@ -60,40 +60,41 @@ def read_retries(*, repeatable: bool) -> int:
     return TASK_RETRIES if repeatable else 0
 
 
-def of_fused_tasks(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
+def fused_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and write."""
-    arguments = _of_tasks(plan, plan.task_cpus, read_retries(repeatable=repeatable))
+    arguments = _task_arguments(plan, plan.task_cpus, read_retries(repeatable=repeatable))
     arguments["scheduling_strategy"] = "SPREAD"
     threads = int(plan.task_cpus)
     if threads > 1:
-        # in processes of their own: in others, libraries may have been loaded with one thread
+        # Ray starts new processes: in existing ones, libraries may have been loaded with one thread
         arguments["runtime_env"] = {"env_vars": {"OMP_NUM_THREADS": str(threads)}}
     return arguments
 
 
-def _of_tasks(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
+def _task_arguments(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
     arguments: dict[str, Any] = {"num_cpus": cpus, "max_retries": retries}
-    chosen = selector(plan, CPU_GROUP)
-    return {**arguments, "label_selector": chosen} if chosen else arguments
+    labels = selector(plan, CPU_GROUP)
+    return {**arguments, "label_selector": labels} if labels else arguments
 
 
 def cpus_of(stage: Stage, plan: Plan) -> float:
     """Return the CPUs of a task or actor.
 
-    Ray rounds the CPUs of a pod up. If replicas have pods of their own, their CPUs are rounded up
-    too, so that a second replica does not fit into the remainder. On a single machine, replicas
-    share the CPUs with the tasks that feed them in two cases: if they have a device, which limits
-    their number, because their CPUs are idle while they wait for rows; and if the plan is fused,
-    but the input cannot be read by fused tasks, because Ray has only the CPUs for these."""
+    Ray rounds the CPUs of a pod up. If replicas run in separate pods, their CPUs are rounded up
+    too, so that a second replica does not fit into the remainder.
+
+    On a single machine, replicas need 0 CPUs in two cases. Replicas with a device are limited by
+    the number of devices, and their CPUs are idle while they wait for rows. If the plan is fused
+    but the input cannot be read by fused tasks, Ray only has the CPUs for fused tasks."""
     if stage.replicas and not plan.groups and (plan.fused or stage.resources):
         return 0
-    alone = bool(plan.groups) and not is_cpu_stage(stage)
-    return math.ceil(stage.cpus) if alone else stage.cpus
+    in_own_pod = bool(plan.groups) and not is_cpu_stage(stage)
+    return math.ceil(stage.cpus) if in_own_pod else stage.cpus
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
-    """Return the minimum and maximum number of actors of a pool. In a fused plan, pools grow to
-    what the CPUs can carry."""
+    """Return the minimum and maximum number of actors of a pool. In a fused plan, pools grow
+    until they use all CPUs."""
     replicas = stage.replicas or Replicas()
     if not plan.fused:
         return replicas.min, replicas.max
@@ -105,17 +106,17 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
 def memory_of(stage: Stage, plan: Plan) -> int | None:
     """Return the memory of an actor in bytes; None on a cluster or if it is not set.
 
-    On a single machine it limits the number of actors. On a cluster, the actor's own pod has this
-    memory."""
+    On a single machine it limits the number of actors. On a cluster, the pod of the actor has
+    this memory."""
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 
 def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise JobFailure that names the missing nodes: Ray would wait for them forever. `nodes` are
-    those of `ray.nodes()`.
+    """Raise JobFailure that names the missing nodes: Ray would wait for them forever. `nodes` is
+    the result of `ray.nodes()`.
 
-    A head node in the group `head` belongs to an autoscaling cluster. Such clusters pass, because
-    they start nodes on demand.
+    A head node in the group `head` belongs to an autoscaling cluster. Such clusters are not
+    checked, because they start nodes on demand.
     """
     groups = [
         ((node.get("Labels") or {}).get(GROUP_LABEL), node["Resources"])
@@ -125,16 +126,18 @@ def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     if HEAD_GROUP in dict(groups):
         return
     missing = [
-        _missing(group.name, need, [resources for name, resources in groups if name == group.name])
+        _describe_missing_node(
+            group.name, need, [resources for name, resources in groups if name == group.name]
+        )
         for group in plan.groups
-        for need in [_need(plan, group)]
+        for need in [_required_resources(plan, group)]
     ]
     if problems := [problem for problem in missing if problem]:
         raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
 
 
-def _need(plan: Plan, group: WorkerGroup) -> dict[str, float]:
-    """Return the minimum resources of a node of a group, by Ray's names."""
+def _required_resources(plan: Plan, group: WorkerGroup) -> dict[str, float]:
+    """Return the minimum resources of a node of a group, by the names that Ray uses."""
     if group.name == CPU_GROUP:
         cpus = [stage.cpus for stage in plan.stages if is_cpu_stage(stage)]
         return {"CPU": max([TASK_CPUS, *cpus])}
@@ -144,10 +147,12 @@ def _need(plan: Plan, group: WorkerGroup) -> dict[str, float]:
     return {name: count for name, count in need.items() if count}
 
 
-def _missing(group: str, need: dict[str, float], there: list[dict[str, float]]) -> str | None:
+def _describe_missing_node(
+    group: str, need: dict[str, float], nodes: list[dict[str, float]]
+) -> str | None:
     shown = ", ".join(f"{count:g} {name}" for name, count in need.items())
-    if not there:
+    if not nodes:
         return f"no node has the label {GROUP_LABEL}={group} (ray start --labels), with {shown}"
-    if any(all(node.get(name, 0) >= need[name] for name in need) for node in there):
+    if any(all(node.get(name, 0) >= need[name] for name in need) for node in nodes):
         return None
     return f"no node with the label {GROUP_LABEL}={group} has {shown}"

@@ -26,10 +26,10 @@ from batchinference.pipeline.execution.resources import (
     all_cpus,
     cpus_of,
     memory_of,
-    of_write_tasks,
     pool_size,
     read_retries,
     selector,
+    write_task_arguments,
 )
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
@@ -82,7 +82,7 @@ class StagedExecution:
         dataset = self._read()
         for stage in self.plan.stages:
             dataset = self._add(dataset, stage)
-        arguments, at_once = of_write_tasks(self.plan), writers(all_cpus(self.plan))
+        arguments, at_once = write_task_arguments(self.plan), writers(all_cpus(self.plan))
         dataset.write_datasink(self.sink, ray_remote_args=arguments, concurrency=at_once)
 
     def _read(self) -> Dataset:

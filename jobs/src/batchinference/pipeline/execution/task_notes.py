@@ -36,7 +36,7 @@ class PeakMemory:
 
 @lru_cache(maxsize=16)
 def peak_memory(_run: str) -> PeakMemory:
-    """Return the reports of this process for a run, which all of its tasks share."""
+    """Return the PeakMemory of this process for a run. All tasks of the run share it."""
     return PeakMemory()
 
 

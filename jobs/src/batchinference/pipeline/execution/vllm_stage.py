@@ -1,4 +1,4 @@
-"""The Ray Data operators of a stage with a language model, which adds an answer to each row."""
+"""Builds the Ray Data operators of a stage with a language model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ from batchinference.spec.models import VllmModel
 
 
 def add_llm(
-    dataset: Dataset, stage: Stage, errors: ErrorHandling, nodes: NodeSelectors, tries: RetryOptions
+    dataset: Dataset,
+    stage: Stage,
+    errors: ErrorHandling,
+    nodes: NodeSelectors,
+    retries: RetryOptions,
 ) -> Dataset:
     """Return the dataset with the operators of the stage added."""
     step = stage.steps[0]
@@ -45,29 +49,33 @@ def add_llm(
         "num_cpus": TASK_CPUS,
         "label_selector": nodes.beside,
         "udf_modifying_row_count": False,
-        **tries.of_tasks,
+        **retries.of_tasks,
     }
-    into = _named(f"{step.name}{INTO}", partial(_into, step.name, step.model))
+    into = _named(f"{step.name}{INTO}", partial(_encode_requests, step.name, step.model))
     dataset = dataset.map_batches(into, **common)
-    _leave_out_detector(dataset)
-    dataset = processor_of(stage, step.model, nodes, tries)(dataset)
-    return dataset.map_batches(_named(step.name, _out(stage, step.model, errors)), **common)
+    _disable_memory_detector(dataset)
+    dataset = processor_of(stage, step.model, nodes, retries)(dataset)
+    return dataset.map_batches(
+        _named(step.name, _decode_results(stage, step.model, errors)), **common
+    )
 
 
-def _leave_out_detector(dataset: Dataset) -> None:
+def _disable_memory_detector(dataset: Dataset) -> None:
     """Disable Ray's high memory detector; `execution.task_notes` records the peak memory.
 
     The detector repeatedly requests the arguments of actors that it never starts, each time with a
     placement group. This would reserve GPUs that are not used (ray#64012)."""
-    found = dataset.context.issue_detectors_config
-    found.detectors = [one for one in found.detectors if one is not HighMemoryIssueDetector]
+    config = dataset.context.issue_detectors_config
+    config.detectors = [
+        detector for detector in config.detectors if detector is not HighMemoryIssueDetector
+    ]
 
 
-def _into(step: str, model: VllmModel, block: pa.Table) -> pa.Table:
+def _encode_requests(step: str, model: VllmModel, block: pa.Table) -> pa.Table:
     return encode_rows(block, has_data(block), requests_of(step, model, decode(block).table))
 
 
-def _out(
+def _decode_results(
     stage: Stage, model: VllmModel, errors: ErrorHandling
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     """Return a function that adds the results to the rows and runs the other steps of the stage,

@@ -1,4 +1,4 @@
-"""Reads what steps print on this machine: the files of Ray with the output of its workers."""
+"""Reads what steps print on this machine from the output files of Ray's workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from batchinference.pipeline.errors import is_user_file, without_secrets
 
-_OF_RAY = re.compile(
+_RAY_LINE = re.compile(
     r":(job_id|task_name|actor_name):|\[\d{4}-\d\d-\d\d .*\] |\*\*\* |PC: @|\s+@ |\[failure_signal"
     r"|Extension modules: "
 )
@@ -21,12 +21,12 @@ MAX_READ = 1 << 20
 
 
 class WorkerOutput:
-    """The lines that the workers of one Ray have printed. `directory` has Ray's logs."""
+    """The lines that the workers of one Ray have printed. `directory` contains Ray's logs."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
         self._read: dict[Path, int] = {}
-        """The number of bytes of each file that were read."""
+        """The number of bytes read from each file."""
 
     def new_lines(self) -> list[str]:
         """Return the lines since the last call, each with the process that printed it. Secrets
@@ -35,7 +35,7 @@ class WorkerOutput:
         for file in sorted(self._directory.glob("worker-*")):
             process = _WORKER.match(file.stem)
             for line in self._lines_of(file):
-                if _is_of_user(line):
+                if _is_user_line(line):
                     name = process[1] if process else "?"
                     lines.append(f"[worker {name}] {without_secrets(line)}")
         return lines
@@ -53,10 +53,10 @@ class WorkerOutput:
         return whole.decode(errors="replace").splitlines()
 
 
-def _is_of_user(line: str) -> bool:
-    """Return whether a line may be from the user's code. Of the stack of a crashed process, these
-    are the lines of the user's files."""
-    if not line.strip() or _OF_RAY.match(line) or _PROGRESS_BAR.search(line):
+def _is_user_line(line: str) -> bool:
+    """Return whether a line may be from the user's code. In the stack of a crashed process, only
+    the lines of the user's files are."""
+    if not line.strip() or _RAY_LINE.match(line) or _PROGRESS_BAR.search(line):
         return False
     frame = _FRAME.match(line)
     return frame is None or is_user_file(frame[1])

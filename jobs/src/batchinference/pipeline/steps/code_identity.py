@@ -1,8 +1,8 @@
-"""Identifies the code and the model files of a job by hashes, to detect that they have changed.
+"""Identifies the code and the model files of a job by hashes, to detect changes.
 
-The spec names modules and models, but not what is in them. The hashes are stored with the output
-when it is begun. Models of the Hub are identified by the name and revision in the spec, installed
-packages by their version.
+The spec contains the names of modules and models, but not their content. The hashes are stored with
+the output when it is begun. Models of the Hugging Face Hub are identified by the name and revision
+in the spec, and installed packages by their version.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
     """Return the hash of each module and model file that the steps use, and the version of each
-    installed package. The keys say where it is used, such as `steps[0].python: module own.py`."""
+    installed package. Each key names where it is used, such as `steps[0].python: module own.py`."""
     found: dict[str, str] = {}
     for index, step in enumerate(spec.steps):
         if step.python is not None:
-            found |= _python(f"steps[{index}].python", step.python)
+            found |= _hashes_of_python_step(f"steps[{index}].python", step.python)
         elif step.model is not None:
-            parts = dict(_model(step.model))
+            parts = dict(_hashes_of_model(step.model))
             found |= {f"steps[{index}].model: {name}": value for name, value in parts.items()}
     return found
 
 
-def _python(where: str, step: PythonStep) -> dict[str, str]:
+def _hashes_of_python_step(where: str, step: PythonStep) -> dict[str, str]:
     """Return the hashes of the modules and of the model files that a Python step names."""
     found: dict[str, str] = {}
     for path in (step.callable, *step.constructor_refs.values()):
-        found |= {f"{where}: {name}": value for name, value in _modules(path).items()}
+        found |= {f"{where}: {name}": value for name, value in _hashes_of_modules(path).items()}
     for argument, value in step.constructor_args.items():
         name = f"{where}.constructorArgs.{argument}"
-        found |= {f"{name}: {file}": one for file, one in _argument(value)}
+        found |= {f"{name}: {file}": hash_ for file, hash_ in _hashes_of_argument(value)}
     return found
 
 
-def _argument(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each file that a constructor argument names by its absolute path:
-    of a file, or of a directory with weights in it. A step may write to other directories."""
+def _hashes_of_argument(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the name and hash of each file of a constructor argument that is the absolute path of
+    a file, or of a directory with weights. A step may write to other directories."""
     if not (isinstance(value, str) and os.path.isabs(value) and is_local(value)):
         return
     if not os.access(value, os.R_OK) or _is_mounted(value):
@@ -66,8 +66,8 @@ def _argument(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_mounted(path: str) -> bool:
-    """Return whether a path is in a Secret or ConfigMap, which Kubernetes mounts by links to
-    directories such as `..data`. It may replace the content while a job runs."""
+    """Return whether a path is in a mounted Secret or ConfigMap. Kubernetes mounts these as links
+    to directories such as `..data`, and may replace their content while a job runs."""
     return any(part.startswith("..") for part in os.path.realpath(path).split(os.sep))
 
 
@@ -76,10 +76,10 @@ def _has_weights(directory: str) -> bool:
     return any(fnmatch(name, pattern) for name in names for pattern in WEIGHTS)
 
 
-def _modules(path: str) -> dict[str, str]:
+def _hashes_of_modules(path: str) -> dict[str, str]:
     """Return the hashes of the module in `module:name` and of the modules next to it that it
-    imports, without running any of them. Of an installed package, return the version. In a
-    directory of installed packages, follow only imports within the package."""
+    imports, without running any of them. For an installed package, return the version instead. In
+    a directory of installed packages, follow only imports within the package."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
     found = importlib.util.find_spec(top)
@@ -88,7 +88,7 @@ def _modules(path: str) -> dict[str, str]:
     packages = list(found.submodule_search_locations or [])
     root = Path(packages[0] if packages else found.origin or "").parent
     installed = root == _STANDARD_LIBRARY or any(root.glob("*.dist-info"))
-    if installed and (version := _version(top)):
+    if installed and (version := _package_version(top)):
         return {f"package {top}": version}
     files: dict[str, str] = {}
     left = [module]
@@ -100,12 +100,12 @@ def _modules(path: str) -> dict[str, str]:
         content = file.read_bytes()
         files[key] = hashlib.sha256(content).hexdigest()
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        names = [name.rpartition(".")[0], *_imports(content, package)]
-        left += [each for each in names if not installed or each.partition(".")[0] == top]
+        names = [name.rpartition(".")[0], *_imported_names(content, package)]
+        left += [name for name in names if not installed or name.partition(".")[0] == top]
     return files
 
 
-def _version(package: str) -> str | None:
+def _package_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:  # its distribution has another name, or it has none
@@ -119,8 +119,8 @@ def _file_of(root: Path, module: str) -> Path | None:
 
 
 @cache
-def _imports(content: bytes, package: str) -> list[str]:
-    """Return the names of all modules that the code may import, and of other objects."""
+def _imported_names(content: bytes, package: str) -> list[str]:
+    """Return the names of all modules and other objects that the code may import."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):
@@ -136,10 +136,10 @@ def _imports(content: bytes, package: str) -> list[str]:
     return names
 
 
-def _model(model: Model) -> Iterator[tuple[str, str]]:
+def _hashes_of_model(model: Model) -> Iterator[tuple[str, str]]:
     """Yield the name and hash of each file of a model, and of the modules of its factory."""
     if model.factory_or_none is not None:
-        yield from _modules(model.factory_or_none).items()
+        yield from _hashes_of_modules(model.factory_or_none).items()
     source = model.source_or_none
     for place in [*([source] if source else []), *model.other_locations]:
         if is_path(place):

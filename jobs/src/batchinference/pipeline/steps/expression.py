@@ -3,8 +3,8 @@
 Values and operators behave as in Python, except that null behaves as in SQL: an operation on null
 returns null. Exceptions are `is None`, `and` and `or` if the other side decides the result, `in` if
 the list contains None, and a null condition of `if`, which counts as false. Division by zero also
-returns null. A column that is null in a whole block has no other type there; it is treated like any
-other null. Integers are computed as int64, and decimals as float64.
+returns null. A column that is null in a whole block has the null type in that block. It is treated
+like any other null. Integers are computed as int64, and decimals as float64.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Operand:
         return Operand(self.expression.cast(kind, safe=False), kind)
 
     def as_condition(self) -> Operand:
-        """Return the operand for use as a condition: a null operand gets the boolean type."""
+        """Return the operand as a condition: a null operand gets the boolean type."""
         return constant(pa.scalar(None, pa.bool_())) if self.is_null else self
 
 
@@ -113,14 +113,14 @@ class ColumnExpression:
         narrow = batch.select(self.columns)
         schema = narrow.schema.remove_metadata()
         if schema not in self._known:
-            self._known[schema] = self._translated(schema)
+            self._known[schema] = self._translate(schema)
         return compute(self._known[schema].expression, narrow)
 
-    def _translated(self, schema: pa.Schema) -> Operand:
-        nothing = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
+    def _translate(self, schema: pa.Schema) -> Operand:
+        null_row = pa.table([pa.nulls(1, field.type) for field in schema], schema=schema)
         try:
             result = _Translation(schema).of(self._tree)
-            compute(result.expression, nothing)
+            compute(result.expression, null_row)
         except NoSuchValue as error:
             raise UnsuitableTypes(f"{self._label}: {error}: {self._text}") from None
         except (ValueError, TypeError, NotImplementedError) as error:  # including Arrow's errors
@@ -132,7 +132,7 @@ class ColumnExpression:
 class _Translation:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._nothing = schema.empty_table()
+        self._empty = schema.empty_table()
 
     def of(self, node: ast.expr) -> Operand:
         match node:
@@ -159,7 +159,7 @@ class _Translation:
         if any(operand.is_null for operand in operands):
             return NULL
         expression = function(*(operand.expression for operand in operands))
-        return Operand(expression, compute(expression, self._nothing).type)
+        return Operand(expression, compute(expression, self._empty).type)
 
     def _fold(self, op: ast.boolop, parts: list[Operand]) -> Operand:
         result, *others = [part.as_condition() for part in parts]
@@ -198,18 +198,18 @@ class _Translation:
         if isinstance(op, ast.Div | ast.Mod):
             return self._division(op, left, right)
         if isinstance(op, ast.Add) and all(_is_text(side.kind) for side in (left, right)):
-            first, second = _of_one_type(left, right)
+            first, second = _with_common_type(left, right)
             between = pc.scalar(pa.scalar("", first.kind))
             join = pc.binary_join_element_wise
             return self._apply(lambda *both: join(*both, between), first, second)
-        return self._apply(_OPERATORS[type(op)], *_paired(left, right))
+        return self._apply(_OPERATORS[type(op)], *_with_compatible_types(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
         """Return whether the value is in the list. The result is null for a null value, as in any
         comparison, unless the list contains None."""
         if value.is_null:
             return constant(True) if None in values else NULL
-        found = value.expression.isin(_listed(values, value.kind))
+        found = value.expression.isin(_list_values(values, value.kind))
         if None not in values:
             null = pc.scalar(pa.scalar(None, pa.bool_()))
             found = pc.if_else(value.expression.is_valid(), found, null)
@@ -224,9 +224,11 @@ class _Translation:
         divisor = Operand(pc.if_else(right.expression == zero, null, right.expression), right.kind)
         whole = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
         if isinstance(op, ast.Mod) and whole:
-            return self._apply(_modulo, *_paired(left, divisor))
+            return self._apply(_modulo, *_with_compatible_types(left, divisor))
         sides = left.cast(pa.float64()), divisor.cast(pa.float64())
-        return self._apply(operator.truediv if isinstance(op, ast.Div) else _rest, *sides)
+        return self._apply(
+            operator.truediv if isinstance(op, ast.Div) else _float_remainder, *sides
+        )
 
     def _choice(self, test: Operand, body: Operand, orelse: Operand) -> Operand:
         if body.is_null and orelse.is_null:
@@ -234,15 +236,15 @@ class _Translation:
         condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
         if body.is_null or orelse.is_null:
             kind = body.kind if orelse.is_null else orelse.kind
-            nothing = constant(pa.scalar(None, kind))
-            sides = (nothing, orelse) if body.is_null else (body, nothing)
+            null = constant(pa.scalar(None, kind))
+            sides = (null, orelse) if body.is_null else (body, null)
         else:
-            sides = _of_one_type(*_paired(body, orelse))
+            sides = _with_common_type(*_with_compatible_types(body, orelse))
         return self._apply(lambda *both: pc.if_else(condition, *both), *sides)
 
     def _column(self, name: str) -> Operand:
         """Return a column, with numbers cast to types in which Arrow can compute without an
-        overflow. Raises ArrowInvalid when it is computed for a uint64 above the largest int64."""
+        overflow. Computing it raises ArrowInvalid for a uint64 above the largest int64."""
         kind = self._schema.field(name).type
         column = Operand(pc.field(name), kind)
         if pa.types.is_integer(kind):
@@ -281,7 +283,7 @@ class _Translation:
 
 
 def _to_integer(value: Operand) -> Operand:
-    """Return the integer of a number, without its fraction, or of a text."""
+    """Return a number without its fraction, or a text, as an integer."""
     expression = value.expression
     if pa.types.is_floating(value.kind):
         expression = pc.trunc(expression)
@@ -289,20 +291,19 @@ def _to_integer(value: Operand) -> Operand:
 
 
 def _to_text(value: Operand) -> Operand:
-    """Return the text of a value as in Python: True, 1.0, 1e-05."""
+    """Return a value as text, formatted as in Python: True, 1.0, 1e-05."""
     text = value.expression.cast(pa.string(), safe=False)
     if pa.types.is_boolean(value.kind):
         text = pc.if_else(value.expression, pc.scalar("True"), pc.scalar("False"))
     elif pa.types.is_floating(value.kind):
-        # through the text, which has the fewest digits also if the numbers have single precision
+        # cast the text and not the number: the text of a float32 has fewer digits than its float64
         text = pc.Expression._call(_float_text(), [text.cast(pa.float64())])
     return Operand(text, pa.string())
 
 
 @cache
 def _float_text() -> str:
-    """Return the name of an Arrow function that returns the texts of float64 numbers. It is
-    registered in this process at the first call."""
+    """Register an Arrow function that formats float64 numbers as text, and return its name."""
 
     def texts(_: object, numbers: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
         if isinstance(numbers, pa.Scalar):
@@ -327,8 +328,8 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_text(kind) for is_text in _TEXTS)
 
 
-def _of_one_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in one type. Raises TypeError if there is none for both."""
+def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    """Return both operands in a common type. Raises TypeError if there is none."""
     kind = unify_types(left.kind, right.kind)
     if kind is None:
         raise TypeError(f"{left.kind} and {right.kind} have no common type: {_CAST}")
@@ -345,34 +346,36 @@ def _remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression
     return dividend - divisor * pc.divide_checked(dividend, divisor)
 
 
-def _rest(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
+def _float_remainder(dividend: pc.Expression, divisor: pc.Expression) -> pc.Expression:
     return dividend - divisor * pc.floor(dividend / divisor)
 
 
-def _paired(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types with which Arrow computes. Raises NoSuchValue."""
-    return _beside(left, right.kind), _beside(right, left.kind)
+def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Operand]:
+    """Return both operands in types that Arrow can combine. Raises NoSuchValue if a text is not a
+    value of the type of the other operand."""
+    return _convert_for(left, right.kind), _convert_for(right, left.kind)
 
 
-def _beside(operand: Operand, other: pa.DataType) -> Operand:
+def _convert_for(operand: Operand, other: pa.DataType) -> Operand:
     value = operand.literal
-    if isinstance(value, str) and _is_moment(other):
-        return constant(_moment(value, other))
+    if isinstance(value, str) and _is_temporal(other):
+        return constant(_parse_time(value, other))
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
         return operand.cast(pa.float64())
     return operand
 
 
-def _listed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return the constants of an `in` list. Raises NoSuchValue."""
+def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
+    NoSuchValue if a text is not a value of that type."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
-    if _is_moment(kind):
-        return pa.array([_moment(v, kind) if isinstance(v, str) else v for v in values], kind)
+    if _is_temporal(kind):
+        return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)
     return pa.array(values)
 
 
-def _moment(text: str, kind: pa.DataType) -> pa.Scalar:
+def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
     """Return the date or time of a text in ISO 8601. If the type has a time zone and the text has
     none, the text is a time in that zone. Raises NoSuchValue if the text is invalid."""
     try:
@@ -392,6 +395,6 @@ def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:
         return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
 
 
-def _is_moment(kind: pa.DataType) -> bool:
+def _is_temporal(kind: pa.DataType) -> bool:
     kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time)
     return any(is_kind(kind) for is_kind in kinds)

@@ -178,7 +178,7 @@ def search(seconds_of: dict[int, float], most: int = 256) -> BatchSize:
     """Run the search, in which a batch of each size takes the given seconds. Return its result."""
     size = BatchSize("step", FIRST_SIZE, most)
     while size.most is not None:
-        size.ran(size.size, seconds_of[size.size])
+        size.record_success(size.size, seconds_of[size.size])
     return size
 
 
@@ -200,7 +200,7 @@ def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
 def test_incomplete_batch_is_not_measured() -> None:
     size = BatchSize("step", 8, 256)
     for _ in range(10):
-        size.ran(3, 0.001)
+        size.record_success(3, 0.001)
     assert (size.size, size.most) == (8, 256)
 
 

@@ -86,7 +86,10 @@ def test_files_of_ray_are_private_and_short_enough_for_sockets(
     with cluster.ray_files() as files:
         assert stat.S_IMODE(Path(files.path).stat().st_mode) == 0o700
         assert (
-            len(f"{files.of_ray}/session_2026-01-01_00-00-00_000000_4194304/sockets/raylet.1") < 104
+            len(
+                f"{files.ray_directory}/session_2026-01-01_00-00-00_000000_4194304/sockets/raylet.1"
+            )
+            < 104
         )
     assert not Path(files.path).exists()
 

@@ -40,7 +40,7 @@ class Recorded(Steps):
     def run(self, read: Iterator[RowBatch]) -> Iterator[RowBatch]:
         return self.applied_to(read, self.stopping)
 
-    def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
+    def _run_from_model(self, batch: RowBatch) -> Iterator[RowBatch]:
         self.batches.append(batch)
         if len(self.batches) == self.stop_after:
             self.stopping.set()
@@ -52,7 +52,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all batches have the same size, and windows four times as many rows."""
     monkeypatch.setattr(batch_size, "FIRST_ROWS", UNIT)
     monkeypatch.setattr(batch_size, "WINDOW_BATCHES", 4)
-    monkeypatch.setattr(BatchRows, "took", lambda *_: None)
+    monkeypatch.setattr(BatchRows, "record_batch", lambda *_: None)
 
 
 def texts(rows: int) -> list[RowBatch]:
@@ -189,14 +189,14 @@ class TestWindowsOfTextsThatStepsHaveMade:
     def test_stop_ends_a_window_before_all_of_its_rows_are_made(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        make = Recorded._made
+        make = Recorded._run_before_model
 
         def made(self: Recorded, batch: RowBatch) -> Iterator[RowBatch]:
             if batch.ids[0] == 2 * UNIT:
                 self.stopping.set()
             return make(self, batch)
 
-        monkeypatch.setattr(Recorded, "_made", made)
+        monkeypatch.setattr(Recorded, "_run_before_model", made)
         results = made_by(MADE).run(iter(texts(9 * UNIT)))
         first, second = next(results), next(results)
         assert (len(first.ids), len(second.ids)) == (UNIT, UNIT)
@@ -233,14 +233,14 @@ class TestRowsPerBatch:
     def test_batches_grow_while_they_are_fast(self) -> None:
         rows = BatchRows(0)
         assert rows.next == batch_size.FIRST_ROWS
-        rows.took(rows.next, 0.0)
+        rows.record_batch(rows.next, 0.0)
         assert rows.next == batch_size.FIRST_ROWS * batch_size.MAX_GROWTH
 
     def test_slow_batches_shrink_to_one_row(self) -> None:
         rows = BatchRows(0)
-        rows.took(64, 16 * batch_size.BATCH_SECONDS)
+        rows.record_batch(64, 16 * batch_size.BATCH_SECONDS)
         assert rows.next == 4
-        rows.took(4, 100 * batch_size.BATCH_SECONDS)
+        rows.record_batch(4, 100 * batch_size.BATCH_SECONDS)
         assert rows.next == 1
 
     def test_batches_of_a_model_follow_from_the_rows_that_a_filter_keeps(self) -> None:
@@ -257,6 +257,6 @@ class TestRowsPerBatch:
         rows = BatchRows(size)
         assert rows.next % size == 0
         for seconds in took:
-            rows.took(rows.next, seconds)
+            rows.record_batch(rows.next, seconds)
             assert rows.next >= size
             assert rows.next % size == 0

@@ -173,7 +173,7 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cluster, "_reach", lambda _: here)
+    monkeypatch.setattr(cluster, "_probe_address", lambda _: here)
     monkeypatch.setattr(cluster, "maybe_enable_token_auth_if_token_available",
                         lambda **_: asked.append(True))  # fmt: skip
     monkeypatch.setattr(cluster.ray, "init", lambda **_: None)

@@ -57,7 +57,9 @@ class Runner:
             self._output = WorkerOutput(files.logs)
             report = self._run(partial(self._ray, files))
             self._show_output()
-            files.kept = report.reason not in (None, *USER_FAULTS) and Path(files.of_ray).exists()
+            files.kept = (
+                report.reason not in (None, *USER_FAULTS) and Path(files.ray_directory).exists()
+            )
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
         self.log.store(self.job, report)

@@ -1,7 +1,7 @@
-"""Determines the batch sizes: of a step, and of the batches of a fused task that all steps get.
+"""Determines the batch size of a step, and the size of the batches in a fused task.
 
-The batch size of a step is the configured size, less after memory ran out, and with `auto` the size
-that is fastest."""
+The batch size of a step is the configured size, or the fastest size with `auto`. It is reduced
+after memory runs out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BatchSize:
     most: int | None = None
     """Upper limit of the search for a size; None if there is no search."""
     notes: list[str] = field(default_factory=list)
-    """Events that were not reported yet, as JSON."""
+    """Events that have not been reported yet, as JSON."""
     _rates: dict[int, list[float]] = field(default_factory=dict)
 
     @classmethod
@@ -50,10 +50,10 @@ class BatchSize:
         without a batch size."""
         if step.batch_size == "auto":
             return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
-        of_model = step.model.default_batch_size if step.model else UNLIMITED
-        return cls(step.name, step.batch_size or of_model)
+        default = step.model.default_batch_size if step.model else UNLIMITED
+        return cls(step.name, step.batch_size or default)
 
-    def ran(self, rows: int, seconds: float) -> None:
+    def record_success(self, rows: int, seconds: float) -> None:
         """Record the duration of a successful batch and update the size."""
         if self.most is None or rows < self.size:
             return
@@ -70,7 +70,7 @@ class BatchSize:
             self.size, self.most = best, None
             self._add_note(rows_per_second=round(max(self._rates[best]), 1))
 
-    def ran_out_of_memory(self, rows: int, error: BaseException) -> None:
+    def record_out_of_memory(self, rows: int, error: BaseException) -> None:
         """Halve the batch size. Raises JobFailure if the batch had only one row."""
         if rows <= 1:
             raise JobFailure(
@@ -101,31 +101,31 @@ class BatchRows:
 
     @property
     def window(self) -> int:
-        """The number of rows of the next window, which is one batch if the rows are no texts."""
+        """The number of rows of the next window. It is one batch if the rows are not texts."""
         if not self.have_texts:
             return self.next
         return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
 
     def cut(self, window: RowBatch) -> Iterator[RowBatch]:
-        """Yield the rows of a window in batches. The size of each batch follows from the others."""
+        """Yield the rows of a window in batches. `record_batch` may change their size."""
         rest: RowBatch | None = window
         while rest is not None:
             batch, rest = rest.cut(self.next)
             yield batch
 
-    def cut_prepared(self, made: RowBatch) -> Iterator[tuple[RowBatch, int]]:
-        """Yield rows that steps have made, in batches of what they make of `next` input rows, each
-        with this number of input rows. The rows of an input row are in one batch."""
-        rows, inputs = max(1, len(made.ids)), len(made.source)
+    def cut_prepared(self, prepared: RowBatch) -> Iterator[tuple[RowBatch, int]]:
+        """Yield batches of rows that steps have produced, each with its number of input rows, which
+        is about `next`. All rows of an input row are in the same batch."""
+        rows, inputs = max(1, len(prepared.ids)), len(prepared.source)
         units = max(1, inputs) * self._unit
-        rest: RowBatch | None = made
+        rest: RowBatch | None = prepared
         while rest is not None:
             wanted = math.ceil(self.next * rows / units) * self._unit
             batch, rest = rest.cut_between_inputs(wanted)
             yield batch, math.ceil(max(1, len(batch.ids)) * inputs / rows)
 
-    def took(self, rows: int, seconds: float) -> None:
-        """Record how long a batch took."""
+    def record_batch(self, rows: int, seconds: float) -> None:
+        """Record how long a batch record_batch."""
         if not rows:
             return
         most = self.next * MAX_GROWTH

@@ -5,12 +5,12 @@ sidecar row has no data. It holds, in one binary value, the provenance that belo
 input rows without a row in the block, the failed rows, the ends of files, and notes. Ray may cut a
 block, or concatenate blocks: every row and every sidecar row stays complete.
 
-Ray collects a number of rows for each write task. So that rows that failed or were filtered count,
-too, empty rows follow the sidecar row. Only rows with an id have data.
+Ray collects a number of rows for each write task. Empty rows follow the sidecar row, so that
+failed and filtered rows count as well. Only rows with an id have data.
 
-If an input row became several rows, Ray may move these into different blocks. Each of them then has
-a share of the input row. The column of shares exists only if a row has less than FULL_SHARE; null
-means FULL_SHARE.
+If an input row became several rows, Ray may move these into different blocks. Each of these rows
+then has a share of the input row. The column of shares exists only if a row has less than
+FULL_SHARE; null means FULL_SHARE.
 
 A column with only nulls in a block has no type, and Ray cannot concatenate it with tensors. Such
 columns are dropped, and a column of texts holds their names and positions.
@@ -18,6 +18,7 @@ columns are dropped, and a column of texts holds their names and positions.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ NULLS = OWN_PREFIX + "nulls"
 SIDECAR = OWN_PREFIX + "sidecar"
 OWN_COLUMNS = (ID, SHARE, NULLS, SIDECAR)
 ROWS_PER_EMPTY_ROW = 8
-"""Filtered rows for which a block has an empty row. Each failed row has one, so that the limits on
-failed rows end a job in time."""
+"""Number of filtered rows per empty row in a block. Each failed row has one empty row, so that the
+limits on failed rows end a job in time."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -48,7 +49,7 @@ def encode(batch: RowBatch) -> pa.Table:
     sidecar = Sidecar.of(batch, shares)
     if not len(batch.ids):
         return sidecar.rows()
-    block = _without_untyped(batch.table).append_column(ID, pa.array(batch.ids))
+    block = _drop_null_columns(batch.table).append_column(ID, pa.array(batch.ids))
     if shares.of_rows is not None:
         block = block.append_column(SHARE, pa.array(shares.of_rows))
     return block if sidecar.is_empty else concat([block, sidecar.rows()])
@@ -61,7 +62,7 @@ def decode(block: pa.Table) -> RowBatch:
     parts = [Sidecar.parse(content) for content in sidecars]
     errors = pa.concat_tables([ERRORS.empty_table(), *(part.errors for part in parts)])
     outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
-    source, shares = _summed(outcomes, _shares_of(rows, parts))
+    source, shares = _sum_shares(outcomes, _shares_of(rows, parts))
     return RowBatch(
         _user_columns(rows) if rows.num_rows else NO_ROWS,
         ids,
@@ -75,7 +76,7 @@ def decode(block: pa.Table) -> RowBatch:
 
 
 def has_data(block: pa.Table) -> np.ndarray:
-    """Return which rows of a block have data (bool)."""
+    """Return a mask (bool) of the rows of a block that have data."""
     if ID not in block.column_names:
         return np.zeros(block.num_rows, dtype=bool)
     found: np.ndarray = block.column(ID).is_valid().to_numpy()
@@ -96,7 +97,7 @@ def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
 
 @dataclass(frozen=True)
 class Shares:
-    """What became of each input row of a batch, and the shares if an input row was divided."""
+    """The input rows of a batch that have no row left, and the shares of divided input rows."""
 
     lost: np.ndarray
     """The ids of the input rows that have no row left: neither in the table nor failed."""
@@ -117,7 +118,7 @@ class Shares:
         parents = order[np.searchsorted(batch.source, outcomes, sorter=order)]
         whole = np.full(len(batch.source), FULL_SHARE, dtype=np.int64)
         shares = whole if batch.shares is None else batch.shares
-        divided = _divided(shares, parents)
+        divided = _divide_shares(shares, parents)
         lost = np.bincount(parents, minlength=len(shares)) == 0
         rows, errors = np.split(divided, [len(batch.ids)])
         return cls(batch.source[lost], rows, errors, shares[lost])
@@ -127,7 +128,7 @@ def _all_differ(ids: np.ndarray) -> bool:
     return bool((np.diff(ids) > 0).all()) or len(np.unique(ids)) == len(ids)
 
 
-def _divided(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
+def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
     """Return the share of each child: `parents` are the indexes of their parents in `shares`."""
     order = np.argsort(parents, kind="stable")
     ordered = parents[order]
@@ -178,7 +179,7 @@ class Sidecar:
             "ends": pa.array(np.array(self.ends, dtype=np.int64).reshape(-1)),
             "notes": pa.array([text for note in self.notes for text in note], pa.string()),
         }
-        table = pa.table({name: _one_list(values) for name, values in columns.items()})
+        table = pa.table({name: _as_list_array(values) for name, values in columns.items()})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as stream:
             stream.write_table(table)
@@ -187,7 +188,7 @@ class Sidecar:
 
     @classmethod
     def parse(cls, content: bytes) -> Sidecar:
-        """Return the sidecar with this serialized form."""
+        """Return the sidecar in `content`, which `serialized` has returned."""
         row = read_stream(content)
         values = {name: row.column(name)[0].values for name in row.column_names}
         of_lost, of_errors = values["of_lost"], values["of_errors"]
@@ -206,7 +207,7 @@ class Sidecar:
 _NO_ERRORS = pa.array([], pa.struct(list(ERRORS)))
 
 
-def _one_list(values: pa.Array | np.ndarray | None) -> pa.Array:
+def _as_list_array(values: pa.Array | np.ndarray | None) -> pa.Array:
     if values is None:
         return pa.nulls(1, pa.list_(pa.int64()))
     array = values if isinstance(values, pa.Array) else pa.array(values, pa.int64())
@@ -221,19 +222,19 @@ def _shares_of(rows: pa.Table, parts: list[Sidecar]) -> np.ndarray | None:
     of_rows = pc.fill_null(rows.column(SHARE), FULL_SHARE).to_numpy() if divided else None
     return np.concatenate(
         [
-            _filled(of_rows, rows.num_rows),
-            *(_filled(part.of_errors, len(part.errors)) for part in parts),
-            *(_filled(part.of_lost, len(part.lost)) for part in parts),
+            _or_full_shares(of_rows, rows.num_rows),
+            *(_or_full_shares(part.of_errors, len(part.errors)) for part in parts),
+            *(_or_full_shares(part.of_lost, len(part.lost)) for part in parts),
         ]
     )
 
 
-def _filled(shares: np.ndarray | None, count: int) -> np.ndarray:
+def _or_full_shares(shares: np.ndarray | None, count: int) -> np.ndarray:
     return np.full(count, FULL_SHARE, dtype=np.int64) if shares is None else shares
 
 
-def _summed(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the ids without duplicates and the sum of the shares of each; None if all are full."""
+def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the ids without duplicates, and the summed shares of each id; None if all are full."""
     if shares is None:
         return ids, None
     unique, places = np.unique(ids, return_inverse=True)
@@ -242,7 +243,7 @@ def _summed(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.
     return unique, None if (sums == FULL_SHARE).all() else sums
 
 
-def _without_untyped(table: pa.Table) -> pa.Table:
+def _drop_null_columns(table: pa.Table) -> pa.Table:
     """Return the table without null-typed columns, which the column NULLS names."""
     empty = [
         (place, field.name)
@@ -256,13 +257,13 @@ def _without_untyped(table: pa.Table) -> pa.Table:
 
 
 def _user_columns(rows: pa.Table) -> pa.Table:
-    """Return the user's columns, including those that `_without_untyped` dropped, at their
+    """Return the user's columns, including those that `_drop_null_columns` dropped, at their
     positions. Other rows of the table may have values in these columns."""
     dropped = (
         pc.unique(rows.column(NULLS)).drop_null().to_pylist() if NULLS in rows.schema.names else []
     )
     table = rows.drop_columns([name for name in OWN_COLUMNS if name in rows.column_names])
-    for place, name in (each for text in dropped for each in json.loads(text)):
+    for place, name in itertools.chain.from_iterable(map(json.loads, dropped)):
         exists = name in table.column_names
         column = table.column(name) if exists else pa.nulls(table.num_rows)
         table = table.drop_columns([name]) if exists else table

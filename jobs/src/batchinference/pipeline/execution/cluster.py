@@ -50,11 +50,12 @@ class RayFiles:
 
     @property
     def logs(self) -> str:
-        return f"{self.of_ray}/session_latest/logs"
+        return f"{self.ray_directory}/session_latest/logs"
 
     @property
-    def of_ray(self) -> str:
-        """Ray's directory. It is inside the private one, because Ray opens it to all users."""
+    def ray_directory(self) -> str:
+        """Ray's directory. It is inside the private directory, because Ray makes it readable for
+        all users."""
         return f"{self.path}/r"
 
 
@@ -74,8 +75,8 @@ def ray_files() -> Iterator[RayFiles]:
 
 
 @contextmanager
-def own_token() -> Iterator[None]:
-    """Set a random token for Ray, instead of one in a file that is open to all users."""
+def random_token() -> Iterator[None]:
+    """Set a random token for Ray, instead of a token in a file that all users can read."""
     before = os.environ.get("RAY_AUTH_TOKEN")
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     AuthenticationTokenLoader.instance().reset_cache()
@@ -98,10 +99,10 @@ def embedded(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iter
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     importable(directory)
-    with own_token(), _output_to_file() if quiet else nullcontext():
+    with random_token(), _output_to_file() if quiet else nullcontext():
         with without_monitors(log_to_driver=not quiet):
             _init(
-                _temp_dir=files.of_ray,
+                _temp_dir=files.ray_directory,
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=not quiet,
@@ -149,7 +150,7 @@ def _init(**arguments: Any) -> None:
     """Initialize Ray, and restore the SIGTERM handler, which Ray replaces.
 
     Raises JobFailure, or Interrupted after a SIGTERM."""
-    # a failed job leaves a thread behind, which must not start another Ray after this one
+    # a thread that a failed job left behind must not start Ray again
     auto_init_hook.enable_auto_connect = False
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -172,9 +173,9 @@ def connected(
     This process and the workers can import the modules in `directory`, if any. `quiet` redirects
     the output of Ray to a file. Raises JobFailure if there is no such cluster.
     """
-    here = _reach(address)
+    is_local = _probe_address(address)
     with _output_to_file() if quiet else nullcontext():
-        if here or os.environ.keys() & _TOKENS:
+        if is_local or os.environ.keys() & _TOKENS:
             # as Ray does for 'auto'; a token in a file is only sent to other machines on request
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         environment = environment_with_modules(directory) if directory else None
@@ -187,7 +188,7 @@ def connected(
             ray.shutdown()
 
 
-def _reach(address: str) -> bool:
+def _probe_address(address: str) -> bool:
     """Return whether HOST:PORT is on this machine.
 
     Raises JobFailure if nothing answers there: Ray would wait for minutes."""

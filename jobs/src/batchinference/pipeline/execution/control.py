@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 INTO = "-into"
 """Name suffix of an operator that converts a step's rows for Ray's own operators."""
-_OF_RAY = "UDF"
+_RAY_SUFFIX = "UDF"
 _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 
@@ -32,8 +32,8 @@ class ExecutionControl:
     """Whether the execution is aborted from within. Shutting down Ray while it runs would end the
     whole process."""
     stage: str | None = None
-    """The last stage that had work at the last scheduling step. If no rows come out, they are in
-    this stage; earlier stages may only be waiting for it."""
+    """The last stage that had work at the last scheduling step. If the job makes no progress, it
+    waits for this stage; earlier stages may only be waiting for it."""
 
     def on_step(self, states: Sequence[OpState]) -> None:
         """Update the stage, and drain if requested. Raises JobFailure if the execution is given
@@ -43,13 +43,13 @@ class ExecutionControl:
         if self.draining:
             _drain(states)
         names = _names([state.op.name for state in states])
-        at_work = [
+        busy = [
             name
             for state, name in zip(states, names, strict=True)
             # rows that wait for a batch to fill do not count
             if name and (state.op.num_active_tasks() or state.has_pending_bundles())
         ]
-        self.stage = at_work[-1] if at_work else self.stage
+        self.stage = busy[-1] if busy else self.stage
 
 
 class ControlCallback(ExecutionCallback):
@@ -74,19 +74,19 @@ def _drain(states: Sequence[OpState]) -> None:
 
 
 def _names(operators: Sequence[str]) -> list[str]:
-    """Return the job's names of the operators.
+    """Return the names of the operators in the job.
 
     Ray's own operators belong to the step whose rows an earlier operator converted for them."""
     names: list[str] = []
     step = ""
     for name in map(_name, operators):
         step = name.removesuffix(INTO) if name.endswith(INTO) else step
-        names.append(step if name.endswith(_OF_RAY) else name)
+        names.append(step if name.endswith(_RAY_SUFFIX) else name)
     return names
 
 
 def _name(operator: str) -> str:
-    """Return the job's name of an operator of Ray Data, which may be several fused operators.
+    """Return the name in the job of an operator of Ray Data, which may be several fused operators.
 
     The name is empty if the operator is unknown."""
     found = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))

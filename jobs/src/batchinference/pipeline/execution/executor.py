@@ -1,6 +1,6 @@
 """One attempt of a job, and the executor that runs it on Ray.
 
-It runs as fused tasks if the plan and the input allow it, else with Ray Data.
+An attempt runs as fused tasks if the plan and the input allow it, otherwise with Ray Data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """What an attempt has left: the snapshot of the output, the input rows that are missing, and
+    """The result of an attempt: the snapshot of the output, the input rows that are missing, and
     the notes of the steps (step, JSON)."""
 
     snapshot: Snapshot
@@ -93,14 +93,16 @@ class AttemptRun:
         return bad_row(self.attempt.layout, entries)
 
     def close(self) -> AttemptEnd:
-        """Close the attempt for commits and return what it has left. Fetches all manifests.
+        """Close the attempt for commits and return its result. Fetches all manifests.
 
         Raises BadOutput if another run has taken over the output."""
         self.attempt.close()
         manifests = self.attempt.manifests()
         snapshot = without_missing_files(self.attempt.layout, self.start.with_commits(manifests))
         missing = snapshot.missing_rows(len(self.input), self.input.rows_each)
-        return AttemptEnd(snapshot, missing, [note for one in manifests for note in one.notes])
+        return AttemptEnd(
+            snapshot, missing, [note for manifest in manifests for note in manifest.notes]
+        )
 
     def next_attempt(self, end: AttemptEnd) -> AttemptRun:
         """Open the next attempt, for the rows that are still missing, and return it."""
@@ -124,7 +126,7 @@ class Executor:
         sizing = prepared.sizing.of_part(share)
         wanted = self._fused_tasks(sizing, share) if self._plan.fused else sizing.read_tasks
         tasks = prepared.input.read_tasks(wanted, prepared.missing)
-        # with too few parts, the steps must run in other tasks than the reading
+        # with too few parts, the steps must not run in the tasks that read
         needed = min(wanted, sizing.blocks) if self._plan.fused else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
         if self._plan.fused and (enough or prepared.input.divisible):
@@ -134,16 +136,17 @@ class Executor:
             self._staged(tasks, blocks, self._window_limits(share)).run()
 
     def _fused_tasks(self, sizing: Sizing, share: float) -> int:
-        """Return the number of fused tasks. Tasks should have many rows if the first model may read
-        texts, so that each has rows for a window, and if output files are never merged."""
-        read, given, count = self._spec.read, self._prepared.input, self._prepared.count
+        """Return the number of fused tasks. Tasks should have many rows if output files are never
+        merged, or if the first model may read texts: each task then has enough rows for a
+        window."""
+        read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
         texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
-        large = bool(texts) or rewriting_writer_for(self._spec.write) is None
-        parts = None if given.divisible else math.ceil(share * len(given))
+        prefer_large = bool(texts) or rewriting_writer_for(self._spec.write) is None
+        parts = None if job_input.divisible else math.ceil(share * len(job_input))
         at_once = all_cpus(self._plan) / self._plan.task_cpus
-        fused = FusedSizing(at_once, parts, large, _merges(self._spec.write))
+        fused = FusedSizing(at_once, parts, prefer_large, _merges(self._spec.write))
         return fused.tasks(sizing.blocks, share * count.rows)
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
@@ -155,9 +158,9 @@ class Executor:
         steps = Steps.of(self._plan, self._errors)
         rows = prepared.sizing.rows_per_file
         stop = StopRequest(prepared.attempt.lease.run)
-        late = small_commit_seconds(merged=_merges(write))
+        seconds = small_commit_seconds(merged=_merges(write))
         fused = [
-            FusedTask(number, task, steps, committer, rows, stop, late)
+            FusedTask(number, task, steps, committer, rows, stop, seconds)
             for number, task in enumerate(tasks)
         ]
         arguments = fused_task_arguments(self._plan, repeatable=prepared.input.repeatable)
@@ -167,10 +170,10 @@ class Executor:
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""
-        given, count = self._prepared.input, self._prepared.count
+        job_input, count = self._prepared.input, self._prepared.count
         if count is None:
             return None
-        size = row_bytes(given.size, count.rows, self._spec.read)
+        size = row_bytes(job_input.size, count.rows, self._spec.read)
         return WindowLimits(int(share * count.rows), size)
 
     def _staged(
@@ -197,28 +200,30 @@ class Executor:
         return ErrorHandling(errors.tolerant, self._prepared.attempt.layout.input, errors.values)
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:
-        """Unify the schemas of the files of a finished output, and put its rows in order if the
-        spec says so. Otherwise, merge the small files that this run has written, unless the spec
-        says how rows are divided. Return the new snapshot."""
+        """Rewrite the files of a finished output, and return the new snapshot.
+
+        This unifies their schemas. It also sorts the rows if the spec requires an order. Otherwise,
+        it merges the small files that this run has written, unless the spec defines how rows are
+        divided into files."""
         write, attempt = self._spec.write, self._prepared.attempt
-        form = rewriting_writer_for(write)
-        if form is None or not isinstance(write, WriteOrdered):
+        writer = rewriting_writer_for(write)
+        if writer is None or not isinstance(write, WriteOrdered):
             return end
         work: Sequence[Rewrite]
         if write.order == "input" and write.row_number:
             rows = RowOrder(write.row_number, write.rows_per_file, merges=_merges(write))
-            work, entries = ordered_rewrites(attempt, end.entries, form, rows)
+            work, entries = ordered_rewrites(attempt, end.entries, writer, rows)
         else:
             earlier = {file.name for entry in self._prepared.start.entries for file in entry.data}
             names = {file.name for entry in end.entries for file in entry.data}
             mergeable = names - earlier if _merges(write) else set()
-            work, entries = rewrites(attempt, end.entries, form, mergeable)
+            work, entries = rewrites(attempt, end.entries, writer, mergeable)
         if fit_in_driver(work):
             rewritten = [rewrite() for rewrite in work]
         else:
             task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
             rewritten = ray.get([task.remote(rewrite) for rewrite in work])
-        return replace(end, entries=[*entries, *(one for each in rewritten for one in each)])
+        return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""
@@ -235,8 +240,8 @@ class Executor:
 
 
 def _merges(write: Write) -> bool:
-    """Return whether small files are merged at the end of the job. They are not if the spec says
-    how rows are divided."""
+    """Return whether small files are merged at the end of the job. They are not if the spec
+    defines how rows are divided into files."""
     return isinstance(write, WriteOrdered) and not (write.rows_per_file or write.partition_by)
 
 

@@ -69,13 +69,13 @@ POLL_SECONDS = 0.5
 COMMIT_SECONDS = 30.0
 """A task commits at least this often, as soon as it has enough rows for a file."""
 SMALL_COMMIT_SHARE = 0.25
-"""A task commits fewer rows only after this share of its time, so that a long task makes few such
-commits."""
+"""A task commits fewer rows only after this share of its duration, so that a long task makes few
+small commits."""
 BATCH_BYTES = 16 << 20
-"""The largest batch that the steps get, unless a step has a batch size: then MAX_BATCH_BYTES."""
+"""Maximum size of a batch. If a step has a batch size, MAX_BATCH_BYTES applies instead."""
 MAX_BATCH_BYTES = 128 << 20
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
-"""A window that takes longer, because the steps were expected to be faster, is yielded in parts."""
+"""A window that takes longer, because the steps are slower than expected, is yielded in parts."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class StopRequest:
     @contextmanager
     def watched(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
-        within DRAIN_SECONDS after that, it is stuck in the user's code, and the process exits."""
+        within DRAIN_SECONDS after that, the user's code hangs, and the process exits."""
         requested, ended = Event(), Event()
 
         def watch() -> None:
@@ -123,13 +123,13 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class PreparedRows:
-    """Rows for the first model, and the seconds that the steps before it took."""
+    """Rows for the first model, and the duration of the steps before it in seconds."""
 
     rows: RowBatch
     seconds: float
 
     def seconds_of(self, batch: RowBatch) -> float:
-        """Return the share of a batch of these rows in the seconds. A batch may have no rows."""
+        """Return the part of the seconds for a batch of these rows; all if it has no rows."""
         share = len(batch.ids) / len(self.rows.ids) if len(batch.ids) else 1.0
         return self.seconds * share
 
@@ -144,11 +144,11 @@ class Steps:
     texts: tuple[str, ...] = ()
     """The columns that the first model reads."""
     before: int = 0
-    """The number of stages before that of the first model."""
+    """The number of stages before the stage of the first model."""
 
     @classmethod
     def of(cls, plan: Plan, errors: ErrorHandling) -> Steps:
-        """Return the steps of a plan. Each computes with as many threads as the task has CPUs."""
+        """Return the steps of a plan. Each step uses as many threads as the task has CPUs."""
         stages = [replace(stage, cpus=plan.task_cpus) for stage in plan.stages]
         steps = [step for stage in stages for step in stage.steps]
         sizes = (BatchSize.of(step).size for step in steps)
@@ -158,21 +158,21 @@ class Steps:
         return cls(pickle.dumps((stages, errors)), largest, texts, next(models, 0))
 
     def applied_to(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the rows. If `stopping` is set, the results that are complete are
-        yielded next.
+        """Yield the results of the rows. If `stopping` is set, complete results are yielded next.
 
         If the first model reads texts, it gets rows in windows, longest texts first, so that the
-        texts of a batch have similar lengths and are padded little. The results are in the order of
-        the input, except those of a window that is yielded in parts: each part has this order, but
-        the parts have not."""
+        texts of a batch have similar lengths and need little padding. The results are in input
+        order. If a window is yielded in parts, only the rows of each part are in input order."""
         rows = BatchRows(self.batch_rows)
-        found = read if self.before else self._searched(read, rows)
+        batches = read if self.before else self._detect_texts(read, rows)
 
         def wanted() -> int:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
 
-        for window in resized(found, wanted, self._window_bytes):
-            _stages_of_process(self.pickled)  # the time to load them is not that of a batch
+        for window in resized(batches, wanted, self._window_bytes):
+            _stages_of_process(
+                self.pickled
+            )  # load them now, so that loading is not timed as part of a batch
             for prepared in self._prepared(window, rows, stopping):
                 for results in self._computed(prepared, rows, stopping):
                     yield results.in_order_of(window.ids)
@@ -184,19 +184,20 @@ class Steps:
     def _prepared(
         self, window: RowBatch, rows: BatchRows, stopping: Event
     ) -> Iterator[PreparedRows]:
-        """Yield the rows of a window after the steps before the first model. They are yielded in
-        parts if there are no texts to sort, if they are large or late, or if `stopping` is set."""
+        """Run the steps before the first model over the rows of a window, and yield the results.
+        They are yielded in parts if there are no texts to sort, if they are large, if the steps
+        take longer than WINDOW_SECONDS, or if `stopping` is set."""
         if not self.before:
             yield PreparedRows(window, 0.0)
             return
         done: list[RowBatch] = []
         since = time.monotonic()
-        made = itertools.chain.from_iterable(map(self._made, rows.cut(window)))
-        for result in self._searched(made, rows):
+        results = itertools.chain.from_iterable(map(self._run_before_model, rows.cut(window)))
+        for result in self._detect_texts(results, rows):
             done.append(result)
             seconds = time.monotonic() - since
-            large = sum(one.nbytes for one in done) >= self._window_bytes
-            if large or seconds >= WINDOW_SECONDS or stopping.is_set() or not rows.have_texts:
+            is_large = sum(batch.nbytes for batch in done) >= self._window_bytes
+            if is_large or seconds >= WINDOW_SECONDS or stopping.is_set() or not rows.have_texts:
                 yield PreparedRows(merged(done), seconds)
                 done, since = [], time.monotonic()
         if done:
@@ -211,38 +212,39 @@ class Steps:
         since = time.monotonic() - prepared.seconds
         for batch, inputs in rows.cut_prepared(ordered):
             began, waited = time.monotonic(), 0.0
-            for result in self._results(batch):
+            for result in self._run_from_model(batch):
                 done.append(result)
-                if sum(one.nbytes for one in done) >= FILE_BYTES:
+                if sum(part.nbytes for part in done) >= FILE_BYTES:
                     paused = time.monotonic()
                     yield merged(done)
                     done = []
                     waited += time.monotonic() - paused  # perhaps for the previous commit
             now = time.monotonic()
-            rows.took(inputs, now - began - waited + prepared.seconds_of(batch))
+            rows.record_batch(inputs, now - began - waited + prepared.seconds_of(batch))
             if stopping.is_set() or now - since >= WINDOW_SECONDS:
                 yield from [merged(done)] if done else []
                 done, since = [], now
         if done:
             yield merged(done)
 
-    def _searched(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
-        """Yield the batches. Record if they have texts: batches without rows have no columns."""
+    def _detect_texts(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
+        """Yield the batches, and record in `rows` if they have texts. Batches without rows have no
+        columns."""
         for batch in batches:
             rows.have_texts |= bool(text_columns(batch.table, self.texts))
             yield batch
 
     def take_notes(self) -> Iterator[tuple[str, str]]:
-        """Yield notes of what the steps have measured in this process since the last notes."""
+        """Yield notes of the measurements of the steps in this process since the last notes."""
         for stage in _stages_of_process(self.pickled):
             yield from stage.take_notes()
 
-    def _made(self, batch: RowBatch) -> Iterator[RowBatch]:
-        """Yield the results of the stages before that of the first model."""
+    def _run_before_model(self, batch: RowBatch) -> Iterator[RowBatch]:
+        """Yield the results of the stages before the stage of the first model."""
         return _run_stages(_stages_of_process(self.pickled)[: self.before], batch)
 
-    def _results(self, batch: RowBatch) -> Iterator[RowBatch]:
-        """Yield the results of the other stages."""
+    def _run_from_model(self, batch: RowBatch) -> Iterator[RowBatch]:
+        """Yield the results of the stage of the first model and the stages after it."""
         return _run_stages(_stages_of_process(self.pickled)[self.before :], batch)
 
 
@@ -277,7 +279,7 @@ class FusedTask:
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
 
     def __call__(self, *, retried: bool) -> None:
-        """Run the task. `retried` says that another execution of it may have committed rows."""
+        """Run the task. With `retried`, another execution of it may have committed rows."""
         attempt = self.committer.attempt
         if self.stop.is_sent():
             return
@@ -286,12 +288,12 @@ class FusedTask:
         with self.stop.watched() as stopping, ThreadPoolExecutor(1) as pool:
             number = max((manifest.number + 1 for manifest in earlier), default=0)
             commits = ChunkCommits(self, pool, number)
-            read = commits.reading.of(self.read(), lambda batch: len(batch.source))
+            read = commits.read_time.of(self.read(), lambda batch: len(batch.source))
             read = _without_committed(read, earlier)
             for batch in self.steps.applied_to(read, stopping):
                 commits.add(batch)
                 if stopping.is_set():
-                    commits.flush()  # before the reader ends, which may wait for requests
+                    commits.flush()  # do not wait until the reader has ended its requests
                     break
             commits.flush()
             commits.wait()
@@ -316,8 +318,8 @@ class ChunkCommits:
         self._task, self._pool = task, pool
         self._number = number
         """The number of the next commit."""
-        self.reading = StepTime(READ_STEP)
-        self._under_way: Future[None] | None = None
+        self.read_time = StepTime(READ_STEP)
+        self._pending_commit: Future[None] | None = None
         self._began = time.monotonic()
         self._start_chunk()
 
@@ -333,15 +335,15 @@ class ChunkCommits:
         self._batches.append(batch)
         self._rows += len(batch.source)
         self._bytes += batch.nbytes
-        if self._bytes >= FILE_BYTES or self._is_late():
+        if self._bytes >= FILE_BYTES or self._is_due():
             self.flush()
 
-    def _is_late(self) -> bool:
+    def _is_due(self) -> bool:
         """Return whether the chunk is old enough to be committed with the rows that it has."""
         now = time.monotonic()
         age, enough = now - self._since, self._rows >= self._task.rows_per_commit
-        late = max(self._task.small_commit_seconds, SMALL_COMMIT_SHARE * (now - self._began))
-        return age >= (COMMIT_SECONDS if enough else late)
+        small = max(self._task.small_commit_seconds, SMALL_COMMIT_SHARE * (now - self._began))
+        return age >= (COMMIT_SECONDS if enough else small)
 
     def flush(self) -> None:
         """Begin to commit the chunk, after the commit of the previous one."""
@@ -353,19 +355,19 @@ class ChunkCommits:
         chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes(WRITE_STEP)))
         put = partial(committer.put, chunk, self._task.number, self._number)
         # a repeated commit writes files of other names
-        self._under_way = self._pool.submit(beside_limits, put)
+        self._pending_commit = self._pool.submit(beside_limits, put)
         self._number += 1
         self._start_chunk()
 
     def _times(self) -> Iterator[tuple[str, str]]:
-        """Yield notes of the measurements that are in no note yet."""
-        yield from self.reading.take_rest()
+        """Yield notes of the measurements since the last notes."""
+        yield from self.read_time.take_rest()
         yield from self._task.steps.take_notes()
 
     def wait(self) -> None:
-        """Wait for the commit under way. Raises its error."""
-        if self._under_way is not None:
-            self._under_way.result()
+        """Wait for the running commit. Raises its error."""
+        if self._pending_commit is not None:
+            self._pending_commit.result()
 
 
 @dataclass(frozen=True)
@@ -389,21 +391,22 @@ class FusedExecution:
         try:
             while not self.control.draining:
                 room = max(0, self.at_once(time.monotonic() - began) - len(running))
-                running += [task.remote(one) for one in itertools.islice(waiting, room)]
+                running += [task.remote(fused) for fused in itertools.islice(waiting, room)]
                 if not running:
                     return
-                running = self._advanced(running)
+                running = self._wait_for_tasks(running)
             self.stop.send()
             while running:
-                running = self._advanced(running)
+                running = self._wait_for_tasks(running)
         except BaseException:
             self.stop.send()
-            # those that do not end in time are killed together with the driver
+            # tasks that do not end in time are killed together with the driver
             ray.wait(running, num_returns=len(running), timeout=ABORT_SECONDS)
             raise
 
-    def _advanced(self, running: list[Any]) -> list[Any]:
-        """Return the tasks that are still running after a moment."""
+    def _wait_for_tasks(self, running: list[Any]) -> list[Any]:
+        """Wait up to POLL_SECONDS for tasks, and return those that still run. Raises the failure
+        of a task, and JobFailure if the job is given up."""
         if self.control.given_up:
             raise JobFailure("given up")
         done, left = ray.wait(running, timeout=POLL_SECONDS)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 def committer_for(
     write: Write, attempt: Attempt, writer: Writer, errors: ErrorHandling, first_file: int = 0
 ) -> Committer:
-    """Return what commits the rows of an attempt with this writer. `first_file` is the number of
-    the first input file, for the numbers of rows."""
+    """Return the committer of an attempt that uses this writer. `first_file` is the
+    number of the first input file, for the row numbers."""
     return Committer(attempt, OutputFiles(writer, FileLayout.of(write), errors, first_file))
 
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The files of an output."""
+    """Encodes rows as the data files and error files of an output."""
 
     writer: Writer
     layout: FileLayout
@@ -44,7 +44,7 @@ class OutputFiles:
     first_file: int = 0
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise JobFailure if the layout adds a column that is one of these columns already."""
+        """Raise JobFailure if the layout adds a column with the name of one of these columns."""
         name = self.layout.row_number
         if name in columns:
             raise JobFailure(
@@ -75,8 +75,8 @@ class OutputFiles:
         return [(field.name, str(field.type)) for field in table.schema]
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return a batch whose rows that cannot be encoded are failed rows of the step `write`;
-        `batch` itself if all of them can be encoded now.
+        """Return the batch with the rows that cannot be encoded as failed rows of the step `write`;
+        `batch` itself if all of its rows can be encoded now.
 
         Raises JobFailure if no failed rows are allowed."""
         if not isinstance(self.writer, ValueWriter):
@@ -85,12 +85,12 @@ class OutputFiles:
         split, indexes = self.layout.split(batch.table), self.layout.indexes(batch.table)
         for (_, rows), places in zip(split, indexes, strict=True):
             found = self.writer.unwritable(rows)
-            errors |= {int(places[row]): one for row, one in found.items()}
+            errors |= {int(places[row]): failure for row, failure in found.items()}
         if not errors:
             return batch
-        left = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
+        kept = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
         failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
-        return batch.derived(batch.table.take(pa.array(left)), left, failed)
+        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
 
     def errors(self, failed: pa.Table) -> tuple[str, Content]:
         records = error_records(failed, paths_of(self.handling.input))

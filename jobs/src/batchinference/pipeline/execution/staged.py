@@ -52,7 +52,7 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 and actors and write tasks do not have this one. So read tasks and task stages are fused with each
 other, but never into an actor pool or a write task, which would run them sequentially."""
 READ_ROWS, READ_BYTES = 1 << 20, 16 << 20
-"""Rows are encoded in blocks of this size, which Ray Data merges into its own blocks."""
+"""Size of the encoded blocks, which Ray Data merges into larger blocks."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class StagedExecution:
     sink: CommitSink
     control: ExecutionControl
     windows: WindowLimits | None = None
-    """The limits of the windows in which pools compute texts; None if the number of input rows is
-    unknown. There are no windows then."""
+    """The limits of the windows in which pools compute texts. None if the number of input rows is
+    unknown, in which case there are no windows."""
     ordered: bool = False
     """Whether blocks stay in the order of the input, so that files hold consecutive rows."""
 
@@ -81,7 +81,7 @@ class StagedExecution:
         options.preserve_order = self.ordered
         dataset = self._read()
         for stage in self.plan.stages:
-            dataset = self._add(dataset, stage)
+            dataset = self._add_stage(dataset, stage)
         arguments, at_once = write_task_arguments(self.plan), writers(all_cpus(self.plan))
         dataset.write_datasink(self.sink, ray_remote_args=arguments, concurrency=at_once)
 
@@ -96,7 +96,7 @@ class StagedExecution:
         )
         return dataset
 
-    def _add(self, dataset: Dataset, stage: Stage) -> Dataset:
+    def _add_stage(self, dataset: Dataset, stage: Stage) -> Dataset:
         plan, errors = self.plan, self.errors
         group = plan.group_of(stage) if plan.groups else ""
         common: dict[str, Any] = {
@@ -165,18 +165,18 @@ class BlockReader:
     run_id: str
 
     def __call__(self) -> Iterator[pa.Table]:
-        reading = StepTime(READ_STEP)
-        read = reading.of(self.read(), lambda batch: len(batch.source))
+        read_time = StepTime(READ_STEP)
+        read = read_time.of(self.read(), lambda batch: len(batch.source))
         for batch in resized(read, lambda: READ_ROWS, READ_BYTES):
             yield encode(batch)
         notes = (*peak_memory(self.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
-        if notes := (*notes, *reading.take_rest()):
+        if notes := (*notes, *read_time.take_rest()):
             yield encode(RowBatch(notes=notes))
 
 
 class CommitSink(Datasink[None]):
     """The datasink of a job. `rows_per_file` is the minimum number of rows of a write task. `table`
-    is the table that the job writes, if any, with `columns`; None for all columns."""
+    is the table that the job writes, if any, and `columns` are its columns; None for all."""
 
     def __init__(
         self,
@@ -219,8 +219,8 @@ class CommitSink(Datasink[None]):
         if tables:
             self._committer.attempt.check_lease()
             batch = decode(concat(tables))
-            own = (*peak_memory(self.run_id).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
-            notes = (*batch.notes, *own)
+            write_notes = (*peak_memory(self.run_id).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
+            notes = (*batch.notes, *write_notes)
             task: int = ctx.task_idx  # type: ignore[attr-defined]
             self._committer.put(replace(batch, notes=notes), task)
 
@@ -252,8 +252,8 @@ def _add_llm(dataset: Dataset, stage: Stage, plan: Plan, errors: ErrorHandling) 
     engine = selector(plan, plan.group_of(stage)) if plan.groups else None
     nodes = NodeSelectors(engine, selector(plan, CPU_GROUP))
     of_actors = {"max_task_retries": TASK_RETRIES, "max_restarts": ACTOR_RESTARTS}
-    tries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
-    return add_llm(dataset, stage, errors, nodes, tries)
+    retries = RetryOptions({"max_retries": TASK_RETRIES, **_UNFUSED}, of_actors)
+    return add_llm(dataset, stage, errors, nodes, retries)
 
 
 def _actor(stage: Stage, errors: ErrorHandling) -> type:
@@ -292,7 +292,7 @@ def _task(stage: Stage, errors: ErrorHandling) -> Callable[[pa.Table], Iterator[
 
 @lru_cache(maxsize=16)
 def _stage_of_process(pickled: bytes) -> BlockStage:
-    """Return the stage of this worker process, which all its tasks share."""
+    """Return the stage of this worker process. All of its tasks share it."""
     stage, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
     return BlockStage(stage, errors)
 
@@ -311,6 +311,6 @@ class BlockStage:
         """Yield the block after the steps, in several blocks if a step makes large results."""
         for batch in computed_longest_first(self._runner, decode(block), self._texts):
             notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
-            # a task may be the last one of its process; calls of an actor are too many for this
+            # a task may be the last task of its process; an actor has too many calls for this
             times = self._runner.take_notes() if self._runs_in_tasks else ()
             yield encode(replace(batch, notes=(*notes, *times)))

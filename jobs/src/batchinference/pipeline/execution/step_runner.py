@@ -35,19 +35,20 @@ from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
 RESULT_BYTES = 64 << 20
-"""Results of a step that are large enough to be passed on before the rest of the batch."""
+"""Results of this size are passed on before the rest of the batch is computed."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
 
 
 def note_name(frozen: Location) -> str:
-    """Return the name of the note that says what a process computes, for an input snapshot."""
+    """Return the name of the note that contains the rows that a process computes, for an input
+    snapshot."""
     return f"batchinference-computes-{frozen.uri}"
 
 
 @dataclass(frozen=True)
 class ErrorHandling:
-    """What happens when a step raises on a row: the row becomes a failed row, or the job fails.
+    """Handles an error of a step on a row: the row becomes a failed row, or the job fails.
 
     `input` is the address of the input snapshot, which error messages use to name a row. With
     `values`, the failed row keeps its values.
@@ -58,15 +59,15 @@ class ErrorHandling:
     values: bool = False
 
     def note_start(self, step: str, ids: np.ndarray) -> None:
-        """Store the step and the rows that this process computes next. If it dies, the driver names
-        them. The job does not depend on it."""
+        """Store the step and the rows that this process computes next, for the error message if the
+        process dies. Ignores errors."""
         (file, _), (first, last) = unpack_ids(ids[[0, -1]])
         with suppress(Exception):
             path = paths_of(self.input)[int(file)].as_py()
             put_note(note_name(self.input), f"step '{step}' on rows {first} to {last} of {path}")
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
-        """Return the failed row. `row` is the row that the step got. Raises JobFailure if no failed
+        """Return the failed row. `row` is the input of the step. Raises JobFailure if no failed
         rows are allowed."""
         if not self.tolerant:
             (file,), (number,) = unpack_ids(np.array([row_id]))
@@ -106,7 +107,7 @@ class StageRunner:
         yield from batches
 
     def take_notes(self) -> tuple[tuple[str, str], ...]:
-        """Return notes of all measurements that are in no note yet."""
+        """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.take_notes())
 
 
@@ -123,7 +124,7 @@ class StepRunner:
 
     def __call__(self, batch: RowBatch) -> Iterator[RowBatch]:
         """Yield the batch after the step, in several batches of about RESULT_BYTES if its results
-        are larger. The rows of an input row are in one batch."""
+        are larger. All rows of an input row are in the same batch."""
         rest: RowBatch | None = batch
         while rest is not None:
             if not len(rest.ids):
@@ -140,7 +141,7 @@ class StepRunner:
             yield replace(results.applied_to(batch), notes=notes)
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return a note of the measurements that are in no note yet, if there are any."""
+        """Return notes of the measurements since the last notes."""
         return self._time.take_rest()
 
     def _results(self, batch: RowBatch) -> StepResults:
@@ -163,7 +164,7 @@ class StepRunner:
             raise
         except Exception as error:
             if is_out_of_memory(error):
-                self._batch.ran_out_of_memory(part.num_rows, error)
+                self._batch.record_out_of_memory(part.num_rows, error)
                 return False
             if may_be_transient(error) and self._waits:
                 time.sleep(self._waits.pop(0))
@@ -171,7 +172,7 @@ class StepRunner:
             message = f"step '{self.name}' cannot continue: {describe(error)}"
             raise JobFailure(message) from error
         results.add(isolated)
-        self._batch.ran(isolated.rows, time.perf_counter() - began)
+        self._batch.record_success(isolated.rows, time.perf_counter() - began)
         self._waits = list(WAITS)
         return True
 
@@ -206,7 +207,7 @@ class StepRunner:
 
 @dataclass
 class StepResults:
-    """The results of a step for the first rows of a batch. Indexes are those of the batch."""
+    """The results of a step for the first rows of a batch. Indexes refer to rows of the batch."""
 
     tables: list[pa.Table] = field(default_factory=list)
     parents: list[np.ndarray] = field(default_factory=list)
@@ -220,8 +221,8 @@ class StepResults:
 
     def rows_wanted(self, ids: np.ndarray, most: int) -> int:
         """Return the number of rows to compute next, at most `most`. `ids` are the ids of the input
-        rows. After large results, only the rows up to the last one of an input row that has results
-        already. Ray may have put rows of other input rows between them."""
+        rows. After large results, only the rows up to the last row whose input row already has
+        results are wanted. Ray may have put rows of other input rows between them."""
         rest = ids[self.rows :]
         if self.nbytes < RESULT_BYTES:
             return min(len(rest), most)
@@ -260,8 +261,8 @@ class Part:
 
 
 def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]:
-    """Yield the results of `apply` over a batch, in order. Each failed row is a part of its own. If
-    a result is of fewer rows, the next part begins after them.
+    """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
+    result is for fewer rows, the next part begins after them.
 
     Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
     row: see `is_about_the_row`.

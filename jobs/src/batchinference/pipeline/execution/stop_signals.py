@@ -107,8 +107,8 @@ def run_monitored(
 
 
 def _start(work: Work) -> tuple[threading.Event, list[BaseException]]:
-    """Run `work` in a thread. Return an event that is set when it has ended, and a list to which
-    its failure is added before."""
+    """Run `work` in a thread. Return an event that is set when it has ended, and a list that then
+    contains its failure, if any."""
     done, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Sorts texts by length, so that a model pads the texts of a batch little."""
+"""Sorts texts by length, so that the texts of a batch need little padding."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from batchinference.spec.steps import Step
 
 WINDOW_ROWS = 4096
-"""The most rows of a window, within which texts are sorted."""
+"""Maximum rows of a window, within which texts are sorted."""
 WINDOW_BYTES = 128 << 20
-"""The most bytes of a window: sorting copies its rows."""
+"""Maximum bytes of a window, because sorting copies its rows."""
 WINDOW_BATCHES = 16
-"""The most batches of a window in an actor pool. Steps before the model may have made rows much
-larger than those of the input, and an actor that is lost loses its window."""
+"""Maximum batches of a window in an actor pool. Steps before the model may produce rows that are
+much larger than the input rows, and an actor that is lost loses its window."""
 MIN_WINDOWS = 3
 """The minimum number of windows for each replica of a model."""
 _TEXT = (pa.string(), pa.large_string())
@@ -37,9 +37,9 @@ class WindowLimits:
 
     def window_rows(self, batch_size: int, replicas: int) -> int:
         """Return the number of rows of a window in an actor pool, at least one batch."""
-        each = self.rows // (MIN_WINDOWS * replicas)
+        share = self.rows // (MIN_WINDOWS * replicas)
         batches = WINDOW_BATCHES * batch_size
-        return max(batch_size, min(WINDOW_ROWS, batches, each, FILE_BYTES // self.row_bytes))
+        return max(batch_size, min(WINDOW_ROWS, batches, share, FILE_BYTES // self.row_bytes))
 
 
 def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
@@ -58,8 +58,8 @@ def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
 def computed_longest_first(
     run: Callable[[RowBatch], Iterator[RowBatch]], batch: RowBatch, columns: tuple[str, ...]
 ) -> Iterator[RowBatch]:
-    """Yield the results of the rows of a window, which are computed longest texts first. The rows
-    of each result are in the order of the batch."""
+    """Compute the rows of a window, longest texts first, and yield the results. The rows of each
+    result are in the order of the batch."""
     ordered = batch if batch.nbytes > WINDOW_BYTES else longest_first(batch, columns)
     for result in run(ordered):
         yield result if ordered is batch else result.in_order_of(batch.ids)
@@ -83,7 +83,7 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
 
 
 def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
-    """Return those of the columns that have texts."""
+    """Return the columns that have texts."""
     return [
         table.column(name)
         for name in columns

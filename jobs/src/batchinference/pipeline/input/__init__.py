@@ -64,7 +64,7 @@ class JobInput(Protocol):
 
     def share(self, gaps: MissingRows | None) -> float:
         """Return the fraction of the input (0 to 1) that must be read to get the rows in `gaps`;
-        None stands for all rows."""
+        None means all rows."""
 
     def serialized(self) -> bytes:
         """Return a Parquet file whose column `path` identifies each part."""
@@ -77,30 +77,30 @@ class JobInput(Protocol):
 
     def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
-        are the rows to read, for a repeatable input only; None stands for all rows."""
+        are the rows to read, for a repeatable input only; None means all rows."""
 
 
 def check_names(names: list[str], place: str) -> None:
     """Raise BadInput for duplicate column names and for names with the reserved prefix."""
-    for name, times in Counter(names).items():
+    for name, count in Counter(names).items():
         if name.startswith(OWN_PREFIX):
             raise BadInput(
                 f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
             )
-        if times > 1:
+        if count > 1:
             raise BadInput(f"{place} has two columns '{name}'")
 
 
 def batch_of(table: pa.Table, ids: np.ndarray) -> RowBatch:
-    """Return rows as they were read. Rows with unreadable values are failed rows."""
+    """Return a batch of rows that were read. Rows with unreadable values are failed rows."""
     errors = unreadable_rows(table)
     if not errors:
         return RowBatch.read(table, ids)
     readable = np.ones(len(ids), dtype=bool)
     readable[list(errors)] = False
-    rows_of: dict[str, list[int]] = {}
+    rows_by_error: dict[str, list[int]] = {}
     for row, error in sorted(errors.items()):
-        rows_of.setdefault(str(error), []).append(row)
+        rows_by_error.setdefault(str(error), []).append(row)
     good = RowBatch.read(table.filter(pa.array(readable)), ids[readable])
-    failed = (RowBatch.unreadable(ids[rows], errors[rows[0]]) for rows in rows_of.values())
+    failed = (RowBatch.unreadable(ids[rows], errors[rows[0]]) for rows in rows_by_error.values())
     return merged([good, *failed])

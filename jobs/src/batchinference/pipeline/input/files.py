@@ -44,14 +44,14 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import FileOptions, Read, ReadFiles
 
 REREAD_BYTES = 4 << 20
-"""An input of at most this size, also in memory, is divided even if each task has to read its files
-from the beginning."""
+"""Maximum size, in files and in memory, of an input that is divided although each task must read
+its files from the beginning."""
 FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
 
 
 def open_input(read: Read, earlier: ResumedInput | ProcessedFiles | None = None) -> JobInput:
-    """Find the input of a job and return it as an input that does not change.
+    """Return the input of a job, as an input that does not change.
 
     `earlier` is the input snapshot of the job to resume, or the files that were processed already.
     Raises BadInput if a file is missing or has changed since then, and NoNewFiles if all files were
@@ -83,9 +83,9 @@ def open_files(
     elif earlier is not None:
         frozen = earlier.without(frozen)
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
-    there = [file for file in frozen.files() if file.number not in gone]
+    existing = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)
-    frozen = prepare_reader(frozen, reader, sample(there, sampled))
+    frozen = prepare_reader(frozen, reader, sample(existing, sampled))
     path_columns = PathColumns.of(options, frozen.uris)
     path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns)
@@ -106,7 +106,7 @@ class FileInput:
     repeatable: bool = True
     counted: bool = False
     _small: dict[int, FileStats] | None = None
-    """The statistics of the files that the last read tasks were divided by, if they are small."""
+    """The statistics by which small files were divided for the last read tasks, if they were."""
 
     def __len__(self) -> int:
         return len(self.frozen)
@@ -158,9 +158,11 @@ class FileInput:
             random.Random(self.options.shuffle_seed).shuffle(files)  # noqa: S311 - not for security
         reader = self.rows.reader
         if len(files) < tasks:
-            files = self._divided(files, tasks)
+            files = self._divide_if_cheap(files, tasks)
         if gaps is not None:
-            files = [part for file in files for part in _missing(file, gaps[file.number], reader)]
+            files = [
+                part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader)
+            ]
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
     @property
@@ -168,20 +170,20 @@ class FileInput:
         kinds = (DivisibleReader, WholeFileReader)
         return isinstance(self.rows.reader, kinds) or self._small is not None
 
-    def _divided(self, files: list[InputFile], tasks: int) -> list[InputFile]:
+    def _divide_if_cheap(self, files: list[InputFile], tasks: int) -> list[InputFile]:
         """Return the files, divided into about `tasks` parts if that is cheap."""
         reader = self.rows.reader
         if isinstance(reader, DivisibleReader):
             return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
-        self._small = self._counted(files)
+        self._small = self._small_file_stats(files)
         return files if self._small is None else parts_of(files, self._small, tasks)
 
-    def _counted(self, files: list[InputFile]) -> dict[int, FileStats] | None:
+    def _small_file_stats(self, files: list[InputFile]) -> dict[int, FileStats] | None:
         """Return the statistics of files if reading them takes little memory and time, else None.
-        The files are read for this, because the header of a damaged file may announce rows that are
-        not there."""
+        The files are read for this, because the header of a damaged file may announce rows that it
+        does not contain."""
         left = REREAD_BYTES
-        if isinstance(self.rows.reader, WholeFileReader) or sum(one.size for one in files) > left:
+        if isinstance(self.rows.reader, WholeFileReader) or sum(file.size for file in files) > left:
             return None
         stats = {}
         for file in files:
@@ -203,9 +205,9 @@ def _rows_each(reader: Reader) -> int | None:
     return 1 if isinstance(reader, WholeFileReader) else None
 
 
-def _missing(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
+def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
     """Return the parts of a file, or of a part of a file, that contain the rows in `gaps`."""
-    inside = [gap for gap in (_within(file, *gap) for gap in gaps) if gap is not None]
+    inside = [gap for gap in (_clip_range(file, *gap) for gap in gaps) if gap is not None]
     if isinstance(reader, DivisibleReader):
         return [replace(file, start=first, stop=after) for first, after in inside]
     if not inside:
@@ -214,7 +216,7 @@ def _missing(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[Inpu
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
 
 
-def _within(file: InputFile, first: int, after: int | None) -> RowRange | None:
+def _clip_range(file: InputFile, first: int, after: int | None) -> RowRange | None:
     """Return the row range `first` to `after`, cut to a part of a file; None if it is empty."""
     first = max(first, file.start)
     ends = [end for end in (after, file.stop) if end is not None]
@@ -229,9 +231,9 @@ def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
     frozen = _with_first_rows(frozen, rows.reader, most)
     known, left, counts, size = frozen.stats, most, [], 0
     for file in frozen.files():
-        there = _rows_up_to(left, file, rows, known)
-        counts.append(min(left, there))
-        size = round(file.size * counts[-1] / max(1, there))
+        available = _rows_up_to(left, file, rows, known)
+        counts.append(min(left, available))
+        size = round(file.size * counts[-1] / max(1, available))
         left -= counts[-1]
         if left == 0:
             break
@@ -239,7 +241,7 @@ def limited(frozen: InputSnapshot, rows: FileRows, most: int) -> InputSnapshot:
 
 
 def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputSnapshot:
-    """Return the snapshot with the statistics of the first files that have at least `most` rows."""
+    """Return the snapshot with the statistics of the first files that together have `most` rows."""
     files = frozen.files() if _has_stats(reader) else []
     rows = start = 0
     while rows < most and start < len(files):
@@ -251,7 +253,7 @@ def _with_first_rows(frozen: InputSnapshot, reader: Reader, most: int) -> InputS
 
 
 def _rows_up_to(most: int, file: InputFile, rows: FileRows, known: Mapping[int, FileStats]) -> int:
-    """Return the rows of a file. The result exceeds `most` only if its rows are known."""
+    """Return the number of rows of a file. If it must be read, count at most `most` rows."""
     if file.number in known:
         return known[file.number].rows
     return sum(size_of(chunk) for chunk in first(most, rows.chunks(file)))
@@ -264,21 +266,21 @@ def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int)
     return [
         part
         for file, count in zip(files, counts, strict=True)
-        for part in _cut(file, count, _starts(stats[file.number].starts, count, most))
+        for part in _split_at(file, count, _starts(stats[file.number].starts, count, most))
     ]
 
 
 def _starts(allowed: list[int] | None, count: int, most: int) -> list[int]:
-    """Return the first row of each part of a file: every `most` rows.
+    """Return the first row of each part of a file, one part per `most` rows.
 
-    Each is moved back to the nearest row at which the reader can start without extra reading."""
+    Each start is moved back to the nearest row at which the reader can start directly."""
     wanted = range(0, max(1, count), most)
     if allowed is None:
         return list(wanted)
     return sorted({allowed[bisect_right(allowed, row) - 1] for row in wanted})
 
 
-def _cut(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
+def _split_at(file: InputFile, count: int, starts: list[int]) -> list[InputFile]:
     stops: list[int | None] = [*starts[1:], None]
     return [
         replace(

@@ -34,8 +34,9 @@ def snapshot_input(
 ) -> InputSnapshot:
     """Return the files at these paths, sorted by path.
 
-    A file has one entry, or as many as a path that selects it is listed. `extensions` filter the
+    A path that is listed several times selects its files several times. `extensions` filter the
     files in directories. A path of a single file is always included.
+
     Raises BadInput with the path if a path does not exist or contains no files to read. With
     `ignore_missing`, raises BadInput only if this is true for all paths.
     """
@@ -63,7 +64,7 @@ def snapshot_input(
 
 
 def _near_name(address: Location) -> str:
-    """Return the end of a message that names a similar file of the same local directory."""
+    """Return the end of a message that suggests a similar file of the same local directory."""
     path = Path(address.path)
     names: list[str] = []
     if address.local:
@@ -100,7 +101,7 @@ def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.
                 return _expand(address, endings)
             return None
         if info.type == pafs.FileType.Directory:
-            return _below(address, endings)
+            return _files_below(address, endings)
     except OSError as error:
         raise BadInput(f"{label} cannot be listed: {error}") from error
     if info.type != pafs.FileType.File:  # a named pipe would block forever
@@ -117,7 +118,7 @@ def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
     files = []
     for info in infos:
         if info.type == pafs.FileType.Directory:
-            files += _below(address.at(info.path), endings)
+            files += _files_below(address.at(info.path), endings)
         elif info.type == pafs.FileType.File:
             files.append(info)
     return files
@@ -133,7 +134,7 @@ def _is_hidden(path: str, pattern: str) -> bool:
     return any(part[:1] in _HIDDEN - named for part in path.split("/")[fixed:])
 
 
-def _below(directory: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
+def _files_below(directory: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
     """Return the files of a directory tree, except hidden ones."""
     root = directory.path.rstrip("/") + "/"
     return [

@@ -24,15 +24,15 @@ MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
 MIN_COMMITS = 32
 """Minimum number of commits, so that even a small job shows progress."""
 MIN_FILES, SMALL_FILE_ROWS = 8, 100
-"""If small files are not merged at the end of the job, there are fewer commits as long as they have
-at most this number of rows."""
+"""If small files are not merged at the end of the job, there are only MIN_FILES commits as long
+as a commit has at most SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
 FETCHED_ROWS, GROUP_ROWS = 256, 1000
 """Rows per read task for the formats `manifest` and `parquet`, whose files can be split."""
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
-"""Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
+"""Assumed sizes if the actual sizes are unknown: height and width in pixels; bytes of an object."""
 INFLATION = {"audio": 10, "webdataset": 10}
 """How many times larger rows are in memory than in files, for formats that compress well."""
 COUNT_THREADS, STATS_THREADS = 16, 32
@@ -55,10 +55,10 @@ class Sizing:
         return Sizing(tasks, blocks, self.rows_per_file)
 
 
-def sizing_of(given: JobInput, read: Read, count: RowCount | None, *, merged: bool) -> Sizing:
+def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged: bool) -> Sizing:
     """Return the sizing for an input. `count` is None if the number of rows is unknown. `merged`
     says whether small output files are merged at the end of the job."""
-    files, size = len(given), given.size
+    files, size = len(job_input), job_input.size
     rows = count.rows if count else size // 100
     tasks = _tasks(files, size, rows, read)
     wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
@@ -76,9 +76,9 @@ def _tasks(files: int, size: int, rows: int, read: Read) -> int:
     """Return the number of read tasks.
 
     Rows of the format `manifest` cost much more than their bytes, so they are counted in rows."""
-    cheap = {"manifest": FETCHED_ROWS, "parquet": GROUP_ROWS}.get(read.format)
-    least = files if cheap is None else max(files, math.ceil(rows / cheap))
-    most = files if cheap is None else MAX_TASKS
+    task_rows = {"manifest": FETCHED_ROWS, "parquet": GROUP_ROWS}.get(read.format)
+    least = files if task_rows is None else max(files, math.ceil(rows / task_rows))
+    most = files if task_rows is None else MAX_TASKS
     return min(max(math.ceil(size / TASK_BYTES), min(least, MIN_TASKS)), most, MAX_TASKS)
 
 
@@ -100,9 +100,8 @@ def _picture_bytes(options: PictureOptions) -> int:
 def counted_files(frozen: InputSnapshot) -> list[InputFile]:
     """Return the files whose rows are counted before the first row is read.
 
-    These are all files if they are few, or if they must be split into more read tasks than files.
-    Otherwise they are a sample: counting 5,000 files takes several seconds, and the read tasks only
-    need the number of rows."""
+    These are all files if there are few, or if they must be split into more read tasks than files.
+    Otherwise, they are a sample, because counting 5,000 files takes several seconds."""
     files = frozen.files()
     split = math.ceil(frozen.size / TASK_BYTES) > len(files)
     return files if split or len(files) <= COUNTED_FILES else sample(files)
@@ -172,8 +171,8 @@ def read_stats(
 
     found: dict[int, FileStats | None] = {}
     with ThreadPoolExecutor(STATS_THREADS) as pool:
-        # a second time, because the first error may be due to other threads, for example if they
-        # took the memory, and files without statistics do not count for the column types
+        # retry once: the first error may be caused by other threads, for example if they used up
+        # the memory, and the column types are determined only from files with statistics
         for _ in range(2):
             left = [file for file in chosen if found.get(file.number) is None]
             numbers = [file.number for file in left]
@@ -217,7 +216,7 @@ def prepare_reader(
 def with_row_counts(
     frozen: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of these files. Reads only those that it lacks."""
+    """Return the snapshot with the statistics of these files. Reads only missing statistics."""
     known = frozen.stats
     found = read_stats(frozen, reader, [file for file in files if file.number not in known])
     without_schemas = {number: replace(stats, schema=None) for number, stats in found.items()}

@@ -1,6 +1,6 @@
 """Reads files as batches of rows, with columns whose values come from the paths of the files.
 
-Files that are one row each are fetched ahead, in groups.
+Files that contain one row each are prefetched in groups.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclass(frozen=True)
 class PathColumns:
-    """The columns to add: `path` itself, and one for each `key=value` part of the path."""
+    """The columns to add: `path`, and one column for each `key=value` part of the path."""
 
     include_path: bool = False
     keys: tuple[str, ...] = ()
@@ -89,12 +89,12 @@ class PathColumns:
                 raise BadInput(_clash(name, uri, option))
 
     def added_to(self, table: pa.Table, uris: list[str]) -> pa.Table:
-        """Return rows with these columns added. `uris` has the file of all rows, or of each row.
-        Raises BadInput as `check` does."""
+        """Return rows with these columns added. `uris` contains the file of all rows, or the file
+        of each row. Raises BadInput as `check` does."""
         self.check(table.column_names, uris[0])
         values = [{**_keys_of(uri), "path": uri} for uri in uris]
         for name in self.names:
-            column = pa.array([one[name] for one in values], pa.string())
+            column = pa.array([value[name] for value in values], pa.string())
             if len(uris) == 1:
                 column = pa.repeat(column[0], table.num_rows)
             table = table.append_column(name, column)
@@ -189,34 +189,34 @@ class FileRows:
         return batch_of(self.path_columns.added_to(chunk, [uri]), ids)
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of files that are one row each, without ends of files.
+        """Yield the rows of files that contain one row each, without ends of files.
 
         Raises JobFailure if a file cannot be fetched because of a storage error."""
         pool = ThreadPoolExecutor(FETCH_THREADS)
         try:
             begun = (
-                (group, [pool.submit(_fetched, reader, self.root.at(one.path)) for one in group])
+                (group, [pool.submit(_fetch, reader, self.root.at(file.path)) for file in group])
                 for group in _grouped(files, lambda file: file.size)
             )
-            for group, fetching in _prefetched(begun):
-                fetched = (_decoded(reader, content.result()) for content in fetching)
+            for group, fetching in _prefetch(begun):
+                fetched = (_decode(reader, content.result()) for content in fetching)
                 # files may be much larger when they are decoded
                 for decoded in _grouped(zip(group, fetched, strict=True), _decoded_bytes):
                     yield self._whole_file_batch(reader, decoded)
         finally:
-            pool.shutdown(cancel_futures=True)  # a task that stops fetches no further files
+            pool.shutdown(cancel_futures=True)  # do not fetch further files after a stop
 
     def _whole_file_batch(
         self, reader: WholeFileReader, decoded: list[tuple[InputFile, Any | BadRow]]
     ) -> RowBatch:
         batches = [
-            RowBatch.unreadable(consecutive_ids(file.number, 0, 1), one.error)
-            for file, one in decoded
-            if isinstance(one, BadRow)
+            RowBatch.unreadable(consecutive_ids(file.number, 0, 1), value.error)
+            for file, value in decoded
+            if isinstance(value, BadRow)
         ]
-        good = [(file, one) for file, one in decoded if not isinstance(one, BadRow)]
+        good = [(file, value) for file, value in decoded if not isinstance(value, BadRow)]
         if good:
-            table = reader.table([one for _, one in good])
+            table = reader.table([value for _, value in good])
             uris = [self.root.at(file.path).uri for file, _ in good]
             ids = np.array([pack_id(file.number, 0) for file, _ in good], dtype=np.int64)
             batches.append(batch_of(self.path_columns.added_to(table, uris), ids))
@@ -224,7 +224,7 @@ class FileRows:
 
 
 def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield groups of up to GROUP_FILES items, which end when they have GROUP_BYTES bytes."""
+    """Yield groups of up to GROUP_FILES items. A group also ends when it has GROUP_BYTES bytes."""
     group: list[Item] = []
     size = 0
     for item in items:
@@ -242,7 +242,7 @@ def _decoded_bytes(item: tuple[InputFile, Any]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _fetched(reader: WholeFileReader, file: Location) -> bytes | BadRow:
+def _fetch(reader: WholeFileReader, file: Location) -> bytes | BadRow:
     try:
         return beside_limits(lambda: reader.fetch(file))
     except (OSError, MemoryError) as error:
@@ -251,11 +251,11 @@ def _fetched(reader: WholeFileReader, file: Location) -> bytes | BadRow:
         return BadRow(error)
 
 
-def _decoded(reader: WholeFileReader, content: bytes | BadRow) -> Any | BadRow:
+def _decode(reader: WholeFileReader, content: bytes | BadRow) -> Any | BadRow:
     return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
 
 
-def _prefetched(pieces: Iterable[Item]) -> Iterator[Item]:
+def _prefetch(pieces: Iterable[Item]) -> Iterator[Item]:
     """Yield each piece after the next one has started.
 
     The work on a piece starts when the iterable creates it."""

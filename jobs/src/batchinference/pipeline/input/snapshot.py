@@ -28,8 +28,9 @@ STATS = pa.schema(
 )
 """The columns of an input snapshot with the statistics of files. They do not identify the input."""
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
-"""Limits for the stored starts of row groups: per file, and about that many for all files."""
-WAY_OUT = "start over with resume: false"
+"""Limits for the stored starts of row groups: the minimum limit per file, and the approximate limit
+for all files."""
+START_OVER_HINT = "start over with resume: false"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class InputSnapshot:
         paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
         rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
         read = zip(paths, self._read_bytes(), rows, strict=True)
-        return [InputFile(number, *each) for number, each in enumerate(read)]
+        return [InputFile(number, *values) for number, values in enumerate(read)]
 
     def _read_bytes(self) -> list[int]:
         column = "bytes" if "bytes" in self.table.column_names else "size"
@@ -103,13 +104,13 @@ class InputSnapshot:
         }
 
     def with_stats(self, stats: Mapping[int, FileStats]) -> InputSnapshot:
-        """Return the snapshot with these statistics, by file number, instead of those it has."""
+        """Return the snapshot with these statistics, by file number, instead of its own."""
         most = max(MIN_STARTS, MAX_STARTS // len(self))
-        each = [stats.get(number) for number in range(len(self))]
+        by_number = [stats.get(number) for number in range(len(self))]
         columns = (
-            [one and one.rows for one in each],
-            [one and _thinned(one.starts, most) for one in each],
-            [one and _serialized(one.schema) for one in each],
+            [known and known.rows for known in by_number],
+            [known and _thin_out(known.starts, most) for known in by_number],
+            [known and _serialized(known.schema) for known in by_number],
         )
         table = self.table.drop_columns([n for n in STATS.names if n in self.table.column_names])
         for field, values in zip(STATS, columns, strict=True):
@@ -146,8 +147,8 @@ class InputSnapshot:
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
-        """Return a snapshot from its stored form. Raises ArrowInvalid if that is not readable, or
-        has more files than any input: rows that repeat take few bytes, but much memory here."""
+        """Return a snapshot from its stored form. Raises ArrowInvalid if it is not readable, or
+        lists more than MAX_FILES files, which may be few bytes but need much memory."""
         table = read_table(pa.BufferReader(content))
         if table.num_rows > MAX_FILES:
             raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
@@ -156,7 +157,7 @@ class InputSnapshot:
         return cls(places[0], table.set_column(0, "path", paths))
 
 
-def _thinned(starts: list[int] | None, most: int) -> list[int] | None:
+def _thin_out(starts: list[int] | None, most: int) -> list[int] | None:
     """Return at most `most` of the starts, evenly spread."""
     return starts and starts[:: -(-len(starts) // most)]
 
@@ -202,15 +203,17 @@ class ResumedInput:
         for number, (uri, version) in enumerate(zip(self.frozen.uris, versions, strict=True)):
             if uri not in found:
                 if number in unfinished:
-                    raise BadInput(f"'{uri}' is gone, and the output lacks rows of it: {WAY_OUT}")
+                    raise BadInput(
+                        f"'{uri}' is gone, and the output lacks rows of it: {START_OVER_HINT}"
+                    )
                 gone.add(number)
             elif found[uri] != version:
-                raise _changed(uri, version, found[uri], WAY_OUT)
+                raise _changed_file_error(uri, version, found[uri], START_OVER_HINT)
         return gone
 
 
 class NoNewFiles(Exception):
-    """All files of the input were processed before."""
+    """Raised if all files of the input were processed before."""
 
 
 @dataclass(frozen=True)
@@ -230,18 +233,18 @@ class ProcessedFiles:
         new = [known.get(uri) is None for uri in now.uris]
         for uri, version in zip(now.uris, now.versions, strict=True):
             if uri in known and known[uri] != version:
-                raise _changed(uri, known[uri], version, "set write.mode to overwrite")
+                raise _changed_file_error(uri, known[uri], version, "set write.mode to overwrite")
         if not any(new):
             raise NoNewFiles
         return InputSnapshot(now.root, now.table.filter(pa.array(new)))
 
 
-def _changed(
-    uri: str, before: tuple[int, int | None], now: tuple[int, int | None], way_out: str
+def _changed_file_error(
+    uri: str, before: tuple[int, int | None], now: tuple[int, int | None], fix: str
 ) -> BadInput:
     return BadInput(
         f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
-        f"output has rows of its earlier content: {way_out}"
+        f"output has rows of its earlier content: {fix}"
     )
 
 

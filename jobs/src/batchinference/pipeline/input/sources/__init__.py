@@ -1,9 +1,9 @@
-"""Table sources, one module each, which are read through Ray's own datasources.
+"""Table sources, one module each, which are read through the datasources of Ray.
 
-Each of Ray's read tasks is a part of the input. Rows therefore get ids by their position, and
-counts, errors and missing rows are handled as for files. Few sources show whether they have changed
-since an earlier attempt. A job that reads any other source cannot resume: each attempt starts over,
-so the output is all or nothing.
+Each read task of Ray is a part of the input. Row ids are the positions of rows in their part, and
+counts, errors and missing rows are handled as for files. Only some sources have a version, which
+shows whether they have changed since an earlier attempt. A job that reads another source cannot
+resume: each attempt starts over, so the output is all or nothing.
 """
 
 from __future__ import annotations
@@ -121,13 +121,13 @@ class ReadPart:
                 yield checked(BlockAccessor.for_block(block).to_arrow())
         except JobFailure:
             raise
-        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
             raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
 
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The library that a source imports, by the source's format in the specification. The module of a
-source has the name of its format and is imported when it is needed."""
+"""The library that a source imports, by the format of the source in the spec. The module of a
+source has the name of the format and is imported on demand."""
 
 
 def open_table(read: Read) -> TableInput:

@@ -1,4 +1,4 @@
-"""Reads datasets of the Hugging Face Hub, or saved by `datasets`, with Ray's datasource."""
+"""Reads datasets from the Hugging Face Hub or saved by `datasets`, with Ray's datasource."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
 
 
 def _commit(read: ReadHuggingface) -> str | None:
-    """Return the revision if it is a commit hash, else None: a branch can move to other commits."""
+    """Return the revision if it is a commit hash; else None, because a branch can change."""
     revision = read.options.revision or ""
     return revision if _COMMIT.fullmatch(revision) and not read.is_path else None
 
@@ -101,9 +101,9 @@ def _split_of(found: Any, options: HuggingfaceOptions) -> Any:
     if options.split is None and len(found) == 1:
         return next(iter(found.values()))
     if options.split not in found:
-        there = ", ".join(map(str, found))
+        splits = ", ".join(map(str, found))
         asked = f"there is no '{options.split}'; " if options.split else ""
-        raise BadInput(f"read.options.split: {asked}the data set has {there}")
+        raise BadInput(f"read.options.split: {asked}the data set has {splits}")
     return found[options.split]
 
 
@@ -111,8 +111,8 @@ def _parts(found: Any, options: HuggingfaceOptions) -> int:
     if isinstance(found, datasets.IterableDataset):
         most = 1 if options.limit else found.num_shards  # parts cannot share a limit
         return int(min(options.override_num_blocks or most, most))
-    usual = min(MOST_PARTS, math.ceil(len(found) / PART_ROWS))
-    return max(1, min(options.override_num_blocks or usual, len(found)))
+    default = min(MOST_PARTS, math.ceil(len(found) / PART_ROWS))
+    return max(1, min(options.override_num_blocks or default, len(found)))
 
 
 def _count(found: Any, options: HuggingfaceOptions) -> RowCount | None:
@@ -125,6 +125,6 @@ def _count(found: Any, options: HuggingfaceOptions) -> RowCount | None:
 
 def _size(found: Any, count: RowCount | None) -> int:
     """Return the approximate number of bytes to read; 0 if the dataset does not state its size."""
-    there = sum(split.num_examples or 0 for split in (found.info.splits or {}).values())
+    all_rows = sum(split.num_examples or 0 for split in (found.info.splits or {}).values())
     whole = found.info.dataset_size or 0
-    return round(whole * count.rows / there) if count and there else whole
+    return round(whole * count.rows / all_rows) if count and all_rows else whole

@@ -1,4 +1,4 @@
-"""Reads rows that are written in the job's file."""
+"""Reads rows from the spec of the job."""
 
 from __future__ import annotations
 

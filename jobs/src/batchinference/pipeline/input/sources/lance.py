@@ -22,17 +22,17 @@ _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
 
 
 def open_source(read: ReadLance) -> TableInput:
-    """Return one version of the dataset as an input, with its rows counted.
+    """Return one version of the dataset as an input with a row count.
 
     Raises BadInput with the name of the incorrect field."""
     options, place = read.options, Location(read.path, read.storage)
-    with _at_fault(f"read.path '{read.path}'"):
+    with _errors_as_bad_input(f"read.path '{read.path}'"):
         uri, settings = place.library_uri, place.storage_options
         dataset = lance.dataset(uri, storage_options=settings)
-    with _at_fault("read.options.version"):
+    with _errors_as_bad_input("read.options.version"):
         dataset = dataset.checkout_version(options.version or dataset.version)
     columns = _columns(dataset, options)
-    with _at_fault("read.options.filter"):
+    with _errors_as_bad_input("read.options.filter"):
         count = dataset.count_rows(options.filter)
     source = LanceDatasource(
         uri,
@@ -47,7 +47,7 @@ def open_source(read: ReadLance) -> TableInput:
     tasks = source.get_read_tasks(most)
     return TableInput(
         "lance",
-        [*tasks] or [_nothing],
+        [*tasks] or [_no_blocks],
         columns,
         RowCount(min(count, options.limit or count), estimated=False),
         place=place,
@@ -66,7 +66,7 @@ def _version(dataset: lance.LanceDataset) -> str:
 
 
 @contextmanager
-def _at_fault(field: str) -> Iterator[None]:
+def _errors_as_bad_input(field: str) -> Iterator[None]:
     """Convert errors of Lance to BadInput with the name of the field."""
     try:
         yield
@@ -75,15 +75,15 @@ def _at_fault(field: str) -> Iterator[None]:
 
 
 def _columns(dataset: lance.LanceDataset, options: LanceOptions) -> list[str]:
-    there = dataset.schema.names
+    names = dataset.schema.names
     for name in options.columns or []:
-        if name not in there:
+        if name not in names:
             raise BadInput(
-                f"read.options.columns: there is no column '{name}', only {', '.join(there)}"
+                f"read.options.columns: there is no column '{name}', only {', '.join(names)}"
             )
-    return options.columns or there
+    return options.columns or names
 
 
-def _nothing() -> list[object]:
+def _no_blocks() -> list[object]:
     """Return no blocks: the read task of a dataset without rows."""
     return []

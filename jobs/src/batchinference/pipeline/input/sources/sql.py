@@ -35,7 +35,7 @@ class Database:
             raise
         except ModuleNotFoundError as error:
             raise BadInput(f"{field}: the database's driver is missing: {error}") from None
-        except Exception as error:  # noqa: BLE001 - each driver has errors of its own
+        except Exception as error:  # noqa: BLE001 - each driver has its own errors
             raise BadInput(f"{field}: no connection: {self.explain(error)}") from None
 
     def _address(self) -> str:
@@ -54,7 +54,7 @@ class Database:
             return text.replace(self._address(), "***")
         return text.replace(str(password), "***") if password else text
 
-    def one(self, statement: str) -> Any:
+    def first_value(self, statement: str) -> Any:
         """Return the first value of the first row."""
         with closing(self()) as connection:
             cursor = connection.cursor()
@@ -67,21 +67,21 @@ class Database:
             # SQLite runs a query only as rows are fetched, so the plain query is cheap. In a
             # subquery, SQLite would rename columns that have the same name.
             is_sqlite = make_url(self._address()).get_backend_name() == "sqlite"
-            empty = f"SELECT * FROM {_within(query)} WHERE 1 = 0"  # noqa: S608 - user SQL
+            empty = f"SELECT * FROM {_as_subquery(query)} WHERE 1 = 0"  # noqa: S608 - user SQL
             cursor.execute(query if is_sqlite else empty)
             return [column[0] for column in cursor.description]
 
 
 def open_source(read: ReadSql) -> TableInput:
-    """Return the query as an input, with its rows counted. Raises BadInput if it fails."""
+    """Return the query as an input with a row count. Raises BadInput if the query fails."""
     database, query = Database(read.url, read.url_env), read.query.strip().rstrip(";")
     try:
         columns = database.columns(query)
-        count = int(database.one(f"SELECT COUNT(*) FROM {_within(query)}"))  # noqa: S608
+        count = int(database.first_value(f"SELECT COUNT(*) FROM {_as_subquery(query)}"))  # noqa: S608
     except JobFailure:
         raise
-    except Exception as error:  # noqa: BLE001 - each driver has errors of its own
-        raise BadInput(f"read.query: {database.explain(error)}{_way_out(error)}") from None
+    except Exception as error:  # noqa: BLE001 - each driver has its own errors
+        raise BadInput(f"read.query: {database.explain(error)}{_hint(error)}") from None
     check_names(columns, "read.query")
     options = read.options
     source = SQLDatasource(
@@ -102,7 +102,7 @@ def open_source(read: ReadSql) -> TableInput:
     )
 
 
-def _within(query: str) -> str:
+def _as_subquery(query: str) -> str:
     """Return the query as a subquery that can be used as a table.
 
     There is no AS, because Oracle does not accept it here. The closing parenthesis is on its own
@@ -110,7 +110,7 @@ def _within(query: str) -> str:
     return f"({query}\n) T"
 
 
-def _way_out(error: Exception) -> str:
+def _hint(error: Exception) -> str:
     """Return a hint for a database that rejects ORDER BY in a subquery, such as SQL Server.
 
     Return an empty string for other errors."""
@@ -132,11 +132,11 @@ def _check_shards(
             f"read.options.shard_hash_fn: the database cannot compute {shard}: name another "
             "function, or remove shard_keys and override_num_blocks"
         )
-    nowhere = database.one(
-        f"SELECT COUNT(*) FROM {_within(source.sql)} WHERE {shard} IS NULL"  # noqa: S608
+    unassigned = database.first_value(
+        f"SELECT COUNT(*) FROM {_as_subquery(source.sql)} WHERE {shard} IS NULL"  # noqa: S608
     )
-    if nowhere:
+    if unassigned:
         raise BadInput(
-            f"read.options.shard_keys: {nowhere} row(s) have no value there and would be in no "
+            f"read.options.shard_keys: {unassigned} row(s) have no value there and would be in no "
             "shard: name other columns, or leave those rows out of the query"
         )

@@ -74,7 +74,7 @@ class Claim:
         return replace(claim, key="") if self.overwrite else claim
 
     def _remove_rows(self, claim: Lease) -> None:
-        # delete the completion marker first, so that a partial output never looks complete
+        # delete the completion marker first, so that readers never see a partial output as complete
         self.layout.success.delete()
         for added in self.layout.appended() if self.overwrite else ():
             if (other := read_lease(added)) is not None:

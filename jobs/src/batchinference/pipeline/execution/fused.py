@@ -170,9 +170,7 @@ class Steps:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
 
         for window in resized(batches, wanted, self._window_bytes):
-            _stages_of_process(
-                self.pickled
-            )  # load them now, so that loading is not timed as part of a batch
+            _stages_of_process(self.pickled)  # loading is not timed as part of a batch
             for prepared in self._prepared(window, rows, stopping):
                 for results in self._computed(prepared, rows, stopping):
                     yield results.in_order_of(window.ids)

@@ -106,7 +106,7 @@ class FileInput:
     repeatable: bool = True
     counted: bool = False
     _small: dict[int, FileStats] | None = None
-    """The statistics by which small files were divided for the last read tasks, if they were."""
+    """The statistics of small files that the last read tasks divided; None if they divided none."""
 
     def __len__(self) -> int:
         return len(self.frozen)

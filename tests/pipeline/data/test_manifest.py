@@ -201,7 +201,7 @@ def test_truncated_response_is_retried(tmp_path: Path, web: Web) -> None:
 def test_permanent_server_error_ends_the_job(tmp_path: Path, web: Web) -> None:
     web.paths = {"/a": [b"x"], "/b": [503], "/c": [429, b"x"]}
     for uri, headers, reason in (
-        (f"{web.url}/b", {}, r"/b answers 503 Service Unavailable \(read.options.on_unr"),
+        (f"{web.url}/b", {}, r"/b answers 503 Service Unavailable \(with read.options.on_unr"),
         (f"{web.url}/c", {"Retry-After": "86400"}, "/c answers 429 Too Many Requests"),
         ("http://127.0.0.1:1/a", {}, r"127.0.0.1:1/a gives no answer: ConnectionError"),
     ):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.outputs.made import begin_job, commit_rows
 
 from batchinference.cli import exits
 from batchinference.pipeline import prepare
@@ -23,6 +22,7 @@ from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.jobs.without_ray import Invoked, invoke_without_ray
 from support.outputs.batches import good
+from support.outputs.builders import begin_job, commit_rows
 from support.outputs.rows import rows_of
 
 STEP = "def change(row):\n    return {**row, 'text': row['text'] + '%s'}\n"

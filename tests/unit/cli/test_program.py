@@ -107,7 +107,7 @@ def test_the_driver_runs_the_plan_of_the_operator(
     monkeypatch.setattr(run, "JOB_PATH", write_job(document(cluster={"workers": {"cpu": 1}})))
     monkeypatch.setattr(run, "PLAN_PATH", "plan.json")
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
-    monkeypatch.setattr(run, "_run", lambda _job, plan, *_: plans.append(plan) or report())
+    monkeypatch.setattr(run, "_run", lambda _job, plan, *_, **__: plans.append(plan) or report())
     for digest in (None, digest_of(text)):
         if digest is not None:
             monkeypatch.setenv("BATCHINFERENCE_PLAN_SHA256", digest)
@@ -186,7 +186,7 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
     failed = report(JobState.FAILED, reason="StorageAway", message="s3://lake is away")
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
-    monkeypatch.setattr(run, "_run", lambda *_: failed)
+    monkeypatch.setattr(run, "_run", lambda *_, **__: failed)
     options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)
     assert run.run_file(str(tmp_path / "job.yaml"), options) == 1
     *_, last = ["", *capsys.readouterr().err.splitlines()]

@@ -33,6 +33,10 @@ class JobStatus:
     failed: int
     attempt: int | None
     output: str
+    gpus: int | None
+    """GPUs of the pods at present."""
+    cost: str
+    """The cost so far and the expected total; empty if the platform has no prices."""
     raw: dict[str, Any] = field(repr=False)
 
     @classmethod
@@ -56,12 +60,22 @@ class JobStatus:
             counts.get("failed", 0),
             status.get("attempt"),
             status.get("output") or job["spec"]["write"]["path"],
+            status.get("gpus"),
+            _describe_cost(status.get("cost")),
             status,
         )
 
     @property
     def ended(self) -> bool:
         return self.phase in _ENDED
+
+
+def _describe_cost(cost: dict[str, Any] | None) -> str:
+    if cost is None:
+        return ""
+    forecast = cost.get("forecast")
+    expected = f", {forecast:.2f} {cost['currency']} expected" if forecast is not None else ""
+    return f"{cost['amount']:.2f} {cost['currency']}{expected}"
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ def _show_job(job: JobStatus, form: Format) -> None:
     lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")] if job.rate else []
     lines += [("stage", job.stage)] if job.stage else []
     lines += [("attempt", str(job.attempt))] if job.attempt else []
+    lines += [("GPUs", str(job.gpus))] if job.gpus else []
+    lines += [("cost", job.cost)] if job.cost else []
     lines += [("output", job.output)]
     print_table(lines)
 

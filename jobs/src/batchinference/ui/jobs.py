@@ -106,6 +106,8 @@ def _observe(target: Target) -> tuple[JobProgress, list[tuple[str, str]]]:
         job = JobStatus.of(target.cluster().get(target.text))
         facts = [("Namespace", job.namespace), ("Output", job.output)]
         facts += [("Attempt", str(job.attempt))] if job.attempt else []
+        facts += [("GPUs", str(job.gpus))] if job.gpus else []
+        facts += [("Cost", job.cost)] if job.cost else []
         return progress_of_job(job), facts
     found = status_of(target.output())
     facts = []

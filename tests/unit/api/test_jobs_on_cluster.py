@@ -1,0 +1,39 @@
+"""The state of a job on a cluster, as the commands and the Python API show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.api.jobs_on_cluster import JobStatus
+
+
+def status_of(**status: Any) -> JobStatus:
+    spec = {"write": {"path": "s3://bucket/out"}}
+    return JobStatus.of({"metadata": {"name": "demo"}, "spec": spec, "status": status})
+
+
+def test_job_without_status_is_pending() -> None:
+    job = JobStatus.of({"metadata": {"name": "demo"}, "spec": {"write": {"path": "s3://a/b"}}})
+    assert (job.phase, job.rows, job.output, job.cost) == ("Pending", 0, "s3://a/b", "")
+    assert job.message == "the operator has not seen the job yet"
+    assert not job.ended
+
+
+@pytest.mark.parametrize(
+    ("cost", "shown"),
+    [
+        ({"amount": 1.204, "currency": "EUR"}, "1.20 EUR"),
+        ({"amount": 0, "currency": "EUR", "forecast": 3.4}, "0.00 EUR, 3.40 EUR expected"),
+    ],
+)
+def test_cost_is_shown_with_the_expected_total(cost: dict[str, Any], shown: str) -> None:
+    assert status_of(cost=cost).cost == shown
+
+
+def test_progress_and_gpus_are_those_of_the_status() -> None:
+    progress = {"rows": 5, "total": 20, "percent": 25, "rowsPerSecond": 2.5, "eta": "6s"}
+    job = status_of(phase="Running", progress=progress, gpus=4, stage="embed", attempt=2)
+    assert (job.rows, job.total, job.percent, job.rate, job.eta) == (5, 20, 25, 2.5, "6s")
+    assert (job.gpus, job.stage, job.attempt) == (4, "embed", 2)

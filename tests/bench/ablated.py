@@ -44,6 +44,7 @@ def without_row_ids() -> None:
     scan.consecutive_ids = same
     fused.longest_first = longest_first
     row_batch.RowBatch.derived = derived  # type: ignore[method-assign]
+    row_batch.RowBatch.has_unique_ids = True  # type: ignore[assignment,method-assign]
     row_batch.RowBatch.in_order_of = lambda self, ids: self  # type: ignore[method-assign]
     committer.commit_groups = lambda batch: iter([batch])
     committer.row_ranges_of = lambda group: []
@@ -65,7 +66,7 @@ def without_commits() -> None:
 
     def put(self: committer.Committer, batch: RowBatch, task: int, number: int = 0) -> None:
         if len(batch.ids):
-            self._put_data(batch.table, task)
+            self._put_data(batch.table, task, [])
 
     committer.Committer.put = put  # type: ignore[method-assign]
     attempt.Attempt.remove_orphans = lambda self, entries: None  # type: ignore[method-assign]

@@ -217,7 +217,7 @@ def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"read.paths\[1\] '.*/none' does not exist"):
         open_input("text", *paths)
     assert texts(open_input("text", *paths, ignore_missing_paths=True).read()) == ["0:0", "0:1"]
-    with pytest.raises(BadInput, match="there is nothing behind any of them"):
+    with pytest.raises(BadInput, match="none of the paths has files to read"):
         open_input("text", tmp_path / "none", ignore_missing_paths=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 from pathlib import Path
 
@@ -169,3 +170,13 @@ def test_port_in_use_is_refused(failed_rows: Path) -> None:
         done = invoke_without_ray("ui", str(failed_rows), "--port", str(port))
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"ui: --port: port {port} cannot be used" in done.stderr
+
+
+def test_search_sees_an_output_that_was_replaced(tmp_path: Path, photos: Path) -> None:
+    paths = list(map(str, photos.iterdir()))
+    output = searchable(tmp_path, photos, *paths)
+    site = site_of(output)
+    assert "3 rows" in page(site, "jobs/0/search", row="1")
+    shutil.rmtree(output)
+    searchable(tmp_path, photos, *paths[:2])
+    assert "2 rows" in page(site, "jobs/0/search", row="1")

@@ -79,3 +79,8 @@ def test_defect_gives_an_error_and_the_server_keeps_running(
     assert get(port, "/token/fails").status == 500
     assert "no page" in capfd.readouterr().err
     assert get(port, "/token/").status == 200
+
+
+def test_request_without_a_path_is_refused(port: int, site: Recorder) -> None:
+    assert get(port, "*").status == 404
+    assert site.requests == []

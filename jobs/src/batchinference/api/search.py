@@ -22,6 +22,7 @@ from batchinference.spec.uris import Uri
 if TYPE_CHECKING:
     import numpy as np
 
+    from batchinference.pipeline.query import LoadedModels
     from batchinference.pipeline.search.index import Index
     from batchinference.pipeline.search.search import RowFilter
     from batchinference.spec.job import BatchInferenceSpec
@@ -79,11 +80,12 @@ def query_problem(output: str, query: SearchQuery) -> str | None:
 
 
 class OutputSearch:
-    """Searches the output of a finished job. It loads the model once.
+    """Searches the output of a finished job.
 
     A model of the output is loaded only if it is trusted, because loading it may run code of the
     output's author, or send credentials to their endpoint. `job` is the user's own job file, whose
-    model is used instead. `notify` is called before a model of the output is loaded.
+    model is used instead. `notify` is called before a model of the output is loaded. `models` keeps
+    loaded models for the next search.
     """
 
     def __init__(
@@ -94,15 +96,15 @@ class OutputSearch:
         job: str | None = None,
         trusted: bool = False,
         notify: Callable[[str], None] = lambda _: None,
+        models: LoadedModels | None = None,
     ) -> None:
         """Raises JobFailure if there is no such output or column."""
-        from batchinference.pipeline.query import LoadedModels
         from batchinference.pipeline.search.index import open_index
         from batchinference.pipeline.storage.location import Location
 
         self._index = open_index(Location(output), column)
         self._job, self._trusted, self._notify = job, trusted, notify
-        self._models = LoadedModels()
+        self._models = models
 
     def find(self, query: SearchQuery) -> SearchResult:
         """Return the rows whose embeddings are nearest to a query. Raises JobFailure."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import secrets
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
@@ -45,8 +49,10 @@ def show_ui(options: UiOptions) -> int:
         return exits.BAD_INPUT
     site = Site(jobs, SearchTrust(options.job, options.trusted))
     try:
-        with serving(options.port, secrets.token_urlsafe(16), site) as server:
-            _announce(address_of(server), browser=options.browser)
+        with (
+            serving(options.port, secrets.token_urlsafe(16), site) as server,
+            _announced(address_of(server), browser=options.browser),
+        ):
             server.serve_forever()
     except KeyboardInterrupt:
         return exits.SUCCESS
@@ -56,7 +62,19 @@ def show_ui(options: UiOptions) -> int:
     return exits.SUCCESS
 
 
-def _announce(address: str, *, browser: bool) -> None:
+@contextmanager
+def _announced(address: str, *, browser: bool) -> Iterator[None]:
+    """Print the address, and open it in the browser if stdout is a terminal.
+
+    The browser gets the path of a private file that redirects to the address. Other users can see
+    the arguments of the browser's process, and the address contains the token.
+    """
     echo(f"Open {address} in a browser. Press Ctrl+C to stop.")
-    if browser and sys.stdout.isatty():
-        webbrowser.open(address)
+    if not (browser and sys.stdout.isatty()):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="batchinference-ui-") as directory:
+        page = Path(directory) / "open.html"
+        page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">')
+        webbrowser.open(page.as_uri())
+        yield

@@ -107,10 +107,15 @@ def prepare(
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)
-        numbered = isinstance(spec.write, WriteOrdered) and spec.write.row_number
-        earlier = [_part_identities(file.read()) for file in target.earlier] if numbered else []
-    first_file = sum(map(len, earlier))
+        first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
+    """Return the number of input files of earlier appends, from which row numbers continue."""
+    if not (isinstance(spec.write, WriteOrdered) and spec.write.row_number):
+        return 0
+    return sum(len(_part_identities(file.read())) for file in target.earlier)
 
 
 def _decide(layout: Layout, request: Request, table: Table | None) -> tuple[OutputState, Action]:

@@ -139,11 +139,15 @@ class RowBatch:
         rest = replace(self, table=table, ids=self.ids[rows:], source=remaining)
         return RowBatch.read(self.table.slice(0, rows), first), rest
 
+    @property
+    def has_unique_ids(self) -> bool:
+        """Whether no input row has several rows. Fast for ids in the order of the input."""
+        ids = self.ids
+        return bool((ids[1:] > ids[:-1]).all()) or len(np.unique(ids)) == len(ids)
+
     def cut_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
         """Return at least the first rows, with all rows of their input rows, and the rest with
         everything else; None if nothing is left."""
-        if len(np.unique(self.ids)) == len(self.ids):
-            return self.cut(rows)
         first, rest = self.divided(rows)
         return (first, rest) if len(rest.ids) else (self, None)
 

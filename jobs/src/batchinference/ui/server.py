@@ -34,7 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
-        _, token, *parts = address.path.split("/")
+        token, *parts = address.path.removeprefix("/").split("/")
         if not parts or not hmac.compare_digest(token.encode(), self.server.token.encode()):
             self.send_error(HTTPStatus.NOT_FOUND)
             return

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from threading import Lock
 
-from batchinference.api.search import OutputSearch, SearchQuery, query_problem
+from batchinference.api.search import Hit, OutputSearch, SearchQuery, query_problem
+from batchinference.pipeline.query import LoadedModels
 from batchinference.ui import pages
-from batchinference.ui.jobs import Jobs, ObservedJob, Unreadable, readable, report_page
+from batchinference.ui.jobs import (
+    Jobs,
+    ObservedJob,
+    Unreadable,
+    memory_lock,
+    readable,
+    report_page,
+)
 from batchinference.ui.pictures import cell_with_picture
 
 HTML, SCRIPT = "text/html; charset=utf-8", "text/javascript; charset=utf-8"
@@ -49,8 +56,7 @@ class Site:
 
     def __init__(self, jobs: Jobs, trust: SearchTrust) -> None:
         self._jobs, self._trust = jobs, trust
-        self._searches: dict[str, OutputSearch] = {}
-        self._search_lock = Lock()
+        self._models = LoadedModels()
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:
         """Return the answer to a request. `path` has no leading slash."""
@@ -87,29 +93,21 @@ class Site:
             return replace(page, problem=str(problem))
 
     def _found(self, job: ObservedJob, wanted: SearchQuery) -> list[pages.FoundRow]:
-        with readable():
-            output = job.target.output()
-            if problem := query_problem(output, wanted):
-                raise Unreadable(problem)
-            with self._search_lock:  # one model in memory and one scan at a time
-                search = self._searches.get(job.key) or OutputSearch(
-                    output, job=self._trust.job, trusted=self._trust.trusted
-                )
-                self._searches[job.key] = search
-                hits = search.find(wanted).hits
-            spec = search.trusted_spec()
-            inputs = getattr(spec.read, "paths", []) if spec is not None else []
-        return [
-            pages.FoundRow(
-                hit.row,
-                hit.similarity,
-                {
-                    name: cell_with_picture(name, value, inputs)
-                    for name, value in hit.columns.items()
-                },
+        output = job.observe().output
+        if problem := query_problem(output, wanted):
+            raise Unreadable(problem)
+        with readable(), memory_lock:
+            search = OutputSearch(
+                output, job=self._trust.job, trusted=self._trust.trusted, models=self._models
             )
-            for hit in hits
-        ]
+            hits, spec = search.find(wanted).hits, search.trusted_spec()
+        inputs = getattr(spec.read, "paths", []) if spec is not None else []
+        return [_found_row(hit, inputs) for hit in hits]
+
+
+def _found_row(hit: Hit, inputs: Sequence[str]) -> pages.FoundRow:
+    cells = {name: cell_with_picture(name, value, inputs) for name, value in hit.columns.items()}
+    return pages.FoundRow(hit.row, hit.similarity, cells)
 
 
 def _page(text: str) -> Answer:
@@ -121,8 +119,9 @@ def _problem(title: str, message: str, status: HTTPStatus) -> Answer:
 
 
 def _report(job: ObservedJob) -> Answer:
+    output = job.observe().output
     with readable():
-        page = report_page(job.target.output())
+        page = report_page(output)
         if page is None:
             return _problem("No report", "The job has no report yet.", HTTPStatus.NOT_FOUND)
         if (page.info().size or 0) > MAX_REPORT_BYTES:

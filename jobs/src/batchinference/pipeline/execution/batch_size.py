@@ -118,14 +118,15 @@ class BatchRows:
         is about `next`. All rows of an input row are in the same batch."""
         rows, inputs = max(1, len(prepared.ids)), len(prepared.source)
         units = max(1, inputs) * self._unit
+        cut = RowBatch.cut if prepared.has_unique_ids else RowBatch.cut_between_inputs
         rest: RowBatch | None = prepared
         while rest is not None:
             wanted = math.ceil(self.next * rows / units) * self._unit
-            batch, rest = rest.cut_between_inputs(wanted)
+            batch, rest = cut(rest, wanted)
             yield batch, math.ceil(max(1, len(batch.ids)) * inputs / rows)
 
     def record_batch(self, rows: int, seconds: float) -> None:
-        """Record how long a batch record_batch."""
+        """Record the seconds that a batch took, and set the size of the next one."""
         if not rows:
             return
         most = self.next * MAX_GROWTH

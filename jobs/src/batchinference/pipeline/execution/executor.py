@@ -143,10 +143,11 @@ class Executor:
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
         texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
-        prefer_large = bool(texts) or rewriting_writer_for(self._spec.write) is None
+        merged = _merges(self._spec.write)
+        prefer_large = bool(texts) or not merged
         parts = None if job_input.divisible else math.ceil(share * len(job_input))
         at_once = all_cpus(self._plan) / self._plan.task_cpus
-        fused = FusedSizing(at_once, parts, prefer_large, _merges(self._spec.write))
+        fused = FusedSizing(at_once, parts, prefer_large, merged)
         return fused.tasks(sizing.blocks, share * count.rows)
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:

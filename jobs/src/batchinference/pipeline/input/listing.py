@@ -49,18 +49,24 @@ def snapshot_input(
         address = Location(path, storage)
         files = _list(address, endings, label)
         if not files and not ignore_missing:
-            wanted = f" that end in {', '.join(endings)}" if endings else ""
-            empty = f"holds no files{wanted}"
-            missing = f"does not exist{_near_name(address)}"
-            raise BadInput(f"{label} {missing if files is None else empty}")
+            raise BadInput(f"{label} {_missing_files(address, files, endings)}")
         for info in files or []:
             found[info.path] = max(found.get(info.path, []), [info] * times[path], key=len)
     if not found:
-        raise BadInput("read.paths: there is nothing behind any of them")
+        raise BadInput("read.paths: none of the paths has files to read")
     infos = [info for path in sorted(found) for info in found[path]]
     if len(infos) > MAX_FILES:
-        raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} can be told apart")
+        raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
     return InputSnapshot(Location(paths[0], storage), _table(infos))
+
+
+def _missing_files(
+    address: Location, files: list[pafs.FileInfo] | None, endings: tuple[str, ...]
+) -> str:
+    """Return why a path has no files. `files` is None if it does not exist."""
+    if files is None:
+        return f"does not exist{_near_name(address)}"
+    return "holds no files" + (f" that end in {', '.join(endings)}" if endings else "")
 
 
 def _near_name(address: Location) -> str:

@@ -250,11 +250,11 @@ $(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
 	@touch $@
 
 .PHONY: browser
-browser: $(VENV)/.browser ## Test the HTML report in Chromium, with axe-core
+browser: $(VENV)/.browser ## Test the HTML report and the pages of `ui` in Chromium
 	$(PYTEST) tests/browser
 
 .PHONY: screenshots
-screenshots: $(VENV)/.browser ## Run a job and write images of its HTML report to docs/images
+screenshots: $(VENV)/.browser ## Write images of the HTML report and of `ui` to docs/images
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/tools/screenshots.py
 
 .PHONY: bench

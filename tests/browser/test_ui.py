@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,8 @@ from batchinference.pipeline.html_report.samples import cell
 from batchinference.spec.report import RowsOverTime
 from batchinference.ui import pages
 from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
-from batchinference.ui.server import address_of, serving
-from batchinference.ui.site import SCRIPT, Answer, Site
-from support.browser import DESKTOP, PHONE
+from batchinference.ui.site import SCRIPT, Answer
+from support.browser import DESKTOP, PHONE, served_ui
 
 LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
 PATHS = ["", "jobs/0", "jobs/0/search"]
@@ -54,12 +52,8 @@ class GrowingJob:
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    with serving(0, "token", cast("Site", GrowingJob())) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield address_of(server)
-        server.shutdown()
-        thread.join()
+    with served_ui(GrowingJob()) as address:
+        yield address
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -90,11 +84,7 @@ def test_page_is_updated_until_the_job_has_ended(browser: Any, address: str) -> 
 
 
 def test_page_says_when_the_server_has_stopped(browser: Any) -> None:
-    with serving(0, "token", cast("Site", GrowingJob())) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with served_ui(GrowingJob()) as address:
         page = browser.new_page()
-        page.goto(address_of(server) + "jobs/0")
-        server.shutdown()
-        thread.join()
+        page.goto(address + "jobs/0")
     page.wait_for_selector("footer >> text=The figures are old")

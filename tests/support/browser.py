@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from batchinference.ui.server import address_of, serving
+from batchinference.ui.site import Site
 from support.engines import missing, program
 
 ROOT = Path(__file__).parents[2]
@@ -41,3 +44,16 @@ def opened(browser: Any, file: Path, scheme: str, size: dict[str, int]) -> Itera
     page.goto(file.as_uri())
     yield page
     context.close()
+
+
+@contextmanager
+def served_ui(site: Any) -> Iterator[str]:
+    """Serve the pages of a site, or of an object with the same `answer`, and yield the address."""
+    with serving(0, "token", cast("Site", site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield address_of(server)
+        finally:
+            server.shutdown()
+            thread.join()

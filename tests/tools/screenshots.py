@@ -1,4 +1,5 @@
-"""`make screenshots`: run a job over pictures, and write images of its HTML report to docs/images.
+"""`make screenshots`: run a job over pictures, and write images of its HTML report, and of a
+similarity search in the browser, to docs/images.
 
 The job runs on Ray. A few of its pictures are truncated, and a few are too dark."""
 
@@ -6,6 +7,8 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,8 +19,11 @@ from PIL import Image
 from skimage import data
 from typer.testing import CliRunner
 
+from batchinference.api.targets import Target
 from batchinference.cli.main import app
-from support.browser import DESKTOP, PHONE, ROOT, chromium, opened
+from batchinference.ui.jobs import GivenJobs
+from batchinference.ui.site import Answer, SearchTrust, Site
+from support.browser import DESKTOP, PHONE, ROOT, chromium, opened, served_ui
 from support.models import tiny_transformers
 
 PICTURES, TRUNCATED, DARK = 400, 5, 12
@@ -112,6 +118,26 @@ def take_rows(browser: Any, page: Path) -> None:
         save(shown.locator("section[aria-labelledby=sample]").screenshot(), "report-rows")
 
 
+class WithoutFolder(Site):
+    """The pages of jobs in a folder, without the path of the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(GivenJobs([Target(str(folder / "out"))]), SearchTrust())
+        self._folder = folder
+
+    def answer(self, path: str, query: Mapping[str, str]) -> Answer:
+        found = super().answer(path, query)
+        return replace(found, content=found.content.replace(bytes(self._folder), b"."))
+
+
+def take_search(browser: Any, folder: Path) -> None:
+    """Write an image of a similarity search in `batchinference ui`."""
+    with served_ui(WithoutFolder(folder)) as address:
+        page = browser.new_page(viewport=DESKTOP)
+        page.goto(address + "jobs/0/search?row=5")
+        save(page.screenshot(), "ui-search")
+
+
 def save(content: bytes, name: str) -> None:
     """Write an image with few colors, so that it is small."""
     image = Image.open(io.BytesIO(content)).convert("RGB")  # one that this program has made
@@ -125,6 +151,7 @@ def main() -> None:
         for name in SHOTS:
             take(browser, page, name)
         take_rows(browser, page)
+        take_search(browser, Path(folder))
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import re
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from batchinference.ui.server import address_of, serving
-from batchinference.ui.site import REPORT_POLICY, Answer, Site
+from batchinference.ui.site import REPORT_POLICY, Answer
+from support.browser import served_ui
 
 
 class Recorder:
@@ -33,13 +33,9 @@ def site() -> Recorder:
 
 @pytest.fixture
 def port(site: Recorder) -> Iterator[int]:
-    with serving(0, "token", cast("Site", site)) as server:
-        assert address_of(server) == f"http://127.0.0.1:{server.server_port}/token/"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with served_ui(site) as address:
+        assert re.fullmatch(r"http://127.0.0.1:\d+/token/", address)
+        yield int(address.split(":")[2].split("/")[0])
 
 
 def get(port: int, path: str, method: str = "GET") -> HTTPResponse:

@@ -87,6 +87,12 @@ class ObservedJob:
             output = self.target.output()
             return _of_output(output, status_of(output))
 
+    def output(self) -> str:
+        """Return the path of the output. Raises Unreadable."""
+        if self.target.is_job:
+            return self.observe().output
+        return self.target.output()
+
     def entry(self) -> JobEntry:
         """Return the progress of the job. Errors become part of the entry."""
         with self._lock:

@@ -93,7 +93,7 @@ class Site:
             return replace(page, problem=str(problem))
 
     def _found(self, job: ObservedJob, wanted: SearchQuery) -> list[pages.FoundRow]:
-        output = job.observe().output
+        output = job.output()
         if problem := query_problem(output, wanted):
             raise Unreadable(problem)
         with readable(), memory_lock:
@@ -119,7 +119,7 @@ def _problem(title: str, message: str, status: HTTPStatus) -> Answer:
 
 
 def _report(job: ObservedJob) -> Answer:
-    output = job.observe().output
+    output = job.output()
     with readable():
         page = report_page(output)
         if page is None:

@@ -60,7 +60,7 @@ class Job:
         write = {"format": "parquet", "mode": mode}
         steps = [{"name": "own", "python": python}]
         source, output = self.directory / "in", self.directory / "out"
-        return job_document("job", source, output, steps=steps, write=write, **spec)
+        return job_document("embed", source, output, steps=steps, write=write, **spec)
 
     def run(self, *options: str, mode: str = "error", **spec: object) -> Invoked:
         job = self.document(mode, **spec)

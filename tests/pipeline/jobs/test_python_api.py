@@ -83,6 +83,23 @@ def test_a_run_resumes_restarts_and_retries() -> None:
     assert run_here(job, retry_errors=True).report.counts.failed == 1
 
 
+SHORT = {"name": "short", "filter": "len(text) < 5"}
+JSON = {"format": "json", "path": "out"}
+
+
+def test_a_restart_keeps_the_output_of_another_job_without_a_name() -> None:
+    run_here(Job(READ, JSON))
+    with pytest.raises(JobFailed, match="holds the output of another job"):
+        run_here(Job(READ, JSON, [SHORT]), restart=True)
+    assert run_here(Job(READ, JSON)).to_arrow().num_rows == 3
+
+
+def test_a_restart_of_a_job_with_a_name_may_change_its_spec() -> None:
+    run_here(Job(READ, JSON, name="lines"))
+    result = run_here(Job(READ, JSON, [SHORT], name="lines"), restart=True)
+    assert result.to_arrow().to_pylist() == [{"text": "fine"}]
+
+
 def test_check_returns_the_problems() -> None:
     job = Job({**READ, "paths": ["nowhere"]}, {"format": "json", "path": "out"})
     (problem,) = job.check()

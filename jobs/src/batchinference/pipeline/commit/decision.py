@@ -21,6 +21,7 @@ from batchinference.pipeline.commit.table_commit import (
 )
 from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.storage.location import base_name, remnant_of
+from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
 
 
@@ -79,9 +80,10 @@ class Request:
 
     def owns(self, lease: Lease, key: str) -> bool:
         """Return whether a lease is of this job: of the work with this key, or of a job with the
-        same name, whose spec may have changed since."""
-        named = self.job != "" and name_of(lease.job) == name_of(self.job)
-        return lease.key == key or named
+        same name, whose spec may have changed since. The default name identifies no job."""
+        name = name_of(self.job)
+        is_named = name != "" and not name.startswith(f"{DEFAULT_NAME} on ")
+        return lease.key == key or (is_named and name_of(lease.job) == name)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,14 @@ RESTARTED = {
     ),
     "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Start()),
     "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
+    "table with rows, of another spec": (
+        replace(SAME_NAME, layout=TABLE, complete=True, table=TableState(has_rows=True)),
+        "has rows already",
+    ),
+    "empty table, of another spec": (
+        replace(SAME_NAME, layout=TABLE, complete=True, table=TableState()),
+        Start(),
+    ),
     "own table with rows": (state(TABLE, table=TableState(has_rows=True)), CONTINUE),
     "complete table": (state(TABLE, complete=True, table=TableState()), Start()),
     "table of another": (replace(OTHER, layout=TABLE, table=TableState()), "of another job"),

@@ -231,7 +231,8 @@ def _check_start(state: OutputState, request: Request) -> None:
             "or choose another path"
         )
     if isinstance(write, WriteTable):
-        blocks = write.mode in ("error", "ignore") or (request.own_only and state.lease is None)
+        own_work = state.lease is not None and state.lease.key == state.layout.key
+        blocks = write.mode in ("error", "ignore") or (request.own_only and not own_work)
         if blocks and state.table is not None and state.table.has_rows:
             raise table_has_rows(write)
     elif state.foreign_files and write.mode != "append":
@@ -322,11 +323,13 @@ def _load_table(
     table: CommittedTable, layout: Layout, lease: Lease | None, request: Request, *, complete: bool
 ) -> TableState:
     same_work = lease if lease is not None and lease.key == layout.key else None
-    if complete or same_work != lease:
+    if complete and same_work is not None:
         return TableState()
     if same_work is not None and table.commits(same_work.mark):
         return TableState(committed=True)
-    reads_rows = request.write.mode in ("error", "ignore") or request.own_only
+    # the output of other work is refused without reading the table, unless it may be replaced
+    refuses_rows = request.write.mode in ("error", "ignore") and same_work == lease
+    reads_rows = refuses_rows or request.own_only
     return TableState(
         series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
         has_rows=reads_rows and table.holds_rows(),

@@ -148,7 +148,7 @@ def test_each_tensor_of_a_large_file_counts(tmp_path: Path, changed: int) -> Non
     assert model(tmp_path) != before
 
 
-@pytest.mark.parametrize("tensors", [1, MAX_TENSORS, MAX_TENSORS + 1, 3 * MAX_TENSORS])
+@pytest.mark.parametrize("tensors", [0, 1, MAX_TENSORS, MAX_TENSORS + 1, 3 * MAX_TENSORS])
 def test_number_of_sampled_tensors_is_limited(tmp_path: Path, tensors: int) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(safetensors([10] * tensors))
@@ -165,6 +165,7 @@ def test_number_of_sampled_tensors_is_limited(tmp_path: Path, tensors: int) -> N
         b"\xff" * 8,
         (2).to_bytes(8, "little") + b"[]",
         (2).to_bytes(8, "little") + b"no",
+        (2).to_bytes(8, "little") + b"{}",
         (8).to_bytes(8, "little") + b'{"a": 1}',
         safetensors([10]).replace(b"[0, 10]", b"[-1, 9]"),
         safetensors([10]).replace(b"[0, 10]", b"[9, -1]"),

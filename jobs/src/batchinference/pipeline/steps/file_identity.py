@@ -77,7 +77,7 @@ def _tensors(opened: pa.NativeFile, size: int) -> list[Range]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
     spans = sorted((begin + start, begin + end) for start, end in found.values())
-    chosen = spans[:: 1 + (len(spans) - 1) // MAX_TENSORS]
+    chosen = spans[:: 1 + max(0, len(spans) - 1) // MAX_TENSORS]
     inside = (span for span in chosen if begin <= span[0] <= span[1] <= size)
     return [(0, begin), *(_middle(*span) for span in inside)]
 

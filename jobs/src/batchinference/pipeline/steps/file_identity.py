@@ -4,7 +4,7 @@ minutes."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -40,6 +40,22 @@ def hashes_of(place: Location) -> Iterator[tuple[str, str]]:
     with ThreadPoolExecutor(READ_THREADS) as reads, ThreadPoolExecutor(FILE_THREADS) as pool:
         hashes = pool.map(lambda one: _hash(one[1], reads), shown)
         yield from zip((f"file {name}" for name, _ in shown), hashes, strict=True)
+
+
+def hashes_of_readable(files: Mapping[str, str]) -> dict[str, str]:
+    """Return `file NAME` and the hash of each local file that can be read. `files` has the path of
+    each file by its name."""
+    with ThreadPoolExecutor(READ_THREADS) as reads, ThreadPoolExecutor(FILE_THREADS) as pool:
+        hashes = pool.map(lambda path: _hash_or_none(path, reads), files.values())
+        found = zip(files, hashes, strict=True)
+        return {f"file {name}": hash_ for name, hash_ in found if hash_ is not None}
+
+
+def _hash_or_none(path: str, reads: ThreadPoolExecutor) -> str | None:
+    try:
+        return _hash(Location(path), reads)
+    except Exception:  # noqa: BLE001 - a file that is only compared must not fail the job
+        return None
 
 
 def _hash(file: Location, reads: ThreadPoolExecutor) -> str:

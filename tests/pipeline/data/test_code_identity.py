@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -12,7 +14,8 @@ import pytest
 
 from batchinference.pipeline.commit.code_hashes import changed_code, write_code
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.steps import file_identity
+from batchinference.pipeline.steps import argument_files, code_identity, file_identity
+from batchinference.pipeline.steps.argument_files import ArgumentFiles
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.file_identity import MAX_TENSORS, SAMPLE_BYTES, SAMPLES
 from batchinference.pipeline.storage.json import dump_checksummed
@@ -148,7 +151,7 @@ def test_each_tensor_of_a_large_file_counts(tmp_path: Path, changed: int) -> Non
     assert model(tmp_path) != before
 
 
-@pytest.mark.parametrize("tensors", [1, MAX_TENSORS, MAX_TENSORS + 1, 3 * MAX_TENSORS])
+@pytest.mark.parametrize("tensors", [0, 1, MAX_TENSORS, MAX_TENSORS + 1, 3 * MAX_TENSORS])
 def test_number_of_sampled_tensors_is_limited(tmp_path: Path, tensors: int) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(safetensors([10] * tensors))
@@ -165,6 +168,7 @@ def test_number_of_sampled_tensors_is_limited(tmp_path: Path, tensors: int) -> N
         b"\xff" * 8,
         (2).to_bytes(8, "little") + b"[]",
         (2).to_bytes(8, "little") + b"no",
+        (2).to_bytes(8, "little") + b"{}",
         (8).to_bytes(8, "little") + b'{"a": 1}',
         safetensors([10]).replace(b"[0, 10]", b"[-1, 9]"),
         safetensors([10]).replace(b"[0, 10]", b"[9, -1]"),
@@ -245,6 +249,161 @@ def test_mounted_secret_does_not_count(modules: Path) -> None:
     (modules / "..data").symlink_to("..2026_01")
     (modules / "token").symlink_to("..data/token")
     assert files_in(own_class(constructorArgs={"token": str(modules / "token")})) == []
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_file_of_a_directory_for_secrets_does_not_count(
+    modules: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    """Docker mounts secrets there without links."""
+    secrets = modules / "secrets"
+    put(secrets, "key.pem", "model.bin")
+    if linked:
+        (modules / "links").mkdir()
+        (modules / "links" / "model.bin").symlink_to(secrets / "model.bin")
+    monkeypatch.setattr(argument_files, "SECRETS", (f"{secrets}/",))
+    arguments = {
+        "key": f"{secrets}/key.pem",
+        "net": f"{modules}/links",
+        "all": f"{modules}//secrets",
+    }
+    assert own_class(constructorArgs=arguments).keys() == own_class().keys()
+
+
+def test_file_that_is_a_mount_point_does_not_count(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a subPath, Kubernetes mounts a single file of a Secret without links."""
+    put(modules / "net", "model.bin", "token.txt")
+    mounted = str(modules / "net" / "token.txt")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == mounted)
+    found = own_class(constructorArgs={"net": str(modules / "net"), "token": mounted})
+    assert files_in(found) == [".constructorArgs.net: file model.bin"]
+
+
+def put(directory: Path, *names: str) -> None:
+    """Write files, each with its name as its content."""
+    for name in names:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(name)
+
+
+NET = "steps[0].python.constructorArgs.net"
+
+
+def net_of(modules: Path) -> dict[str, str]:
+    """Return the hashes of the directory `net`, which is a constructor argument."""
+    found = own_class(constructorArgs={"net": str(modules / "net")})
+    return {name.removeprefix(f"{NET}: "): found[name] for name in found if NET in name}
+
+
+LEFT_OUT = {"other files": "not compared"}
+
+
+def test_only_files_of_a_model_count_in_a_directory(modules: Path) -> None:
+    names = ("model.bin", "config.json", "1/pool.json", "1/2/vocab.txt")
+    others = ("train.csv", ".git/a.json", "1/2/3/deep.json", "1/run.log")
+    put(modules / "net", *names, *others)
+    (modules / "net" / "again").symlink_to(modules / "net")
+    (modules / "net" / "gone.json").symlink_to("nothing")
+    (modules / "net" / "1" / "linked.bin").symlink_to(modules / "net" / "model.bin")
+    assert sorted(net_of(modules)) == sorted(f"file {name}" for name in (*names, "1/linked.bin"))
+
+
+def test_number_of_hashed_files_is_limited(modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(argument_files, "MAX_FILES", 2)
+    put(modules / "net", "a.bin", "b.bin")
+    before = net_of(modules)
+    assert before.keys() == {"file a.bin", "file b.bin"}
+    put(modules / "net", "c.bin")
+    assert net_of(modules) == before | LEFT_OUT
+
+
+def test_number_of_listed_files_is_limited(modules: Path) -> None:
+    put(modules / "net", "a.bin", *(f"sub/{number}" for number in range(10)))
+    for most, entries in ((12, 12), (11, 12), (2, 3), (1, 2)):
+        argument = ArgumentFiles(str(modules / "net"), max_entries=most)
+        argument.find()
+        assert (argument.complete, argument.entries) == (most == 12, entries)
+
+
+def refuse(path: str) -> Any:
+    raise PermissionError(path)
+
+
+@pytest.mark.parametrize("function", ["scandir", "stat"])
+def test_what_cannot_be_read_does_not_count(
+    modules: Path, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """For example, only root can read lost+found."""
+    put(modules / "net", "a.bin", "lost+found/b.bin")
+    refused, allowed = "b.bin" if function == "stat" else "lost+found", getattr(os, function)
+
+    def read(path: Any, *args: Any, **options: Any) -> Any:
+        return (refuse if str(path).endswith(refused) else allowed)(path, *args, **options)
+
+    monkeypatch.setattr(os, function, read)
+    assert net_of(modules).keys() == {"file a.bin", *LEFT_OUT}
+
+
+@pytest.mark.parametrize("directory", [True, False])
+def test_file_that_cannot_be_hashed_does_not_count(
+    modules: Path, monkeypatch: pytest.MonkeyPatch, directory: bool
+) -> None:
+    put(modules, "net/a.bin" if directory else "net")
+    monkeypatch.setattr(file_identity, "_hash", lambda file, _: refuse(file.path))
+    assert net_of(modules) == LEFT_OUT
+
+
+@pytest.mark.parametrize("path", ["/a\0b", "/" + "a" * 300, "/" + "a/" * 3000])
+def test_path_that_cannot_exist_does_not_count(path: str) -> None:
+    assert set(code_identity._hashes_of_argument(path)) <= set(LEFT_OUT)
+
+
+def test_name_that_is_no_text_does_not_count(modules: Path) -> None:
+    put(modules / "net", "a.bin")
+    (modules / "net" / os.fsdecode(b"\xff.bin")).touch()
+    assert net_of(modules).keys() == {"file a.bin", *LEFT_OUT}
+
+
+def test_only_files_that_were_hashed_at_the_start_are_compared(
+    modules: Path, tmp_path: Path
+) -> None:
+    """The step itself may download them."""
+    place = Location(str(tmp_path / "code.json"))
+    arguments = {"constructorArgs": {"net": str(modules / "net")}}
+    write_code(place, own_class(**arguments))
+    put(modules / "net", "a.bin")
+    begun = own_class(**arguments)
+    assert len(files_in(begun)) == 1
+    assert changed_code(place, begun) == ""
+    write_code(place, begun)
+    put(modules / "net", "b.bin", "sub/c.json")
+    assert changed_code(place, own_class(**arguments)) == ""
+    (modules / "net" / "a.bin").write_text("2")
+    assert f"{NET}: file a.bin changed" in changed_code(place, own_class(**arguments))
+    (modules / "net" / "a.bin").unlink()
+    assert "to none)" in changed_code(place, own_class(**arguments))
+
+
+def test_files_that_could_not_be_hashed_are_not_compared(tmp_path: Path) -> None:
+    place = Location(str(tmp_path / "code.json"))
+    some, left_out = {f"{NET}: file a.bin": "1"}, {f"{NET}: other files": "not compared"}
+    for stored, now in product((some, left_out, some | left_out), repeat=2):
+        write_code(place, stored)
+        assert changed_code(place, now) == ""
+        other = {name.replace(".net", ".other"): value for name, value in left_out.items()}
+        lost = f"{NET}: file a.bin" in stored
+        assert bool(changed_code(place, other)) == lost
+    write_code(place, some | left_out)
+    assert changed_code(place, {f"{NET}: file a.bin": "2"} | left_out)
+
+
+@pytest.mark.parametrize("name", ["steps[0].model: file a.bin", "steps[0].python: module a.py"])
+def test_new_files_of_a_model_and_new_modules_count(tmp_path: Path, name: str) -> None:
+    place = Location(str(tmp_path / "code.json"))
+    write_code(place, {})
+    assert "from none to 1)" in changed_code(place, {name: "1"})
 
 
 def test_model_of_the_hub_counts_by_its_spec() -> None:

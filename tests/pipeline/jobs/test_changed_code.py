@@ -27,6 +27,18 @@ from support.outputs.rows import rows_of
 
 STEP = "def change(row):\n    return {**row, 'text': row['text'] + '%s'}\n"
 FAILING = "def change(row):\n    raise ValueError('not yet')\n"
+DOWNLOADING = """
+from pathlib import Path
+
+class Net:
+    def __init__(self, weights):
+        Path(weights).mkdir(exist_ok=True)
+        for name in ("model.bin", "config.json"):
+            Path(weights, name).write_text("1")
+
+    def __call__(self, batch):
+        return batch
+"""
 FAILING_LATER = """
 def change(row):
     if row["text"] == "b":
@@ -56,11 +68,11 @@ class Job:
         importlib.invalidate_caches()
 
     def document(self, mode: str = "error", **spec: object) -> Document:
-        python = {"callable": "changing:change", "method": "map"}
+        python = spec.pop("python", {"callable": "changing:change", "method": "map"})
         write = {"format": "parquet", "mode": mode}
         steps = [{"name": "own", "python": python}]
         source, output = self.directory / "in", self.directory / "out"
-        return job_document("job", source, output, steps=steps, write=write, **spec)
+        return job_document("embed", source, output, steps=steps, write=write, **spec)
 
     def run(self, *options: str, mode: str = "error", **spec: object) -> Invoked:
         job = self.document(mode, **spec)
@@ -99,6 +111,19 @@ def test_output_of_other_code_is_refused_until_a_restart(job: Job, complete: boo
     assert job.run("--restart").exit_code == exits.SUCCESS
     assert job.texts() == ["a2"]
     assert "complete already" in job.run().stderr
+
+
+def test_a_step_may_download_its_weights(job: Job) -> None:
+    job.put_code(DOWNLOADING)
+    weights = job.directory / "net"
+    net = {"callable": "changing:Net", "constructorArgs": {"weights": str(weights)}}
+    assert job.run(python=net).exit_code == exits.SUCCESS
+    assert "complete already" in job.run(python=net).stderr
+    job.unfinish()
+    assert job.run(python=net).exit_code == exits.SUCCESS
+    assert job.run("--restart", python=net).exit_code == exits.SUCCESS
+    (weights / "model.bin").write_text("2")
+    assert "weights: file model.bin changed" in job.run(python=net).stderr
 
 
 def test_ignore_does_not_hide_an_unfinished_output(job: Job) -> None:

@@ -225,7 +225,7 @@ def test_resource_overwrites_its_own_output_once(job: str, expected: object) -> 
     check(expected, found, "overwrite", job=job)
 
 
-SAME_NAME = replace(OTHER, lease=replace(lease(job="job on here"), key=THEIRS))
+SAME_NAME = replace(OTHER, lease=replace(lease(job="embed on here"), key=THEIRS))
 OTHER_NAME = lease(job="other on here")
 RESTARTED = {
     "empty": (EMPTY, Start()),
@@ -248,6 +248,14 @@ RESTARTED = {
     ),
     "unfinished replacement of another": (replace(OTHER, layout=LAYOUT.replacement), Start()),
     "table with rows": (OutputState(TABLE, table=TableState(has_rows=True)), "has rows already"),
+    "table with rows, of another spec": (
+        replace(SAME_NAME, layout=TABLE, complete=True, table=TableState(has_rows=True)),
+        "has rows already",
+    ),
+    "empty table, of another spec": (
+        replace(SAME_NAME, layout=TABLE, complete=True, table=TableState()),
+        Start(),
+    ),
     "own table with rows": (state(TABLE, table=TableState(has_rows=True)), CONTINUE),
     "complete table": (state(TABLE, complete=True, table=TableState()), Start()),
     "table of another": (replace(OTHER, layout=TABLE, table=TableState()), "of another job"),
@@ -257,5 +265,16 @@ RESTARTED = {
 @pytest.mark.parametrize(("found", "expected"), RESTARTED.values(), ids=RESTARTED)
 def test_restart_replaces_only_output_of_the_job(found: OutputState, expected: object) -> None:
     """The job is known by the key of its work, and by its name if its spec has changed."""
-    restart: dict[str, Any] = {"resume": False, "own_only": True, "job": "job on here"}
+    restart: dict[str, Any] = {"resume": False, "own_only": True, "job": "embed on here"}
     check(expected, found, "overwrite", **restart)
+
+
+@pytest.mark.parametrize(
+    ("job", "owns"),
+    [("job on here", False), ("", False), ("embed on here", True), ("job-2 on here", True)],
+)
+def test_the_default_name_identifies_no_job(job: str, owns: bool) -> None:
+    """All jobs of the Python API without a name have it."""
+    request = Request(write_of("parquet", "out"), job=job)
+    assert request.owns(replace(lease(job=job), key=THEIRS), LAYOUT.key) == owns
+    assert request.owns(lease(job="other on here"), LAYOUT.key)

@@ -312,6 +312,25 @@ def test_table_is_not_read_if_its_rows_do_not_matter(tmp_path: Path, key: str) -
     assert (state.complete, state.table) == (True, TableState())
 
 
+class TableWithRows(UnreachableTable):
+    """A table with rows of others."""
+
+    def holds_rows(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_restart_reads_the_table_if_the_output_is_of_other_work(
+    tmp_path: Path, complete: bool
+) -> None:
+    """That work may have written to another table."""
+    a_run(layout_of(tmp_path / "out", THEIRS), complete=complete)
+    write = write_of("delta", tmp_path / "out", mode="overwrite")
+    request = Request(write, resume=False, own_only=True)
+    state = load_state(layout_of(tmp_path / "out"), request, TableWithRows())
+    assert state.table == TableState(has_rows=True)
+
+
 def test_table_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     layout, write = layout_of(tmp_path / "out"), write_of("delta", tmp_path / "out")
     with pytest.raises(BadOutput, match="cannot be used: the catalog is away"):

@@ -12,6 +12,7 @@ from batchinference.pipeline.errors import BadInput
 from support.documents.pages import blocks
 from support.jobs.on_ray import write_lines
 from support.jobs.without_ray import in_this_process, without_starting_ray
+from support.outputs.tables import table_rows, write_fields
 
 READ = {"format": "text", "paths": ["in"]}
 
@@ -81,6 +82,39 @@ def test_a_run_resumes_restarts_and_retries() -> None:
     assert run_here(job).report.message == "the output was complete already"
     assert run_here(job, restart=True).report.message is None
     assert run_here(job, retry_errors=True).report.counts.failed == 1
+
+
+SHORT = {"name": "short", "filter": "len(text) < 5"}
+JSON = {"format": "json", "path": "out"}
+
+
+def test_a_restart_keeps_the_output_of_another_job_without_a_name() -> None:
+    run_here(Job(READ, JSON))
+    with pytest.raises(JobFailed, match="holds the output of another job"):
+        run_here(Job(READ, JSON, [SHORT]), restart=True)
+    assert run_here(Job(READ, JSON)).to_arrow().num_rows == 3
+
+
+def test_a_restart_of_a_job_with_a_name_may_change_its_spec() -> None:
+    run_here(Job(READ, JSON, name="lines"))
+    result = run_here(Job(READ, JSON, [SHORT], name="lines"), restart=True)
+    assert result.to_arrow().to_pylist() == [{"text": "fine"}]
+
+
+@pytest.mark.parametrize("format_", ["sql", "iceberg"])
+def test_a_restart_keeps_the_rows_of_a_table_of_others(tmp_path: Path, format_: str) -> None:
+    """The output at the path is of this job, but the job wrote to another table."""
+    theirs = write_fields(format_, tmp_path)
+    own = {**theirs, "table": f"{theirs['table']}_of_mine"}
+    run_here(Job(READ, {**theirs, "path": "other"}, name="other"))
+    run_here(Job(READ, own, name="lines"))
+    with pytest.raises(JobFailed, match="the table has rows already"):
+        run_here(Job(READ, theirs, name="lines"), restart=True)
+    assert len(table_rows(format_, tmp_path)) == 3
+    assert run_here(Job(READ, own, name="lines"), restart=True).report.counts.written == 3
+    overwriting = Job(READ, {**theirs, "mode": "overwrite"}, [SHORT], name="lines")
+    run_here(overwriting, restart=True)
+    assert len(table_rows(format_, tmp_path)) == 1
 
 
 def test_check_returns_the_problems() -> None:

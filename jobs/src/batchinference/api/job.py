@@ -11,6 +11,7 @@ from typing import Any
 from batchinference.api.files import directory_of, read_text, with_absolute_paths
 from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
 from batchinference.spec.base import SpecModel
+from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.parameters import Values
 from batchinference.spec.read import Read
 from batchinference.spec.steps import Step
@@ -33,14 +34,15 @@ class Job:
         write: Write | Fields,
         steps: Iterable[Step | Fields] = (),
         *,
-        name: str = "job",
+        name: str = DEFAULT_NAME,
         directory: str | Path | None = None,
         **spec: Any,
     ) -> None:
         """Create a job from models, or from mappings with the fields of the YAML file.
 
         `spec` has other fields of the spec, such as `errors`. `directory` defaults to the working
-        directory. Raises SpecError, which lists every problem.
+        directory. A job without a `name` cannot be restarted after a change of its spec. Raises
+        SpecError, which lists every problem.
         """
         fields = {"read": read, "write": write, "steps": list(steps), **spec}
         document = {

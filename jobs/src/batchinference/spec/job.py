@@ -155,6 +155,10 @@ class BatchInferenceSpec(SpecModel):
         )
 
 
+DEFAULT_NAME = "job"
+"""The name of a job of the Python API that is given none."""
+
+
 class Metadata(BaseModel):
     """The metadata of the object. Local runs use only the name."""
 

@@ -21,6 +21,7 @@ from batchinference.pipeline.commit.table_commit import (
 )
 from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.storage.location import base_name, remnant_of
+from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.write import Write, WriteTable
 
 
@@ -79,9 +80,10 @@ class Request:
 
     def owns(self, lease: Lease, key: str) -> bool:
         """Return whether a lease is of this job: of the work with this key, or of a job with the
-        same name, whose spec may have changed since."""
-        named = self.job != "" and name_of(lease.job) == name_of(self.job)
-        return lease.key == key or named
+        same name, whose spec may have changed since. The default name identifies no job."""
+        name = name_of(self.job)
+        is_named = name != "" and not name.startswith(f"{DEFAULT_NAME} on ")
+        return lease.key == key or (is_named and name_of(lease.job) == name)
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,8 @@ def _check_start(state: OutputState, request: Request) -> None:
             "or choose another path"
         )
     if isinstance(write, WriteTable):
-        blocks = write.mode in ("error", "ignore") or (request.own_only and state.lease is None)
+        own_work = state.lease is not None and state.lease.key == state.layout.key
+        blocks = write.mode in ("error", "ignore") or (request.own_only and not own_work)
         if blocks and state.table is not None and state.table.has_rows:
             raise table_has_rows(write)
     elif state.foreign_files and write.mode != "append":
@@ -320,11 +323,13 @@ def _load_table(
     table: CommittedTable, layout: Layout, lease: Lease | None, request: Request, *, complete: bool
 ) -> TableState:
     same_work = lease if lease is not None and lease.key == layout.key else None
-    if complete or same_work != lease:
+    if complete and same_work is not None:
         return TableState()
     if same_work is not None and table.commits(same_work.mark):
         return TableState(committed=True)
-    reads_rows = request.write.mode in ("error", "ignore") or request.own_only
+    # the output of other work is refused without reading the table, unless it may be replaced
+    refuses_rows = request.write.mode in ("error", "ignore") and same_work == lease
+    reads_rows = refuses_rows or request.own_only
     return TableState(
         series_committed=same_work is not None and table.commits(same_work.series_mark) > 0,
         has_rows=reads_rows and table.holds_rows(),

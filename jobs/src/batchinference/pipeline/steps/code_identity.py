@@ -13,14 +13,15 @@ import importlib.util
 import os
 import sysconfig
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.runtimes.model_files import WEIGHTS, is_path
-from batchinference.pipeline.steps.file_identity import hashes_of
+from batchinference.pipeline.commit.code_hashes import NOT_COMPARED, OTHER_FILES
+from batchinference.pipeline.runtimes.model_files import is_path
+from batchinference.pipeline.steps.argument_files import ArgumentFiles
+from batchinference.pipeline.steps.file_identity import hashes_of, hashes_of_readable
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import is_local, local_path
 from batchinference.spec.job import BatchInferenceSpec
@@ -50,30 +51,23 @@ def _hashes_of_python_step(where: str, step: PythonStep) -> dict[str, str]:
         found |= {f"{where}: {name}": value for name, value in _hashes_of_modules(path).items()}
     for argument, value in step.constructor_args.items():
         name = f"{where}.constructorArgs.{argument}"
-        found |= {f"{name}: {file}": hash_ for file, hash_ in _hashes_of_argument(value)}
+        found |= {f"{name}: {file}": hash_ for file, hash_ in _hashes_of_argument(value).items()}
     return found
 
 
-def _hashes_of_argument(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each file of a constructor argument that is the absolute path of
-    a file, or of a directory with weights. A step may write to other directories."""
+def _hashes_of_argument(value: Any) -> dict[str, str]:
+    """Return the hashes of the files of a constructor argument that is an absolute path, with an
+    entry for files that could not be hashed. Raises nothing."""
     if not (isinstance(value, str) and os.path.isabs(value) and is_local(value)):
-        return
-    if not os.access(value, os.R_OK) or _is_mounted(value):
-        return
-    if os.path.isfile(value) or (os.path.isdir(value) and _has_weights(value)):
-        yield from hashes_of(Location(value))
-
-
-def _is_mounted(path: str) -> bool:
-    """Return whether a path is in a mounted Secret or ConfigMap. Kubernetes mounts these as links
-    to directories such as `..data`, and may replace their content while a job runs."""
-    return any(part.startswith("..") for part in os.path.realpath(path).split(os.sep))
-
-
-def _has_weights(directory: str) -> bool:
-    names = os.listdir(directory)
-    return any(fnmatch(name, pattern) for name in names for pattern in WEIGHTS)
+        return {}
+    argument = ArgumentFiles(value)
+    try:
+        files = argument.find()
+    except (OSError, ValueError):  # for example, the type of a directory entry is unknown
+        return {OTHER_FILES: NOT_COMPARED}
+    hashes = hashes_of_readable(files)
+    complete = argument.complete and len(hashes) == len(files)
+    return hashes if complete else {**hashes, OTHER_FILES: NOT_COMPARED}
 
 
 def _hashes_of_modules(path: str) -> dict[str, str]:

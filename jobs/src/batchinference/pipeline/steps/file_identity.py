@@ -4,7 +4,7 @@ minutes."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -42,6 +42,22 @@ def hashes_of(place: Location) -> Iterator[tuple[str, str]]:
         yield from zip((f"file {name}" for name, _ in shown), hashes, strict=True)
 
 
+def hashes_of_readable(files: Mapping[str, str]) -> dict[str, str]:
+    """Return `file NAME` and the hash of each local file that can be read. `files` has the path of
+    each file by its name."""
+    with ThreadPoolExecutor(READ_THREADS) as reads, ThreadPoolExecutor(FILE_THREADS) as pool:
+        hashes = pool.map(lambda path: _hash_or_none(path, reads), files.values())
+        found = zip(files, hashes, strict=True)
+        return {f"file {name}": hash_ for name, hash_ in found if hash_ is not None}
+
+
+def _hash_or_none(path: str, reads: ThreadPoolExecutor) -> str | None:
+    try:
+        return _hash(Location(path), reads)
+    except Exception:  # noqa: BLE001 - a file that is only compared must not fail the job
+        return None
+
+
 def _hash(file: Location, reads: ThreadPoolExecutor) -> str:
     """Return a hash of the size and of samples of a file; of the whole content if it is small."""
     with file.filesystem.open_input_file(file.path) as opened:
@@ -77,7 +93,7 @@ def _tensors(opened: pa.NativeFile, size: int) -> list[Range]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
     spans = sorted((begin + start, begin + end) for start, end in found.values())
-    chosen = spans[:: 1 + (len(spans) - 1) // MAX_TENSORS]
+    chosen = spans[:: 1 + max(0, len(spans) - 1) // MAX_TENSORS]
     inside = (span for span in chosen if begin <= span[0] <= span[1] <= size)
     return [(0, begin), *(_middle(*span) for span in inside)]
 

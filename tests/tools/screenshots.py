@@ -122,7 +122,9 @@ class WithoutFolder(Site):
     """The pages of jobs in a folder, without the path of the folder."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(GivenJobs([Target(str(folder / "out"))]), SearchTrust())
+        super().__init__(
+            GivenJobs([Target(str(folder / "out"))]), SearchTrust(str(folder / "job.yaml"))
+        )
         self._folder = folder
 
     def answer(self, path: str, query: Mapping[str, str]) -> Answer:

@@ -23,6 +23,17 @@ class JobProgress:
     stage: str = ""
     message: str = ""
 
+    @property
+    def percent(self) -> int | None:
+        """The finished rows in percent; None if the total is unknown."""
+        return min(100, 100 * self.rows // self.total) if self.total else None
+
+    def remaining_seconds(self, rate: float | None) -> float | None:
+        """Return the seconds until the job ends at `rate` rows per second; None if unknown."""
+        if self.ended or not self.total or not rate:
+            return None
+        return max(0, self.total - self.rows) / rate
+
 
 def progress_of_job(job: JobStatus) -> JobProgress:
     """Return the progress of a job on a cluster."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import Kubernetes
 
 
@@ -34,5 +35,4 @@ class Target:
         """
         if not self.is_job:
             return str(Path(self.text).expanduser()) if "://" not in self.text else self.text
-        job = self.cluster().get(self.text)
-        return str(job.get("status", {}).get("output") or job["spec"]["write"]["path"])
+        return JobStatus.of(self.cluster().get(self.text)).output

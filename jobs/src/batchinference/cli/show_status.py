@@ -103,12 +103,12 @@ def _read_progress(target: Target) -> JobProgress:
 
 def _line(progress: JobProgress, rate: float) -> str:
     parts = [progress.state, f"{progress.rows} rows"]
-    if progress.total:
-        parts.append(f"{min(100, 100 * progress.rows // progress.total)} %")
+    if progress.percent is not None:
+        parts.append(f"{progress.percent} %")
     if rate > 0 and not progress.ended:
         parts.append(f"{rate:.1f} rows/s")
-        if progress.total:
-            parts.append(f"ETA {max(0, progress.total - progress.rows) / rate:.0f} s")
+        if (remaining := progress.remaining_seconds(rate)) is not None:
+            parts.append(f"ETA {remaining:.0f} s")
     if progress.errors:
         parts.append(f"{progress.errors} failed")
     if progress.stage:

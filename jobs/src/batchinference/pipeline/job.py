@@ -175,9 +175,8 @@ class JobRun:
         report = self._reports.build()
         attempt.complete(snapshot, report)
         if attempt.layout.is_replacement:
-            self._attempt = (
-                None  # its stored report is final, even if replacing the old output fails
-            )
+            # its stored report is final, even if replacing the old output fails
+            self._attempt = None
             publish(Layout.of(self.job.spec), identity_of(self.job))
             write_page(Layout.of(self.job.spec), self.job.spec, report, snapshot.entries)
         else:

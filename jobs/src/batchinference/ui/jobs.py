@@ -72,6 +72,8 @@ class ObservedJob:
     target: Target
     _history: History = field(default_factory=History)
     _entry: tuple[float, JobEntry] | None = None
+    _observed: Observation | None = None
+    """What the entry was read from; None if the job cannot be read."""
     _details: tuple[float, JobDetails] | None = None
     _lock: RLock = field(default_factory=RLock)
 
@@ -102,9 +104,11 @@ class ObservedJob:
 
     def _read_entry(self) -> JobEntry:
         try:
-            return self.record(self.observe().progress)
+            self._observed = self.observe()
         except Unreadable as problem:
+            self._observed = None
             return JobEntry(self.key, self.target.text, problem=str(problem))
+        return self.record(self._observed.progress)
 
     def record(self, progress: JobProgress) -> JobEntry:
         """Add a progress that has just been read to the history, and return its entry."""
@@ -127,14 +131,13 @@ class ObservedJob:
         return found.entry.ended != entry.ended or monotonic() - read_at >= DETAILS_SECONDS
 
     def _read_details(self, entry: JobEntry) -> JobDetails:
-        observed: Observation | None = _or_default(self.observe, None)
-        if observed is None:
+        if self._observed is None:
             return JobDetails(entry, self._history.over_time)
-        output = observed.output
+        output = self._observed.output
         return JobDetails(
             entry,
             self._history.over_time,
-            observed.facts,
+            self._observed.facts,
             _or_default(lambda: error_groups(output), []),
             _or_default(lambda: _log_of(output), ""),
             _or_default(lambda: report_page(output) is not None, default=False),

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from batchinference.api.outputs import ErrorGroup
 from batchinference.api.progress import JobProgress
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.page import safe
+from batchinference.pipeline.html_report.page import page_environment
 from batchinference.pipeline.html_report.samples import Cell
-from batchinference.pipeline.report import duration
 from batchinference.spec.report import RowsOverTime
-from batchinference.text import in_one_line
 
 REFRESH_SECONDS = 2
 
@@ -36,17 +31,12 @@ class JobEntry:
 
     @property
     def percent(self) -> int | None:
-        if self.progress is None or not self.progress.total:
-            return None
-        return min(100, 100 * self.progress.rows // self.progress.total)
+        return self.progress.percent if self.progress else None
 
     @property
     def eta(self) -> float | None:
         """Seconds until the job ends at the current rate; None if they are unknown."""
-        found = self.progress
-        if found is None or found.ended or not found.total or not self.rate:
-            return None
-        return max(0, found.total - found.rows) / self.rate
+        return self.progress.remaining_seconds(self.rate) if self.progress else None
 
     @property
     def ended(self) -> bool:
@@ -123,18 +113,5 @@ def script() -> str:
 
 
 def _render(template: str, **values: object) -> str:
-    return _environment().get_template(f"ui/{template}").render(refresh=REFRESH_SECONDS, **values)
-
-
-@cache
-def _environment() -> Environment:
-    found = Environment(
-        loader=PackageLoader("batchinference", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=safe,
-    )
-    found.filters |= {"duration": duration, "line": in_one_line}
-    return found
+    found = page_environment("batchinference").get_template(f"ui/{template}")
+    return found.render(refresh=REFRESH_SECONDS, **values)

@@ -48,7 +48,7 @@ def render(data: PageData) -> str:
     report, spec = data.report, data.spec
     history = report.rows_over_time
     total = sum(times.seconds for times in report.steps.values())
-    page = _environment().get_template("report.html.j2")
+    page = page_environment("batchinference.pipeline.html_report").get_template("report.html.j2")
     return page.render(
         report=report,
         succeeded=report.state is JobState.SUCCEEDED,
@@ -70,20 +70,21 @@ def render(data: PageData) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def page_environment(package: str) -> Environment:
+    """Return an environment for the templates in a package. It escapes all values."""
     found = Environment(
-        loader=PackageLoader("batchinference.pipeline.html_report", "."),
+        loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=safe,
+        finalize=_safe,
     )
     found.filters |= {"duration": duration, "bytes": _bytes, "line": in_one_line}
     return found
 
 
-def safe(value: Any) -> Any:
+def _safe(value: Any) -> Any:
     """Return a plain string without control characters, and any other value unchanged."""
     return without_controls(value) if type(value) is str else value
 

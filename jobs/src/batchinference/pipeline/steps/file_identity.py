@@ -4,9 +4,9 @@ minutes."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, TypeVar
 from zipfile import BadZipFile, ZipFile
 
 import pyarrow as pa
@@ -22,6 +22,8 @@ TENSOR_BYTES, MAX_TENSORS = 4 << 10, 512
 MAX_HEADER_BYTES = 16 << 20
 READ_THREADS, FILE_THREADS = 16, 8
 _SPANS = TypeAdapter(dict[str, tuple[int, int]])
+File = TypeVar("File")
+Hash = TypeVar("Hash")
 Range = tuple[int, int]
 """The offset and the number of bytes."""
 
@@ -37,28 +39,33 @@ def hashes_of(place: Location) -> Iterator[tuple[str, str]]:
         for name, one in zip(names, found, strict=True)
         if not any(part.startswith(".") for part in name.split("/"))
     ]
-    with ThreadPoolExecutor(READ_THREADS) as reads, ThreadPoolExecutor(FILE_THREADS) as pool:
-        hashes = pool.map(lambda one: _hash(one[1], reads), shown)
-        yield from zip((f"file {name}" for name, _ in shown), hashes, strict=True)
+    yield from _hashes(shown, _hash)
 
 
 def hashes_of_readable(files: Mapping[str, str]) -> dict[str, str]:
     """Return `file NAME` and the hash of each local file that can be read. `files` has the path of
     each file by its name."""
+    found = _hashes(list(files.items()), _hash_or_none)
+    return {name: hash_ for name, hash_ in found if hash_ is not None}
+
+
+def _hashes(
+    files: Sequence[tuple[str, File]], hash_of: Callable[[File, Executor], Hash]
+) -> Iterator[tuple[str, Hash]]:
+    """Yield `file NAME` and the result of `hash_of` for each file. Reads several files at once."""
     with ThreadPoolExecutor(READ_THREADS) as reads, ThreadPoolExecutor(FILE_THREADS) as pool:
-        hashes = pool.map(lambda path: _hash_or_none(path, reads), files.values())
-        found = zip(files, hashes, strict=True)
-        return {f"file {name}": hash_ for name, hash_ in found if hash_ is not None}
+        hashes = pool.map(lambda file: hash_of(file[1], reads), files)
+        yield from zip((f"file {name}" for name, _ in files), hashes, strict=True)
 
 
-def _hash_or_none(path: str, reads: ThreadPoolExecutor) -> str | None:
+def _hash_or_none(path: str, reads: Executor) -> str | None:
     try:
         return _hash(Location(path), reads)
     except Exception:  # noqa: BLE001 - a file that is only compared must not fail the job
         return None
 
 
-def _hash(file: Location, reads: ThreadPoolExecutor) -> str:
+def _hash(file: Location, reads: Executor) -> str:
     """Return a hash of the size and of samples of a file; of the whole content if it is small."""
     with file.filesystem.open_input_file(file.path) as opened:
         size = opened.size()

@@ -6,40 +6,66 @@ from batchinference.rendering.kueue import QUEUE_LABEL
 from batchinference.rendering.memory import with_memory
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
+    CLAIM,
+    CLAIM_TIME,
+    FINGERPRINT,
     GENERATION,
     GPUS_LABEL,
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
+    POOL_LABEL,
+    WARM,
     Names,
 )
 from batchinference.rendering.objects import Owner
 from batchinference.rendering.rayjob import (
     POD_TEMPLATE,
     RAY_API_VERSION,
+    RAY_CLUSTER,
     RAY_JOB,
     attempt_objects,
     patched_pods,
 )
 from batchinference.rendering.token_secret import token_secret
+from batchinference.rendering.warm import (
+    SELECTOR,
+    WarmStart,
+    fingerprint_of,
+    warm_cluster,
+    warm_start,
+    warm_token_secret,
+)
 
 __all__ = [
     "ATTEMPT_LABEL",
+    "CLAIM",
+    "CLAIM_TIME",
+    "FINGERPRINT",
     "GENERATION",
     "GPUS_LABEL",
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",
     "POD_TEMPLATE",
+    "POOL_LABEL",
     "QUEUE_LABEL",
     "RAY_API_VERSION",
+    "RAY_CLUSTER",
     "RAY_JOB",
+    "SELECTOR",
+    "WARM",
     "Backstop",
     "Names",
     "Owner",
+    "WarmStart",
     "attempt_objects",
     "effective",
+    "fingerprint_of",
     "patched_pods",
     "token_secret",
+    "warm_cluster",
+    "warm_start",
+    "warm_token_secret",
     "with_memory",
 ]

@@ -14,6 +14,16 @@ GENERATION = f"{GROUP}/generation"
 """Annotation of a RayJob with the generation of the BatchInference that it was created from."""
 GPUS_LABEL = f"{GROUP}/gpus"
 """Label of a pod with the number of its devices: GPUs and all other kinds."""
+WARM = "warm_cluster"
+"""Value of NAME_LABEL of the pods of warm clusters. It is not a valid name of a job."""
+POOL_LABEL = f"{GROUP}/pool"
+"""Label of a warm cluster with the name of its pool."""
+FINGERPRINT = f"{GROUP}/fingerprint"
+"""Annotation of a warm cluster with the fingerprint of its spec."""
+CLAIM = f"{GROUP}/claimed-by"
+"""Annotation of a claimed warm cluster with the name of the only RayJob that may run in it."""
+CLAIM_TIME = f"{GROUP}/claimed-at"
+"""Annotation of a claimed warm cluster with the time of the claim."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "batchinference-operator"
 UID_LENGTH = 8
@@ -47,3 +57,16 @@ class Names:
     @property
     def labels(self) -> dict[str, str]:
         return {MANAGED_BY: MANAGER, NAME_LABEL: self.job}
+
+
+@dataclass(frozen=True)
+class WarmNames(Names):
+    """Names of the objects of a warm cluster, whose name is `job`. It belongs to no job yet."""
+
+    @property
+    def secret(self) -> str:
+        return f"{self.job}-token"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {MANAGED_BY: MANAGER, NAME_LABEL: WARM}

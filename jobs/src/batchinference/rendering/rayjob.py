@@ -38,6 +38,7 @@ from batchinference.spec.problems import raise_for_problems
 
 RAY_API_VERSION = "ray.io/v1"
 RAY_JOB = "RayJob"
+RAY_CLUSTER = "RayCluster"
 POD_TEMPLATE = "PodTemplate"
 """The kind with which the API server validates a pod without creating it."""
 RAY_VERSION = "2.60.0"
@@ -69,7 +70,7 @@ def attempt_objects(
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(job.spec, plan.groups))
     files = files_of(job, plan, names.uid)
-    unpatched = _ray_cluster(job, names, files, plan.groups)
+    unpatched = ray_cluster(job, names, files, plan.groups)
     cluster = patched(unpatched, job.spec.cluster.patches)
     problems = check_limits(job.spec.cluster.limits, unpatched, cluster)
     if job.spec.retry.out_of_memory is not None:
@@ -115,7 +116,7 @@ def patched_pods(
     if not patches:
         return
     plan = plan_for_cluster(job.spec)
-    cluster = _ray_cluster(job, names, files_of(job, plan, names.uid), plan.groups)
+    cluster = ray_cluster(job, names, files_of(job, plan, names.uid), plan.groups)
     for group, _, template in templates_of(cluster):
         # with a fixed name, the dry run would fail if this PodTemplate existed
         about = {"generateName": f"{names.ray_job}-{group}-", "namespace": job.metadata.namespace}
@@ -130,7 +131,7 @@ def entrypoint() -> str:
     return shlex.join([*command, JOB_PATH])
 
 
-def _ray_cluster(
+def ray_cluster(
     job: BatchInference, names: Names, files: dict[str, str], groups: tuple[WorkerGroup, ...]
 ) -> dict[str, Any]:
     cluster = job.spec.cluster

@@ -1,0 +1,146 @@
+"""Renders warm clusters, which start before a job needs them, and RayJobs that run in one.
+
+An attempt fits into a warm cluster if its own cluster would have the same spec. A warm cluster runs
+one RayJob and is then deleted, so no state of a job is left for another.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+from base64 import b64encode
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Any
+
+from batchinference.plan import plan_for_cluster
+from batchinference.rendering.config_map import DIGEST_VARIABLES, JOB_DIRECTORY, digest_of
+from batchinference.rendering.names import (
+    FINGERPRINT,
+    MANAGED_BY,
+    MANAGER,
+    POOL_LABEL,
+    WarmNames,
+)
+from batchinference.rendering.objects import Owner, metadata
+from batchinference.rendering.patches import patched, templates_of
+from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_CLUSTER, entrypoint, ray_cluster
+from batchinference.rendering.token_secret import token_secret
+from batchinference.spec.job import BatchInference
+
+SELECTOR = "ray.io/cluster"
+"""The key in `clusterSelector` of a RayJob for the name of its cluster."""
+MAX_ENTRYPOINT = 100 << 10
+"""Maximum bytes of an entrypoint. Linux limits each argument of a process to 128 KiB, and Ray
+passes the entrypoint to a shell as one argument."""
+_PRELOAD = (
+    "import batchinference.pipeline.job, batchinference.pipeline.execution.fused; "
+    "import torch, transformers"
+)
+"""Reads the packages of the driver and of tasks from disk before a job needs them."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The objects of an attempt that fits into warm clusters with this fingerprint."""
+
+    fingerprint: str
+    job: BatchInference
+    files: dict[str, str]
+    ray_job: dict[str, Any]
+
+    def ray_job_in(self, cluster: str) -> dict[str, Any]:
+        """Return the RayJob of the attempt that runs in a warm cluster.
+
+        KubeRay does not delete a selected cluster, and requires that the RayJob says so.
+        """
+        own = self.ray_job["spec"]
+        spec = {name: value for name, value in own.items() if name != "ttlSecondsAfterFinished"}
+        changes = {
+            "entrypoint": unpacking_entrypoint(self.files),
+            "shutdownAfterJobFinishes": False,
+            "clusterSelector": {SELECTOR: cluster},
+            # KubeRay ignores it, and the operator reads the resources of the pods from it
+            "rayClusterSpec": warm_cluster_spec(self.job, cluster),
+        }
+        return {**self.ray_job, "spec": {**spec, **changes}}
+
+
+def warm_start(
+    job: BatchInference,
+    objects: tuple[dict[str, Any], dict[str, Any]],
+    fingerprints: Container[str],
+) -> WarmStart | None:
+    """Return how an attempt with this ConfigMap and RayJob starts in a warm cluster.
+
+    None if it fits into no pool with these fingerprints.
+    """
+    config_map, ray_job = objects
+    fingerprint = fingerprint_of(job)
+    fits = fingerprint in fingerprints and job.spec.cluster.queue is None
+    if not fits or len(unpacking_entrypoint(config_map["data"])) > MAX_ENTRYPOINT:
+        return None
+    return WarmStart(fingerprint, job, config_map["data"], ray_job)
+
+
+def warm_cluster(
+    job: BatchInference, pool: str, name: str, fingerprint: str, owner: Owner
+) -> dict[str, Any]:
+    """Return a RayCluster for jobs like this one, which has complete cluster settings."""
+    labels = {MANAGED_BY: MANAGER, POOL_LABEL: pool}
+    about = metadata(name, job.metadata.namespace, labels, owner)
+    return {
+        "apiVersion": RAY_API_VERSION,
+        "kind": RAY_CLUSTER,
+        "metadata": {**about, "annotations": {FINGERPRINT: fingerprint}},
+        "spec": warm_cluster_spec(job, name),
+    }
+
+
+def warm_token_secret(namespace: str, cluster: str, token: str, uid: str) -> dict[str, Any]:
+    """Return the Secret with the token of the warm cluster that has this uid."""
+    owner = Owner(cluster, uid, RAY_CLUSTER, RAY_API_VERSION)
+    return token_secret(namespace, WarmNames(cluster, "", 0), token, owner)
+
+
+def fingerprint_of(job: BatchInference) -> str:
+    """Return the fingerprint of the warm clusters into which a job fits."""
+    spec = warm_cluster_spec(job, "")
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
+
+
+def warm_cluster_spec(job: BatchInference, name: str) -> dict[str, Any]:
+    """Return the spec of a warm cluster. Only the name of its Secret depends on its name."""
+    groups = plan_for_cluster(job.spec).groups
+    unpatched = ray_cluster(job, WarmNames(name, "", 0), {}, groups)
+    cluster = patched(unpatched, job.spec.cluster.patches)
+    for _, _, template in templates_of(cluster):
+        ray = template["spec"]["containers"][0]
+        hook = {"exec": {"command": ["/bin/sh", "-c", f"python -c '{_PRELOAD}' || true"]}}
+        ray["lifecycle"] = {"postStart": hook, **ray.get("lifecycle", {})}
+    return cluster
+
+
+def unpacking_entrypoint(files: dict[str, str]) -> str:
+    """Return the command line of a driver that first writes its files into the empty directory.
+
+    The files have no shell syntax, because they are encoded. The driver checks their digests.
+    """
+    digests = [f"{DIGEST_VARIABLES[name]}={digest_of(file)}" for name, file in files.items()]
+    unpack = f"echo {_packed(files)} | base64 -d | tar -xzm -C {JOB_DIRECTORY}"
+    return f"{unpack} && exec env {' '.join(digests)} {entrypoint()}"
+
+
+def _packed(files: dict[str, str]) -> str:
+    """Return the files as a compressed tar archive in base64. Equal files give equal texts."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, file in files.items():
+            content = file.encode()
+            about = tarfile.TarInfo(name)
+            about.size = len(content)
+            tar.addfile(about, io.BytesIO(content))
+    return b64encode(gzip.compress(archive.getvalue(), mtime=0)).decode()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -23,6 +23,7 @@ from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.kopf_handlers import configure, register
 from batchinference_operator.controller.policy_reload import reload_policy
+from batchinference_operator.controller.pools import PoolController
 from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedules import ScheduleController
 from batchinference_operator.kube.api import Refused
@@ -168,13 +169,8 @@ async def _run(
     configure(kopf_settings, clusterwide=clusterwide, watch_seconds=settings.watch_seconds)
     async with asyncio.TaskGroup() as group:
         # must start before kopf, which on exit waits for each task that was created after it
-        workers = [group.create_task(controller.work()) for _ in range(settings.workers)]
-        workers += [group.create_task(schedules.work()) for _ in range(SCHEDULE_WORKERS)]
-        workers += [group.create_task(poller.work()) for _ in range(MAX_POLLS)]
-        workers += [group.create_task(reflector.run()) for reflector in reflectors]
-        workers.append(group.create_task(controller.telemetry.work()))
-        workers.append(group.create_task(reload_policy(controller, schedules, settings.policy)))
-        workers.append(group.create_task(resync(controller, settings.namespace_list)))
+        work = _work(controller, schedules, poller, reflectors, settings)
+        workers = [group.create_task(each) for each in work]
         # a separate task, so that a lost Lease ends the workers before kopf has stopped
         kopf_task = group.create_task(
             kopf.operator(
@@ -188,6 +184,26 @@ async def _run(
             )
         )
         kopf_task.add_done_callback(lambda _: [worker.cancel() for worker in workers])
+
+
+def _work(
+    controller: Controller,
+    schedules: ScheduleController,
+    poller: DriverPoller,
+    reflectors: Sequence[Reflector],
+    settings: OperatorSettings,
+) -> list[Coroutine[None, None, None]]:
+    """Return everything that the operator runs besides kopf. None of it ends."""
+    work: list[Coroutine[None, None, None]] = [
+        *(controller.work() for _ in range(settings.workers)),
+        *(schedules.work() for _ in range(SCHEDULE_WORKERS)),
+        *(poller.work() for _ in range(MAX_POLLS)),
+        *(reflector.run() for reflector in reflectors),
+        controller.telemetry.work(),
+        reload_policy(controller, schedules, settings.policy),
+        resync(controller, settings.namespace_list),
+    ]
+    return [*work, PoolController(controller).work()] if controller.config.pools else work
 
 
 async def _api_configuration(max_connections: int) -> Configuration:

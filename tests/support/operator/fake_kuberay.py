@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL
+from batchinference.rendering import ATTEMPT_LABEL, GPUS_LABEL, NAME_LABEL, POOL_LABEL, WARM
 from batchinference.spec.report import JobState, Report
 from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
-from support.operator.fake_cluster import FakeCluster, Object
+from support.operator.fake_cluster import FakeCluster, Object, labels_of
 from support.operator.objects import RUNNING, asking, placed, report, waiting
 from support.operator.virtual_time import seconds_of, until
 
@@ -75,6 +75,9 @@ class FakeKubeRay:
         if self.has("away"):
             return
         self.cluster.finalize("RayJob")
+        for body in self.cluster.list("RayCluster"):
+            if POOL_LABEL in labels_of(body):
+                self._start_warm_cluster(body)
         for body in self.cluster.list("RayJob"):
             self._reconcile(body)
 
@@ -127,7 +130,8 @@ class FakeKubeRay:
         state = body.get("status", {}).get("jobDeploymentStatus", "")
         suspend = bool(body["spec"].get("suspend"))
         if state == "" and not suspend:
-            self.accept(body, f"{body['metadata']['name']}-{self.cluster.version}")
+            own = f"{body['metadata']['name']}-{self.cluster.version}"
+            self.accept(body, _selected(body) or own)
         elif state in ("Initializing", "Running") and suspend:
             self._interrupt(body)
             self._set_status(body, jobDeploymentStatus="Suspending")
@@ -162,21 +166,39 @@ class FakeKubeRay:
 
     def _start_cluster(self, body: Object) -> None:
         name = body["status"]["rayClusterName"]
-        if self.cluster.get("RayCluster", name) is None:
+        cluster = self.cluster.get("RayCluster", name)
+        if cluster is None and not _selected(body):
             self._make_cluster(body, name)
+        if cluster is None or not self._start_pods(name, body["spec"]["rayClusterSpec"]):
             return
-        secret = body["spec"]["rayClusterSpec"]["authOptions"]["secretName"]
-        if self.has("stuck"):
-            return
-        lacks = self.cluster.get("Secret", secret) is None
-        state = waiting("CreateContainerConfigError", f'secret "{secret}" not found')
-        for pod in self._pods(name):
-            status = state if lacks else {"containerStatuses": []}
-            self.cluster.patch("Pod", pod["metadata"]["name"], {"status": status})
-        if lacks:
-            return
+        if _selected(body):
+            self.drivers[name] = RayDriver()
         head = {"head": {"podIP": "10.0.0.7", "serviceName": f"{name}-head-svc"}}
         self._set_status(body, jobDeploymentStatus="Running", rayClusterStatus=head)
+
+    def _start_pods(self, cluster: str, spec: Object) -> bool:
+        """Start the pods of a cluster. Return whether they have started."""
+        secret = spec["authOptions"]["secretName"]
+        if self.has("stuck"):
+            return False
+        lacks = self.cluster.get("Secret", secret) is None
+        state = waiting("CreateContainerConfigError", f'secret "{secret}" not found')
+        for pod in self._pods(cluster):
+            status = state if lacks else {"containerStatuses": []}
+            self.cluster.patch("Pod", pod["metadata"]["name"], {"status": status})
+        return not lacks
+
+    def _start_warm_cluster(self, body: Object) -> None:
+        """Create and start the pods of a cluster that no RayJob has created."""
+        name = body["metadata"]["name"]
+        if (body.get("status") or {}).get("state") == "ready":
+            return
+        if not self._pods(name):
+            labels = {NAME_LABEL: WARM, ATTEMPT_LABEL: "0"}
+            for kind in ("head", "worker"):
+                self.add_pod({"metadata": {"labels": labels}}, body, kind)
+        elif self._start_pods(name, body["spec"]):
+            self.cluster.patch("RayCluster", name, {"status": {"state": "ready"}})
 
     def _make_cluster(self, body: Object, name: str) -> None:
         owner = {"kind": "RayJob", "uid": body["metadata"]["uid"], "controller": True}
@@ -209,6 +231,8 @@ class FakeKubeRay:
         """Copy the job's status from Ray to the RayJob, and create a missing cluster again."""
         name = body["status"]["rayClusterName"]
         if self.cluster.get("RayCluster", name) is None:
+            if _selected(body):
+                return
             self._make_cluster(body, name)
         driver = self.drivers[name]
         if driver.state is not None and driver.state.ended:
@@ -228,6 +252,8 @@ class FakeKubeRay:
         )
 
     def _clean_up(self, body: Object) -> None:
+        if not body["spec"].get("shutdownAfterJobFinishes", True):
+            return
         ended = datetime.fromisoformat(body["status"]["endTime"])
         if (self.cluster.now() - ended).total_seconds() >= body["spec"]["ttlSecondsAfterFinished"]:
             self._drop_cluster(body)
@@ -248,6 +274,8 @@ class FakeKubeRay:
             self.succeeded.add(self._job_of(self.cluster.get("RayCluster", cluster)))
 
     def _job_of(self, cluster: Object | None) -> str | None:
+        if cluster and POOL_LABEL in labels_of(cluster):
+            return owner_uid(cluster, "BatchInference")
         owner = owner_uid(cluster, "RayJob") if cluster else None
         ray_jobs = [one for one in self.cluster.list("RayJob") if one["metadata"]["uid"] == owner]
         return owner_uid(ray_jobs[0], "BatchInference") if ray_jobs else None
@@ -261,6 +289,12 @@ class FakeKubeRay:
 
     def _now(self) -> str:
         return to_rfc3339(self.cluster.now())
+
+
+def _selected(ray_job: Object) -> str:
+    """Return the name of the cluster that a RayJob selects; empty if it has its own."""
+    name: str = (ray_job["spec"].get("clusterSelector") or {}).get("ray.io/cluster", "")
+    return name
 
 
 @dataclass

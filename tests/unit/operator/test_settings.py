@@ -13,12 +13,14 @@ from batchinference.spec.cluster import Cluster
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
-from support.operator.objects import job_body
+from batchinference_operator.status.ray_job import RayJobView
+from support.operator.objects import job_body, ray_job_body
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"
 KEY = b"0123456789abcdef0123456789abcdef"
 OTHER_KEY = b"fedcba9876543210fedcba9876543210"
 JOB = JobView.of(job_body())
+RAY_JOB = RayJobView.of(ray_job_body())
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +126,11 @@ def test_key_excludes_a_trailing_newline(tmp_path: Path) -> None:
 def test_tokens_of_the_previous_key_are_known_after_a_rotation(tmp_path: Path) -> None:
     settings = OperatorSettings(previous_token_key_file=tmp_path / "previousKey")
     before = settings.for_reconcile()
-    assert before.tokens(JOB, "job-1") == (before.token(JOB, "job-1"),)
+    assert before.tokens(JOB, RAY_JOB) == (before.token(JOB, "job-1"),)
     (tmp_path / "previousKey").write_bytes(KEY)
     (tmp_path / "key").write_bytes(OTHER_KEY)
     after = settings.for_reconcile()
-    assert after.tokens(JOB, "job-1") == (after.token(JOB, "job-1"), before.token(JOB, "job-1"))
+    assert after.tokens(JOB, RAY_JOB) == (after.token(JOB, "job-1"), before.token(JOB, "job-1"))
     assert after.token(JOB, "job-1") != before.token(JOB, "job-1")
 
 

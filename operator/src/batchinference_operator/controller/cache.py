@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from batchinference.rendering import WARM
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
 from batchinference_operator.controller.keys import Key, identity, key_of, parent_of
@@ -16,7 +17,7 @@ from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.ray_job import CLUSTER_LABEL, Object, RayJobView
 
 
 class Cache:
@@ -37,6 +38,8 @@ class Cache:
         self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
         self._parents: dict[Key, Key] = {}
         """The job of each RayJob, by the namespace and name of the RayJob."""
+        self._claimed: dict[Key, Key] = {}
+        """The job of each warm cluster with a RayJob, by the namespace and name of the cluster."""
         self._ray_job_versions: dict[str, str] = {}
         """The resource version up to which RayJobs are known, by namespace; "" means all."""
         self._active_drivers: set[Key] = set()
@@ -89,6 +92,8 @@ class Cache:
             return None
         known[view.name] = view
         self._parents[key[0], view.name] = key
+        if view.warm_cluster:
+            self._claimed[key[0], view.warm_cluster] = key
         self._update_usage(key)
         return None if view == before else key
 
@@ -147,6 +152,8 @@ class Cache:
             del self._ray_jobs[key]
         self._update_usage(key)
         self.pods.forget_cluster(key, ray_job.cluster)
+        if self._claimed.pop((key[0], ray_job.cluster), None):
+            self.pods.forget_cluster(_warm(key), ray_job.cluster)
 
     def known_ray_jobs(self, namespace: str) -> list[Object]:
         """Return the identities of the RayJobs of a namespace; an empty namespace means all."""
@@ -167,8 +174,24 @@ class Cache:
         return tuple(self._ray_jobs.get(key, {}).values())
 
     def _ray_job_of_cluster(self, key: Key, cluster: str) -> RayJobView | None:
-        known = self._ray_jobs.get(key, {}).values()
+        known = self._ray_jobs.get(self._claimed.get((key[0], cluster), key), {}).values()
         return next((ray_job for ray_job in known if ray_job.cluster == cluster), None)
+
+    def has_ray_job(self, namespace: str, cluster: str) -> bool:
+        """Return whether a RayJob that runs in this warm cluster is known."""
+        return (namespace, cluster) in self._claimed
+
+    def set_pod(self, body: Object) -> Key | None:
+        return self._job_of_pod(self.pods.set_pod(body), body)
+
+    def delete_pod(self, body: Object) -> Key | None:
+        return self._job_of_pod(self.pods.delete_pod(body), body)
+
+    def _job_of_pod(self, key: Key | None, pod: Object) -> Key | None:
+        """Return the job of a pod; None for a pod of a warm cluster without a RayJob."""
+        if key is None or key[1] != WARM:
+            return key
+        return self._claimed.get((key[0], pod["metadata"]["labels"].get(CLUSTER_LABEL, "")))
 
     def observe(self, key: Key) -> Observed | None:
         """Return the cached state of a job and its objects; None if the job is gone."""
@@ -177,10 +200,15 @@ class Cache:
             return None
         job = compact.job()
         ray_jobs, drivers = dict(self._ray_jobs.get(key, {})), len(self._active_drivers)
-        observed = Observed(job, ray_jobs, self.pods.of(key), drivers=drivers)
-        disruptions = self.pods.disruptions(key, observed.cluster)
-        crashes = self.pods.crashes(key, observed.cluster)
-        return replace(observed, disruptions=disruptions, crashes=crashes)
+        observed = Observed(job, ray_jobs, drivers=drivers)
+        cluster, warm = observed.cluster, _warm(key)
+        of_warm = [pod for pod in self.pods.of(warm) if pod.cluster == cluster]
+        return replace(
+            observed,
+            pods=(*self.pods.of(key), *of_warm),
+            disruptions=self.pods.disruptions(key, cluster) + self.pods.disruptions(warm, cluster),
+            crashes=self.pods.crashes(key, cluster) + self.pods.crashes(warm, cluster),
+        )
 
     def uids(self) -> dict[Key, str]:
         """Return the uids of all known jobs."""
@@ -194,6 +222,11 @@ class Cache:
     def summaries(self) -> Iterable[JobSummary]:
         """Return the summaries of all jobs for the metrics."""
         return (job.summary for job in self._jobs.values())
+
+
+def _warm(key: Key) -> Key:
+    """Return the key of the pods of warm clusters in the namespace of a job."""
+    return key[0], WARM
 
 
 def _is_known(job: JobView, known: CompactJob | None) -> bool:

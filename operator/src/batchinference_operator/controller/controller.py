@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf
 
-from batchinference.rendering import RAY_JOB, Backstop
+from batchinference.rendering import RAY_JOB, Backstop, WarmStart
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Drivers
@@ -27,12 +27,14 @@ from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
+from batchinference_operator.reconcile.pool import candidates, claim_metadata
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.status_throttle import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch, without_newer_fields
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 
 ORPHAN_SECONDS = 300.0
 """Seconds that KubeRay may take to delete a RayJob of a deleted job."""
@@ -232,7 +234,7 @@ class Controller:
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions except the status write. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
-            self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job.name))
+            self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job))
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
             self.cache.mark_deleting(job.key, ray_job, to_rfc3339(self.now()))
@@ -240,7 +242,7 @@ class Controller:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
             await self._validate(job.key, actions.dry_run)
-            ray_job_created = await self._create(actions.create)
+            ray_job_created = await self._create(await self._objects(job, actions))
         except Refused as error:
             await self._report_create_error(job, error)
             raise
@@ -271,6 +273,42 @@ class Controller:
                     await self.api.dry_run(field, body)
                 raise
         self.accepted_dry_runs[key] = digest
+
+    async def _objects(self, job: JobView, actions: Actions) -> Sequence[Object]:
+        """Return the objects to create, after claiming a warm cluster if one fits.
+
+        If a claim is refused, the attempt starts its own cluster. If the API server is unreachable,
+        the cluster may have been claimed, and the next reconcile finds the claim.
+        """
+        if actions.warm is None:
+            return actions.create
+        try:
+            cluster = await self._claim(job, actions.warm)
+        except Unreachable:
+            raise
+        except Refused as error:
+            logger.warning("no warm cluster can be claimed: %s", error)
+            return actions.create
+        return actions.create if cluster is None else [actions.warm.ray_job_in(cluster)]
+
+    async def _claim(self, job: JobView, start: WarmStart) -> str | None:
+        """Claim a warm cluster for an attempt and return its name; None if none fits.
+
+        A claim succeeds only if the cluster has not changed, so two attempts never take the same
+        cluster.
+        """
+        claim = Claim(job.uid, start.ray_job["metadata"]["name"])
+        listed = self.api.list_warm_clusters(job.namespace)
+        clusters = [WarmCluster.of(body) async for body in listed]
+        for cluster in candidates(clusters, start, claim):
+            try:
+                metadata = claim_metadata(claim, job.name, self.now())
+                if await self.api.claim_cluster(job.namespace, cluster, metadata):
+                    logger.info("claimed warm cluster %s", cluster.name)
+                    return cluster.name
+            except Conflict:
+                continue
+        return None
 
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
@@ -407,5 +445,5 @@ def stores(controller: Controller) -> dict[str, Store]:
         RAY_JOB: store(
             cache.set_ray_job, cache.delete_ray_job, cache.known_ray_jobs, cache.set_ray_job_version
         ),
-        POD: store(cache.pods.set_pod, cache.pods.delete_pod, cache.pods.known),
+        POD: store(cache.set_pod, cache.delete_pod, cache.pods.known),
     }

@@ -10,7 +10,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from batchinference_operator.kube.api import POD, RAY_CLUSTER, Conflict, KubeApi, Refused
+from batchinference.rendering import RAY_CLUSTER
+from batchinference_operator.kube.api import POD, Conflict, KubeApi, Refused
 from batchinference_operator.reconcile.kueue import is_gated
 from batchinference_operator.reconcile.owned import attempt_ray_job
 from batchinference_operator.reconcile.state import Observed

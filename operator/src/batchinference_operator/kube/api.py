@@ -9,9 +9,9 @@ from batchinference.rendering import Backstop
 from batchinference.spec.job import KIND
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.warm_cluster import WarmCluster
 
 POD = "Pod"
-RAY_CLUSTER = "RayCluster"
 PAGE = 10
 """Objects per page of a list. The API server limits the objects of a page but not its size, and an
 object may have 1.5 MB."""
@@ -72,6 +72,24 @@ class KubeApi(Protocol):
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
         """Return the current state of a RayJob (a live read); None if it is gone."""
+
+    async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return the current state of an object (a live read); None if it is gone."""
+
+    def list_warm_clusters(self, namespace: str) -> AsyncIterator[Object]:
+        """Yield the RayClusters of a namespace that belong to a pool or are claimed (a live read).
+
+        Their number is limited.
+        """
+
+    async def claim_cluster(self, namespace: str, cluster: WarmCluster, metadata: Object) -> bool:
+        """Change the metadata of a cluster that has not changed since it was read.
+
+        Returns False if the cluster is gone. Raises Conflict if it has changed.
+        """
+
+    async def delete_warm_cluster(self, namespace: str, cluster: WarmCluster) -> None:
+        """Delete a cluster if it has not changed. A missing object is not an error."""
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         """Return why a pod's containers do not start, or why a RayCluster has no pods.

@@ -12,10 +12,18 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from batchinference.rendering import NAME_LABEL, POD_TEMPLATE, RAY_API_VERSION, RAY_JOB, Backstop
+from batchinference.rendering import (
+    NAME_LABEL,
+    POD_TEMPLATE,
+    POOL_LABEL,
+    RAY_API_VERSION,
+    RAY_CLUSTER,
+    RAY_JOB,
+    Backstop,
+)
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.api import PAGE, POD, RAY_CLUSTER, Invalid, Unreachable
+from batchinference_operator.kube.api import PAGE, POD, Invalid, Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -38,6 +46,7 @@ from batchinference_operator.status.event_messages import (
 )
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
+from batchinference_operator.status.warm_cluster import WarmCluster, is_claimed_by
 
 EVENT = "events.k8s.io"
 """The API group for writing Events. They are read through the core API."""
@@ -54,6 +63,8 @@ large, and it takes a multiple of this size in memory."""
 MAX_RUNS = 300
 """Maximum number of runs read of a schedule. The history limits allow 200 finished runs. A tenant
 with more runs must not delay other schedules."""
+MAX_WARM_CLUSTERS = 300
+"""Maximum number of warm clusters read in a namespace. Users may label other RayClusters."""
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
@@ -187,7 +198,10 @@ class KubeClient:
             raise Unreachable(str(problem) or "no answer") from problem
 
     async def get_ray_job(self, namespace: str, name: str) -> Object | None:
-        return await self._object("GET", path_of(RAY_JOB, namespace, name))
+        return await self.get_object(RAY_JOB, namespace, name)
+
+    async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
+        return await self._object("GET", path_of(kind, namespace, name))
 
     async def _object(self, *call: Any) -> Object | None:
         """Send a request for one object and return the object; None if it is gone."""
@@ -221,7 +235,10 @@ class KubeClient:
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         # before the patch, which marks the RayJob as released: after that, nothing is retried
         await self._delete_cluster(namespace, ray_job)
-        patch = {"spec": {"ttlSecondsAfterFinished": 0}}
+        spec: Object = {"ttlSecondsAfterFinished": 0}
+        if ray_job.warm_cluster:
+            spec["clusterSelector"] = None
+        patch = {"spec": spec}
         path = path_of(RAY_JOB, namespace, ray_job.name)
         await self._object("PATCH", path, patch, MERGE_PATCH)
 
@@ -236,17 +253,33 @@ class KubeClient:
         await self._delete_cluster(namespace, ray_job)
 
     async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete the RayCluster of a RayJob if the RayJob owns it.
+        """Delete the RayCluster of a RayJob if the RayJob owns it or has claimed it.
 
-        KubeRay normally does this, but it may be unavailable. The owner is checked because the
-        cluster's name comes from a status that users may write.
+        KubeRay normally deletes a RayJob's own cluster, but it may be unavailable. The owner is
+        checked because the cluster's name comes from a status that users may write.
         """
         if not ray_job.cluster:
             return
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
         cluster = await self._object("GET", path)
-        if cluster is not None and owner_uid(cluster, RAY_JOB) == ray_job.uid:
+        if cluster is None:
+            return
+        if owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job):
             await self._delete(path, cluster["metadata"]["uid"])
+
+    def list_warm_clusters(self, namespace: str) -> AsyncIterator[Object]:
+        path = path_of(RAY_CLUSTER, namespace)
+        return self._list(path, _label_parameter(POOL_LABEL), MAX_WARM_CLUSTERS)
+
+    async def claim_cluster(self, namespace: str, cluster: WarmCluster, metadata: Object) -> bool:
+        unchanged = {"uid": cluster.uid, "resourceVersion": cluster.resource_version}
+        path = path_of(RAY_CLUSTER, namespace, cluster.name)
+        patch = {"metadata": {**metadata, **unchanged}}
+        return await self._object("PATCH", path, patch, MERGE_PATCH) is not None
+
+    async def delete_warm_cluster(self, namespace: str, cluster: WarmCluster) -> None:
+        path = path_of(RAY_CLUSTER, namespace, cluster.name)
+        await self._delete(path, cluster.uid, resourceVersion=cluster.resource_version)
 
     async def delete_job(self, namespace: str, name: str, uid: str, resource_version: str) -> None:
         await self._delete(path_of(KIND, namespace, name), uid, resourceVersion=resource_version)

@@ -13,6 +13,7 @@ from batchinference.rendering import (
     effective,
     patched_pods,
     token_secret,
+    warm_start,
     with_memory,
 )
 from batchinference.spec import BatchInference, SpecError, parse
@@ -41,8 +42,10 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
     try:
         complete = complete_job(job, config)
         owner = Owner(job.name, job.uid)
+        objects = attempt_objects(complete, names, owner, job.generation)
         return Actions(
-            create=attempt_objects(complete, names, owner, job.generation),
+            create=objects,
+            warm=warm_start(complete, objects, config.fingerprints(job.namespace)),
             dry_run=tuple(patched_pods(complete, names)),
             requeue_after=POLL_SECONDS,
         )

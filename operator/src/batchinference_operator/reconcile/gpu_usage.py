@@ -24,9 +24,9 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     if gpus_now := current_gpus(observed):
         status["gpus"] = gpus_now
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
-    since = unix_seconds(status["usageTime"]) if "usageTime" in status else 0.0
-    *before, last = status["attempts"]
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
+    since = unix_seconds(status["usageTime"]) if "usageTime" in status else _first_second(plan)
+    *before, last = status["attempts"]
     gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
         "gpuSeconds": min(gpus, _max_gpu_seconds(plan, last, since, until)),
@@ -48,6 +48,13 @@ def current_gpus(observed: Observed) -> int:
     scheduled = [pod for pod in observed.pods_of_attempt if pod.started is not None]
     plan = observed.ray_jobs.get(observed.job.status.get("rayJobName", ""))
     return sum(_gpus(pod, plan) for pod in scheduled if pod.ended is None)
+
+
+def _first_second(plan: RayJobView | None) -> float:
+    """Return the time from which pods are counted. Those of a warm cluster started earlier."""
+    if plan is None or not (plan.warm_cluster and plan.created_at):
+        return 0.0
+    return unix_seconds(plan.created_at)
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:

@@ -22,6 +22,8 @@ def unrecoverable_cause(
     """Return the cause and message if the attempt cannot recover, otherwise None."""
     if ray_job.ended or ray_job.suspended:
         return None
+    if observed.cluster_gone:  # KubeRay creates no cluster for a RayJob in a warm cluster
+        return Cause.HEAD_LOST, f"RayCluster {ray_job.cluster} was deleted"
     then = now.timestamp() - LOST_PODS_SECONDS
     if (lost := _lost_head(observed, then) or _lost_workers(observed, then)) is not None:
         return lost.cause, lost.message

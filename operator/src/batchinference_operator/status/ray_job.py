@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
+from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, SELECTOR, Backstop
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
@@ -79,6 +79,15 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
             yield group["groupName"], memory
 
 
+def _selected(spec: Object) -> str:
+    """Return the name of the cluster that a RayJob selects; empty if it has its own."""
+    return str((spec.get("clusterSelector") or {}).get(SELECTOR, ""))
+
+
+def _is_suspended(status: Object) -> bool:
+    return status.get("jobDeploymentStatus") in ("Suspending", "Suspended")
+
+
 def gpus_of(labels: dict[str, str]) -> int:
     """Return the GPUs in the labels of a pod; 0 if the value, which users may set, is invalid."""
     return _parse_number(labels.get(GPUS_LABEL)) or 0
@@ -110,7 +119,7 @@ class RayJobView:
     deleted_at: str
     """When its deletion started; empty if it is not being deleted."""
     cluster_retained: bool
-    """Whether KubeRay keeps the cluster after the end, so that users can inspect it."""
+    """Whether the cluster is kept after the end, so that users can inspect it."""
     job_id: str
     """Ray's submission ID of the driver's run."""
     job_status: str
@@ -121,6 +130,8 @@ class RayJobView:
     cause: str
     """The failure cause at the end of the driver's log."""
     cluster: str
+    warm_cluster: str
+    """The cluster of a pool that it runs in; empty if it has its own cluster."""
     head_ip: str
     head_service: str
     driver_started_at: str
@@ -146,10 +157,10 @@ class RayJobView:
 
     @classmethod
     def of(cls, body: Object) -> Self:
-        status = body.get("status") or {}
+        status, spec = body.get("status") or {}, body.get("spec") or {}
         cluster = status.get("rayClusterStatus") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
-        max_gpus_per_pod, max_gpus = _planned_gpus(body.get("spec") or {})
+        max_gpus_per_pod, max_gpus = _planned_gpus(spec)
         head, ray = cluster.get("head") or {}, status.get("rayJobInfo") or {}
         return cls(
             name=body["metadata"]["name"],
@@ -157,24 +168,24 @@ class RayJobView:
             owner_uid=owner_uid(body, "BatchInference"),
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleted_at=body["metadata"].get("deletionTimestamp", ""),
-            cluster_retained=bool(body.get("spec", {}).get("ttlSecondsAfterFinished")),
+            cluster_retained=bool(spec.get("ttlSecondsAfterFinished") or _selected(spec)),
             job_id=status.get("jobId", ""),
             job_status=status.get("jobStatus", ""),
             deployment_status=status.get("jobDeploymentStatus", ""),
             reason=status.get("reason", ""),
             message=truncate_message(reported[1]),
             cause=reported[0],
-            cluster=status.get("rayClusterName", ""),
+            cluster=status.get("rayClusterName", _selected(spec)),
+            warm_cluster=_selected(spec),
             head_ip=head.get("podIP", ""),
             head_service=head.get("serviceName", ""),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
-            backstop=Backstop.in_spec(body.get("spec") or {}),
-            suspend=bool(body.get("spec", {}).get("suspend"))
-            or status.get("jobDeploymentStatus") in ("Suspending", "Suspended"),
+            backstop=Backstop.in_spec(spec),
+            suspend=bool(spec.get("suspend")) or _is_suspended(status),
             generation=_parse_number((body["metadata"].get("annotations") or {}).get(GENERATION)),
-            memory=tuple(_group_memory(body.get("spec") or {})),
+            memory=tuple(_group_memory(spec)),
             max_gpus=max_gpus,
             max_gpus_per_pod=max_gpus_per_pod,
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),

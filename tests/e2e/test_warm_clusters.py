@@ -1,0 +1,77 @@
+"""Jobs take started clusters from a pool, each cluster for one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from batchinference.rendering import CLAIM, POOL_LABEL
+from e2e.jobs import GATED, counts
+from support.cluster.deployment import upgraded
+from support.cluster.kubectl import Kubectl, eventually
+from support.cluster.waits import CLUSTER_START, JOB_END, suspend, wait_for_phase, wait_for_rows
+
+Job = dict[str, Any]
+
+
+def idle(kubectl: Kubectl) -> list[str]:
+    """Return the names of the ready clusters that no attempt has claimed."""
+    return [
+        body["metadata"]["name"]
+        for body in kubectl.list("rayclusters", POOL_LABEL)
+        if body.get("status", {}).get("state") == "ready"
+        and CLAIM not in body["metadata"].get("annotations", {})
+    ]
+
+
+def names(kubectl: Kubectl) -> list[str]:
+    return [body["metadata"]["name"] for body in kubectl.list("rayclusters")]
+
+
+@pytest.fixture
+def pool(kubectl: Kubectl, own_code: Job) -> Iterator[None]:
+    """Keep one warm cluster for jobs with the tests' own code."""
+    pool = {"namespace": kubectl.namespace, "name": "any", "spec": {"cluster": own_code}}
+    with upgraded({"pools": [pool]}):
+        eventually("an idle cluster", lambda: idle(kubectl), CLUSTER_START, 1)
+        yield
+    eventually("no cluster of a pool", lambda: not kubectl.list("rayclusters", POOL_LABEL), 120, 1)
+
+
+def test_job_takes_a_warm_cluster_and_a_new_one_starts(
+    pool: None,
+    kubectl: Kubectl,
+    slow_job: Callable[..., Job],
+    open_gate: Callable[[Job], None],
+    create: Callable[[Job], str],
+) -> None:
+    (first,) = idle(kubectl)
+    job = slow_job("warm")
+    # an actor pool would need more than the pods of the pool
+    del job["spec"]["steps"][0]["replicas"]
+    name = create(job)
+    wait_for_rows(kubectl, name)
+    (ray_job,) = kubectl.list("rayjobs", f"batchinference.dev/name={name}")
+    assert ray_job["spec"]["clusterSelector"] == {"ray.io/cluster": first}
+    open_gate(job)
+    status = kubectl.wait_complete(name, JOB_END)
+    assert status["rayClusterName"] == first
+    assert status["counts"] == counts(GATED)
+    assert status["cpuSeconds"] > 0
+    eventually("the deletion of its cluster", lambda: first not in names(kubectl), 120, 1)
+    eventually("a new idle cluster", lambda: idle(kubectl), CLUSTER_START, 1)
+
+
+def test_suspended_job_deletes_its_warm_cluster(
+    pool: None, kubectl: Kubectl, slow_job: Callable[..., Job], create: Callable[[Job], str]
+) -> None:
+    job = slow_job("pausing")
+    del job["spec"]["steps"][0]["replicas"]
+    (first,) = idle(kubectl)
+    name = create(job)
+    wait_for_rows(kubectl, name)
+    suspend(kubectl, name, True)
+    wait_for_phase(kubectl, name, "Suspended")
+    assert first not in names(kubectl)

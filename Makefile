@@ -261,8 +261,9 @@ screenshots: $(VENV)/.browser ## Write images of the HTML report and of `ui` to 
 bench: throughput many-files fleet turnaround resume checkpoint ## Run all benchmarks against alternatives
 
 .PHONY: turnaround
-turnaround: $(VENV)/.test $(CHART)/charts ## Measure the time from kubectl apply to Complete against a handwritten RayJob, on the cluster of KUBECONFIG
+turnaround: $(VENV)/.test $(CHART)/charts ## Measure the time from kubectl apply to Complete and to the first row against a handwritten RayJob, on the cluster of KUBECONFIG
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_complete.py
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/apply_to_first_row.py
 
 .PHONY: fleet
 fleet: $(VENV)/.test $(CHART)/charts ## Measure the operator with thousands of jobs; FLEET=attack uses hostile jobs

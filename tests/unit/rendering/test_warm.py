@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from batchinference.rendering import (
 )
 from batchinference.rendering.config_map import DIGEST_VARIABLES, JOB_DIRECTORY, digest_of
 from batchinference.rendering.pods import JOB_VOLUME
-from batchinference.rendering.warm import MAX_ENTRYPOINT, unpacking_entrypoint
+from batchinference.rendering.warm import FILES, MAX_PACKED, packed, unpacking_entrypoint
 from batchinference.spec import BatchInference, parse, parse_one
 from support.documents.minimal import document, model_step
 from support.operator.rendered import PLATFORM, TOKEN, UID, render
@@ -63,7 +64,7 @@ def test_rendered_objects_equal_the_golden_file(request: pytest.FixtureRequest) 
     secret = warm_token_secret("team", NAME, TOKEN, "uid-of-cluster")
     attempt = ray_job(complete)
     assert attempt["spec"].pop("rayClusterSpec") == cluster["spec"]
-    attempt["spec"].pop("entrypoint")  # it has its own tests
+    attempt["spec"].pop("metadata")  # it has its own tests
     objects = [cluster, secret, attempt]
     golden = HERE / "golden/warm-cluster.yaml"
     if request.config.getoption("--write-golden", default=False):
@@ -116,13 +117,13 @@ def test_job_in_a_queue_does_not_fit() -> None:
     assert start(job(cluster={"queue": "gpu"})) is None
 
 
-def test_job_file_that_is_too_large_for_the_entrypoint_does_not_fit() -> None:
-    """Linux limits the length of an argument. The texts cannot be compressed."""
+def test_job_file_that_is_too_large_for_a_variable_does_not_fit() -> None:
+    """Linux limits the length of a variable. The texts cannot be compressed."""
     names = ["".join(digest_of(f"{n} {part}") for part in range(15)) for n in range(256)]
     paths = [f"s3://in/{name}" for name in names]
     large = job(read={"format": "text", "paths": paths})
     config_map, _ = attempt_objects(large, Names("job", UID, 1), None)
-    assert len(unpacking_entrypoint(config_map["data"])) > MAX_ENTRYPOINT
+    assert len(packed(config_map["data"])) > MAX_PACKED
     assert start(large) is None
 
 
@@ -155,7 +156,7 @@ def test_ray_job_selects_the_cluster_and_differs_only_where_kuberay_requires_it(
         if own["spec"].get(name) != warm["spec"].get(name)
     }
     assert changed == {
-        *("clusterSelector", "entrypoint", "rayClusterSpec"),
+        *("clusterSelector", "entrypoint", "metadata", "rayClusterSpec"),
         *("shutdownAfterJobFinishes", "ttlSecondsAfterFinished"),
     }
     assert warm["spec"]["clusterSelector"] == {"ray.io/cluster": NAME}
@@ -167,12 +168,14 @@ def test_ray_job_selects_the_cluster_and_differs_only_where_kuberay_requires_it(
 def test_entrypoint_unpacks_the_files_and_passes_their_digests(tmp_path: Path) -> None:
     files = {"job.yaml": "text: 'quotes', $HOME, \u00e9\n", "plan.json": '{"a": 1}'}
     command = unpacking_entrypoint(files)
-    assert command == unpacking_entrypoint(dict(files)), "two renderings are equal"
+    assert packed(files) == packed(dict(files)), "two renderings are equal"
+    config = {"runtime_env": {}, "metadata": {"a": "b", FILES: packed(files), "c": "d"}}
     program = tmp_path / "batchinference"
     program.write_text('#!/bin/sh\nenv > env.txt\necho "$@" > args.txt\n')
     program.chmod(0o755)
     here = command.replace(JOB_DIRECTORY, str(tmp_path))
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    variables = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config)}  # as Ray sets it
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
     subprocess.run(here, shell=True, check=True, cwd=tmp_path, env=environment)
     for name, text in files.items():
         assert (tmp_path / name).read_text() == text

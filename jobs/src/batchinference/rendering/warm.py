@@ -33,9 +33,10 @@ from batchinference.spec.job import BatchInference
 
 SELECTOR = "ray.io/cluster"
 """The key in `clusterSelector` of a RayJob for the name of its cluster."""
-MAX_ENTRYPOINT = 100 << 10
-"""Maximum bytes of an entrypoint. Linux limits each argument of a process to 128 KiB, and Ray
-passes the entrypoint to a shell as one argument."""
+MAX_PACKED = 96 << 10
+"""Maximum size of the packed files. Linux limits each environment variable to 128 KiB."""
+FILES = "batchinference-files"
+"""Key of the packed files in the metadata of the Ray job."""
 _PRELOAD = (
     "import batchinference.pipeline.job, batchinference.pipeline.execution.fused; "
     "import torch, transformers"
@@ -61,6 +62,7 @@ class WarmStart:
         spec = {name: value for name, value in own.items() if name != "ttlSecondsAfterFinished"}
         changes = {
             "entrypoint": unpacking_entrypoint(self.files),
+            "metadata": {FILES: packed(self.files)},
             "shutdownAfterJobFinishes": False,
             "clusterSelector": {SELECTOR: cluster},
             # KubeRay ignores it, and the operator reads the resources of the pods from it
@@ -81,7 +83,7 @@ def warm_start(
     config_map, ray_job = objects
     fingerprint = fingerprint_of(job)
     fits = fingerprint in fingerprints and job.spec.cluster.queue is None
-    if not fits or len(unpacking_entrypoint(config_map["data"])) > MAX_ENTRYPOINT:
+    if not fits or len(packed(config_map["data"])) > MAX_PACKED:
         return None
     return WarmStart(fingerprint, job, config_map["data"], ray_job)
 
@@ -127,14 +129,17 @@ def warm_cluster_spec(job: BatchInference, name: str) -> dict[str, Any]:
 def unpacking_entrypoint(files: dict[str, str]) -> str:
     """Return the command line of a driver that first writes its files into the empty directory.
 
-    The files have no shell syntax, because they are encoded. The driver checks their digests.
+    Ray passes the metadata of a job to its driver as JSON in an environment variable. The files
+    have no syntax of JSON or of a shell, because they are encoded. The driver checks their digests.
     """
     digests = [f"{DIGEST_VARIABLES[name]}={digest_of(file)}" for name, file in files.items()]
-    unpack = f"echo {_packed(files)} | base64 -d | tar -xzm -C {JOB_DIRECTORY}"
+    value = f's/.*"{FILES}": "\\([^"]*\\)".*/\\1/'
+    find = f"printf %s \"$RAY_JOB_CONFIG_JSON_ENV_VAR\" | sed '{value}'"
+    unpack = f"{find} | base64 -d | tar -xzm -C {JOB_DIRECTORY}"
     return f"{unpack} && exec env {' '.join(digests)} {entrypoint()}"
 
 
-def _packed(files: dict[str, str]) -> str:
+def packed(files: dict[str, str]) -> str:
     """Return the files as a compressed tar archive in base64. Equal files give equal texts."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

@@ -615,7 +615,10 @@ class WarmModel(JobModel):
         super().check_nothing_is_left()
 
 
-def test_operator_killed_at_any_call_leaks_no_warm_cluster_and_uses_none_twice() -> None:
+@pytest.mark.parametrize("suspended", [False, True], ids=["continues", "is-suspended"])
+def test_operator_killed_at_any_call_leaks_no_warm_cluster_and_uses_none_twice(
+    suspended: bool,
+) -> None:
     """At each end, only one idle cluster of the pool is left."""
     for calls in range(40):
         model = WarmModel()
@@ -629,9 +632,12 @@ def test_operator_killed_at_any_call_leaks_no_warm_cluster_and_uses_none_twice()
                 model.operator.step()
             model.each_warm_cluster_runs_one_ray_job()
         model.operator.kill()
+        if suspended:
+            model.change_spec(suspend=True)
         model.teardown()
-        assert is_condition_true(model.status, "Complete")
-        assert model.ray_jobs, "the job ran in its own cluster"
+        if not suspended:
+            assert is_condition_true(model.status, "Complete")
+            assert model.ray_jobs, "the job ran in its own cluster"
 
 
 @pytest.mark.scaled("model-check")

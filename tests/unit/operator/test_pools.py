@@ -22,6 +22,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pool import (
     CLAIM_SECONDS,
     OWNER_PREFIX,
+    REFILL_SECONDS,
     Pool,
     PoolSettings,
     candidates,
@@ -77,15 +78,16 @@ def claimed(name: str = "a", ago: float = 0) -> WarmCluster:
         ([cluster(age=3600)], [], ["a"], 2),
         ([cluster(fingerprint="of an older spec")], [], ["a"], 2),
         ([cluster(pool="other", fingerprint="other")], [], [], 2),
-        ([claimed()], ["a"], [], 2),
+        ([claimed(ago=REFILL_SECONDS)], ["a"], [], 2),
+        ([claimed(ago=REFILL_SECONDS - 1), cluster("b")], ["a"], [], 0),
         ([claimed(ago=CLAIM_SECONDS - 1)], [], [], 2),
         ([claimed(ago=CLAIM_SECONDS)], [], ["a"], 2),
         ([claimed(ago=9999)], ["a"], [], 2),
     ],
     ids=[
         *("none", "one-missing", "complete", "one-too-many", "the-youngest-goes", "deleting"),
-        *("too-old", "changed-settings", "of-another-pool", "used", "just-claimed", "abandoned"),
-        "used-for-long",
+        *("too-old", "changed-settings", "of-another-pool", "used", "job-starts"),
+        *("claimed-without-ray-job", "abandoned", "used-for-long"),
     ],
 )
 def test_pool_keeps_its_size(

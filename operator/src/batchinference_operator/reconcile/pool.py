@@ -34,6 +34,9 @@ from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 
 CLAIM_SECONDS = 120.0
 """Seconds after which a claimed cluster is deleted if its RayJob does not exist."""
+REFILL_SECONDS = 15.0
+"""Seconds after a claim in which no cluster is created, so that its start does not slow down the
+start of the job."""
 OWNER_PREFIX = "batch-inference-pool-"
 """Prefix of the ConfigMap of a pool, which owns the clusters that no attempt has claimed."""
 _SPEC = {
@@ -142,7 +145,15 @@ def reconcile_pool(
     return PoolActions(
         delete=tuple(one for one in live if one not in kept and not _is_used(one, used, now)),
         create_secrets=tuple(one for one in kept if not one.ready),
-        create=pool.settings.size - len(kept),
+        create=0 if _job_starts(live, now) else pool.settings.size - len(kept),
+    )
+
+
+def _job_starts(clusters: Iterable[WarmCluster], now: datetime) -> bool:
+    """Return whether a cluster was claimed within REFILL_SECONDS."""
+    return any(
+        one.claim is not None and seconds_since(one.claimed_at, now) < REFILL_SECONDS
+        for one in clusters
     )
 
 

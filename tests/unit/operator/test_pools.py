@@ -234,9 +234,10 @@ async def test_job_takes_a_warm_cluster_which_is_deleted_after_it() -> None:
         assert harness.cluster.status()["rayClusterName"] == name
         assert len(harness.idle) == SETTINGS.size
     assert harness.phases[-1] == "Succeeded"
-    assert [body["metadata"]["name"] for body in harness.cluster.list("ConfigMap")] == [
-        f"{OWNER_PREFIX}any"
-    ]
+    (owner,) = harness.cluster.list("ConfigMap")
+    assert owner["metadata"]["name"] == f"{OWNER_PREFIX}any", "the job has no ConfigMap"
+    secrets = [body["metadata"]["name"] for body in harness.cluster.list("Secret")]
+    assert sorted(secrets) == sorted(f"{one.name}-token" for one in harness.clusters)
 
 
 async def finish(harness: WarmHarness) -> None:

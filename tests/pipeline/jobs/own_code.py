@@ -226,15 +226,15 @@ def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
     return row
 
 
-def fail_at_row(batch: Batch, directory: str, column: str, at: str) -> Batch:
-    """Log each row that it receives. At one of the rows, fail like a broken device as soon as other
-    rows are committed, unless the file `repaired` exists."""
+def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int = 2) -> Batch:
+    """Log each row that it receives. At one of the rows, fail like a broken device as soon as there
+    are `commits` commits of other rows, unless the file `repaired` exists."""
     place, texts = Path(directory), [str(value) for value in batch[column]]
     with (place / "seen").open("a") as log:
         log.write("".join(f"{text}\n" for text in texts))
     if not (place / "repaired").exists() and any(text.endswith(at) for text in texts):
         deadline = time.monotonic() + 60
-        while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < 2:
+        while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < commits:
             if time.monotonic() > deadline:
                 raise RuntimeError("CUDA error: nobody else commits anything")
             time.sleep(0.05)

@@ -232,7 +232,7 @@ class FakeWatches:
             store.listed("", body["version"])
             if kind not in self.listed:
                 self.listed.add(kind)
-                store.synced("")
+                store.requeue("")
             return
         if "kind" in body:  # a list reports only the identity of deleted objects
             store.put(body)

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
@@ -614,3 +615,19 @@ async def test_preempted_job_resumes_after_the_job_with_the_higher_priority() ->
         )
     assert counted == 1
     assert "Preempted" in {event["reason"] for event in harness.cluster.events.values()}
+
+
+@in_virtual_time
+async def test_job_whose_pods_are_rejected_stops_no_other() -> None:
+    harness = Harness()
+    harness.cluster.validate = lambda body: "unknown scheduler" if "volcano" in str(body) else ""
+    config = replace(CONFIG, concurrency=ONE, policy=PlatformPolicy(patches=True))
+    harness.cluster.apply("low")
+    async with harness.operator(config=config):
+        await until(lambda: harness.cluster.get("RayJob", "low-1"))
+        await harness.ray_job("low").start()
+        await harness.ray_job("low").step(**RUNNING)
+        patch = {"groups": ["*"], "pod": {"spec": {"schedulerName": "volcano"}}}
+        harness.cluster.apply("urgent", priority=5, cluster={"patches": [patch]})
+        await until(lambda: harness.phase("urgent") == "Failed", STOP_SECONDS + 10)
+        assert ["outcome" in one for one in harness.cluster.status("low")["attempts"]] == [False]

@@ -182,7 +182,6 @@ class Controller:
             return
         with self.queue.count_cpu_time(key):
             actions = self._decide(observed)
-        self._update_admission(key, actions)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:
             await self._reconcile(key)  # adopts the RayJob
@@ -247,6 +246,9 @@ class Controller:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
             await self._validate(job.key, actions.dry_run)
+            # a job that was admitted has nothing to delete or to validate, so it is recorded before
+            # any other job is admitted; a job preempts only if its pods are accepted
+            self._update_admission(job.key, actions)
             ray_job_created = await self._create(actions.create)
         except Refused as error:
             await self._report_create_error(job, error)

@@ -178,6 +178,25 @@ def test_job_without_an_own_ray_job_is_not_preempted() -> None:
     assert queue.preemptor("low") is None
 
 
+def test_running_job_to_which_a_queue_was_added_is_preempted() -> None:
+    """The queue is that of its next attempt. Its RayJob is not in a queue."""
+    job = ReconcileLoop(cluster={"queue": "gpu"})
+    job.run()
+    entry = entry_of(JobView.of({**job_body(status=job.status), "spec": job.spec}), Cluster())
+    assert (entry.running, entry.waiting, entry.queued) == (True, False, True)
+    queue = Queue(1)
+    queue.run("low", queued=True)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") == "urgent"
+
+
+def test_running_job_in_a_queue_holds_no_slot() -> None:
+    queue = Queue(1)
+    queue.see("queued", running=True, queued=True)
+    queue.wait("urgent", 5)
+    assert (queue.preemptor("queued"), queue.admitted("urgent")) == (None, True)
+
+
 def test_slot_is_given_to_the_preemptor_and_not_to_a_third_job() -> None:
     queue = Queue(4)
     for name in ("low", "b", "c"):

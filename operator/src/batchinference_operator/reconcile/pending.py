@@ -104,7 +104,7 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
-        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete or rename it"
+        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete it"
     status = _pending_status(job, Summary("NameTaken", message), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)
 
@@ -119,14 +119,16 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting. A job whose last attempt failed or could
-    not be created does not preempt: it may fail again, and would stop another job each time.
+    A job with an invalid spec, or whose pods a dry run rejects, fails instead of waiting. A job
+    whose last attempt failed or could not be created does not preempt: it may fail again, and would
+    stop another job each time.
     """
     ready = find_condition(job.status, "Ready") or {}
     same_spec = job.status.get("observedGeneration") == job.generation
-    checked = same_spec and ready.get("reason") in (ADMISSION_PENDING, PREEMPTED)
-    if not checked and not (actions := create_actions(job, names, config, now)).create:
-        return actions
+    checked = same_spec and ready.get("reason") == ADMISSION_PENDING
+    planned = Actions() if checked else create_actions(job, names, config, now)
+    if not (checked or planned.create):
+        return planned
     summary = Summary(ADMISSION_PENDING, admission.message)
     if preempted := preemption_message(job.status):
         summary = Summary(PREEMPTED, f"{preempted}; {admission.message}")
@@ -139,7 +141,12 @@ def wait_for_admission(
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     requeue_after = min([refresh, *deadlines])
-    return Actions(status=status, requeue_after=requeue_after, preempts=not (not_created or failed))
+    return Actions(
+        dry_run=planned.dry_run,
+        status=status,
+        requeue_after=requeue_after,
+        preempts=not (not_created or failed),
+    )
 
 
 def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:

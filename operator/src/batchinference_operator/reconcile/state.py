@@ -75,9 +75,9 @@ class Observed:
 class Actions:
     """The actions of a reconcile.
 
-    Their order is: stop drivers, delete RayJobs, dry run, create objects, release the clusters of
-    finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write the status,
-    requeue after `requeue_after` seconds.
+    Their order is: stop drivers, delete RayJobs, dry run, admit or preempt, create objects, release
+    the clusters of finished RayJobs, change the backstop deadlines of a RayJob, delete the job,
+    write the status, requeue after `requeue_after` seconds.
     """
 
     stop_drivers: tuple[RayJobView, ...] = ()
@@ -86,7 +86,7 @@ class Actions:
     """RayJobs that must not continue, or whose TTL has expired."""
     dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
     """For each object, pairs of a field of the spec and a version of the object. The API server
-    must accept the last version of each object before anything is created."""
+    must accept the last version of each object before anything is created or preempted."""
     create: tuple[Object, ...] = ()
     release_clusters: tuple[RayJobView, ...] = ()
     """Ended RayJobs whose clusters are no longer needed."""

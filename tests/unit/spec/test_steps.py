@@ -256,3 +256,16 @@ def test_types_of_json_fields() -> None:
     }.items():
         decode = {"column": "a", "format": "json", "fields": {"x": bad}}
         assert reason in "".join(refused(with_step(decode=decode)))
+
+
+@pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "idna", "none", "a\0"])
+def test_encodings_that_are_not_for_text_are_refused(encoding: str) -> None:
+    decode = {"column": "a", "format": "text", "encoding": encoding}
+    message = refused(with_step(decode=decode))
+    assert f"encoding: Python knows no such encoding of text, got {encoding!r}. Use" in message
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "cp037", "shift_jis"])
+def test_encodings_of_text_are_accepted(encoding: str) -> None:
+    decode = {"column": "a", "format": "text", "encoding": encoding}
+    assert parse(with_step(decode=decode))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -19,13 +18,16 @@ from batchinference.spec.media import (
 )
 
 SAMPLE_RATE = "sample_rate"
+_LINE = "x" * 64
+"""A text that every encoding of text supports. `idna` does not: it is for the names of hosts."""
 
 
 def _check_encoding(encoding: str) -> str:
     try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise PydanticCustomError("encoding", "Python knows no such encoding", {}) from None
+        _LINE.encode(encoding)
+    except (LookupError, ValueError):
+        message = "Python knows no such encoding of text. Use one such as utf-8"
+        raise PydanticCustomError("encoding", message, {}) from None
     return encoding
 
 

@@ -269,3 +269,11 @@ def test_encodings_that_are_not_for_text_are_refused(encoding: str) -> None:
 def test_encodings_of_text_are_accepted(encoding: str) -> None:
     decode = {"column": "a", "format": "text", "encoding": encoding}
     assert parse(with_step(decode=decode))
+
+
+@pytest.mark.parametrize(
+    "columns", [{"column": "a", "output": "sample_rate"}, {"column": "sample_rate"}]
+)
+def test_decoded_audio_needs_another_column_than_its_sampling_rate(columns: Document) -> None:
+    message = refused(with_step(decode={**columns, "format": "audio"}))
+    assert "output: the sampling rate would replace the audio (sample_rate). Set output" in message

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
@@ -72,6 +72,17 @@ class DecodeAudio(DecodeModel):
     @property
     def columns_added(self) -> list[str]:
         return [self.output or self.column, SAMPLE_RATE]
+
+    @model_validator(mode="after")
+    def _check_output(self) -> Self:
+        if (self.output or self.column) == SAMPLE_RATE:
+            raise PydanticCustomError(
+                "audio_output",
+                "output: the sampling rate would replace the audio (sample_rate). Set output to "
+                "another name",
+                {},
+            )
+        return self
 
 
 class DecodeText(DecodeModel):

@@ -46,6 +46,14 @@ def sleep_for_rows(batch: Batch, seconds: float = 0.05) -> Batch:
     return batch
 
 
+def burn_cpu(batch: Batch, seconds: float) -> Batch:
+    """Use this CPU time for each row."""
+    end = time.thread_time() + seconds * len(batch["text"])
+    while time.thread_time() < end:
+        pass
+    return batch
+
+
 def wait_for(batch: Batch, file: str) -> Batch:
     """Block each batch that contains the text `hold` until a file exists."""
     if "hold" in batch["text"]:

@@ -118,6 +118,8 @@ def _conflict(options: RunOptions) -> str | None:
         )
     if options.preview and options.address is not None:
         return "--preview runs on this machine only. Remove --address"
+    if options.preview and options.restart:
+        return "--preview leaves the output as it is. Remove --restart"
     return None
 
 

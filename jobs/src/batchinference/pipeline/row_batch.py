@@ -128,8 +128,9 @@ class RowBatch:
         )
 
     def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Split a batch in which no input row has several rows: return its first rows, and the rest
-        with its errors, filtered rows and notes. The rest is None if nothing is left."""
+        """Split a batch in which no input row has several rows, or a row and an error: return its
+        first rows, and the rest with its errors, filtered rows and notes. The rest is None if
+        nothing is left."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]

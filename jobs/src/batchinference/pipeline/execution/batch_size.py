@@ -115,10 +115,11 @@ class BatchRows:
 
     def cut_prepared(self, prepared: RowBatch) -> Iterator[tuple[RowBatch, int]]:
         """Yield batches of rows that steps have produced, each with its number of input rows, which
-        is about `next`. All rows of an input row are in the same batch."""
+        is about `next`. All rows of an input row are in the same batch, with its errors."""
         rows, inputs = max(1, len(prepared.ids)), len(prepared.source)
         units = max(1, inputs) * self._unit
-        cut = RowBatch.cut if prepared.has_unique_ids else RowBatch.cut_between_inputs
+        simple = prepared.has_unique_ids and not prepared.errors.num_rows
+        cut = RowBatch.cut if simple else RowBatch.cut_between_inputs
         rest: RowBatch | None = prepared
         while rest is not None:
             wanted = math.ceil(self.next * rows / units) * self._unit

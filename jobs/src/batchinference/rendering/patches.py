@@ -122,7 +122,8 @@ def _with_added(pod: Object, patch: Object) -> Object:
         names = [one.get("name") for one in patch.get(kind) or [] if isinstance(one, dict)]
         if new := [name for name in names if repr(name) not in known]:
             added[kind] = [{"name": name, "securityContext": RESTRICTED} for name in new]
-    return strategic_merge(pod, added)
+    merged: Object = strategic_merge(pod, added)
+    return merged
 
 
 def _with_devices(metadata: Object, devices: int) -> Object:

@@ -129,13 +129,8 @@ def wait_for_admission(
     planned = Actions() if checked else create_actions(job, names, config, now)
     if not (checked or planned.create):
         return planned
-    summary = Summary(ADMISSION_PENDING, admission.message)
-    if preempted := preemption_message(job.status):
-        summary = Summary(PREEMPTED, f"{preempted}; {admission.message}")
     not_created = config.concurrency.preemption and same_spec and has_create_error(job)
-    if not_created:
-        error = ready["message"].partition(_QUEUED)[0]
-        summary = Summary(ready["reason"], f"{error}{_QUEUED}{admission.message}")
+    summary = _admission_summary(job, admission.message, not_created=not_created)
     failed = (last_attempt(job.status) or {}).get("outcome") == "Failed"
     status = _pending_status(job, summary, now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
@@ -147,6 +142,17 @@ def wait_for_admission(
         requeue_after=requeue_after,
         preempts=not (not_created or failed),
     )
+
+
+def _admission_summary(job: JobView, message: str, *, not_created: bool) -> Summary:
+    """Return the summary of a waiting job: its error, its preemption, or only its position."""
+    if not_created:
+        ready = find_condition(job.status, "Ready") or {}
+        error = ready["message"].partition(_QUEUED)[0]
+        return Summary(ready["reason"], f"{error}{_QUEUED}{message}")
+    if preempted := preemption_message(job.status):
+        return Summary(PREEMPTED, f"{preempted}; {message}")
+    return Summary(ADMISSION_PENDING, message)
 
 
 def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:

@@ -14,7 +14,11 @@ from typer.testing import CliRunner
 
 from batchinference.api.jobs_on_cluster import JobHandle
 from batchinference.api.kubernetes import Kubernetes
+from batchinference.api.targets import Target
+from batchinference.api.workers import GROUP_LABEL, NODE_TYPE_LABEL
 from batchinference.cli.main import app
+from batchinference.cli.watch import watch_status
+from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
 from support.documents.minimal import document, schedule_document
 from support.servers.api_server import ApiServer, Namespace, Refused
 
@@ -101,6 +105,54 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
     assert watched.stdout == "Failed, 30 rows, 50 %, 2 failed, it is Failed\n"
     set_status(namespace, "daily", "Succeeded")
     assert invoke("watch", "daily").exit_code == 0
+
+
+def add_worker(namespace: Namespace, name: str, group: str, *, attempt: int, ready: bool) -> None:
+    """Create a worker pod of the job `daily`, as KubeRay does."""
+    labels = {NAME_LABEL: "daily", ATTEMPT_LABEL: str(attempt), NODE_TYPE_LABEL: "worker"}
+    metadata = {"name": name, "labels": {**labels, GROUP_LABEL: group}}
+    spec = {"containers": [{"name": "ray", "image": "registry/pipeline:1"}]}
+    namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    condition = {"type": "Ready", "status": str(ready)}
+    namespace.patch_status("Pod", name, {"conditions": [condition]})
+
+
+def test_status_and_watch_show_the_workers_of_the_running_attempt(
+    invoke: Invoke, namespace: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(invoke, document("daily"))
+    set_status(namespace, "daily", "Running", attempt=2)
+    add_worker(namespace, "a", "cpu", attempt=2, ready=True)
+    add_worker(namespace, "b", "cpu", attempt=2, ready=False)
+    add_worker(namespace, "c", "embed", attempt=2, ready=False)
+    add_worker(namespace, "old", "cpu", attempt=1, ready=True)
+    assert "workers  cpu 1/2 ready, embed 0/1 ready\n" in invoke("status", "daily").stdout
+    target = Target("daily", namespace.name)
+    assert watch_status(target, 1, lambda _: set_status(namespace, "daily", "Succeeded")) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Running, 0 rows, workers cpu 1/2 ready + embed 0/1 ready, it is Running",
+        "Succeeded, 0 rows, it is Succeeded",
+    ]
+
+
+def test_user_who_may_not_list_pods_sees_no_workers(
+    invoke: Invoke, namespace: Namespace, server: ApiServer, tmp_path: Path
+) -> None:
+    submit(invoke, document("daily"))
+    set_status(namespace, "daily", "Running", attempt=1)
+    add_worker(namespace, "a", "cpu", attempt=1, ready=True)
+    rbac, metadata = "rbac.authorization.k8s.io", {"name": "reader", "namespace": namespace.name}
+    rule = {"apiGroups": ["batchinference.dev"], "resources": ["batchinferences"], "verbs": ["get"]}
+    account = {"kind": "ServiceAccount", "name": "default", "namespace": namespace.name}
+    role = {"apiGroup": rbac, "kind": "Role", "name": "reader"}
+    about = {"apiVersion": f"{rbac}/v1", "metadata": metadata}
+    server.apply({**about, "kind": "Role", "rules": [rule]})
+    server.apply({**about, "kind": "RoleBinding", "roleRef": role, "subjects": [account]})
+    server.kubeconfig(tmp_path / "kubeconfig", server.token(namespace.name, "default"))
+    done = invoke("status", "daily")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "it is Running" in done.stdout
+    assert "workers" not in done.stdout
 
 
 def test_jobs_are_suspended_resumed_and_cancelled(invoke: Invoke, namespace: Namespace) -> None:

@@ -14,12 +14,13 @@ import yaml
 
 from support.cluster.deployment import CHART, ROOT
 from support.documents.minimal import document
+from support.documents.yaml_files import read_yaml
 from support.engines import kubebuilder_assets, program
 from support.servers.api_server import ApiServer, Namespace
 
 Object = dict[str, Any]
 
-CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+CRD = read_yaml(CHART / "files" / "crd.yaml")
 PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD['metadata']['name']}"
 
 

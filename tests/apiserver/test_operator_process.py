@@ -75,7 +75,9 @@ class ScriptedApiServer:
     ray_jobs_fail: bool = False
     unauthorized: bool = False
     forbidden: str = ""
-    """A namespace in which the server answers every request with 403."""
+    """A namespace in which the server answers requests with 403."""
+    jobs_readable: bool = False
+    """Whether the server answers requests for the jobs of that namespace."""
     watches_break: asyncio.Event = field(default_factory=asyncio.Event)
     """After this event, the watch of jobs answers with an error that kopf cannot handle."""
     created: dict[str, Any] = field(default_factory=dict)
@@ -84,9 +86,10 @@ class ScriptedApiServer:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         plural = request.path.rsplit("/", 1)[-1]
         discovery = _discovery()
-        if self._is_missing_lease(request):
-            return web.json_response({"kind": "Status", "code": 404}, status=404)
-        if self.forbidden and f"/namespaces/{self.forbidden}/" in request.path:
+        if self._is_missing(request):
+            status = {"kind": "Status", "code": 404, "reason": "NotFound"}
+            return web.json_response(status, status=404)
+        if self._is_forbidden(request, plural):
             return web.json_response({"kind": "Status", "code": 403}, status=403)
         if request.path in discovery:
             return web.json_response(discovery[request.path])
@@ -97,15 +100,22 @@ class ScriptedApiServer:
         if request.method == "GET":
             if plural == "pods":
                 await self.pods_listed.wait()
-            items = [job_body()] if plural == "batchinferences" else []
+            namespace = request.path.split("/")[-2]
+            items = [job_body(namespace=namespace)] if plural == "batchinferences" else []
             return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
         if request.method == "POST":
             return await self._create(request)
         written = (await request.json()).get("status", {})
         return web.json_response(job_body(resourceVersion="2", status=written))
 
-    def _is_missing_lease(self, request: web.Request) -> bool:
-        return "/leases/" in request.path and request.path not in self.created
+    def _is_forbidden(self, request: web.Request, plural: str) -> bool:
+        readable = self.jobs_readable and plural == "batchinferences"
+        inside = f"/namespaces/{self.forbidden}/" in request.path
+        return bool(self.forbidden) and inside and not readable
+
+    def _is_missing(self, request: web.Request) -> bool:
+        single = any(kind in request.path for kind in ("/leases/", "/rayjobs/"))
+        return single and request.path not in self.created
 
     async def _stored(self, request: web.Request) -> web.Response:
         if request.method == "PUT":
@@ -233,6 +243,21 @@ async def is_unhealthy(environment: dict[str, str]) -> bool:
     return False
 
 
+def is_creation(request: Request, plural: str) -> bool:
+    return request.method == "POST" and request.path.endswith(f"/{plural}")
+
+
+async def wait_for_jobs(environment: dict[str, str], count: int) -> None:
+    """Wait until the operator knows this number of jobs."""
+    known = 0.0
+    async with asyncio.timeout(30):
+        while known != count:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                found = samples((await get_endpoint(environment, "/metrics"))[1])
+                known = sum(found[key] for key in found if key[0] == "batchinference_jobs")
+            await asyncio.sleep(0.05)
+
+
 def samples(text: str) -> dict[tuple[str, frozenset[str]], float]:
     """Return the samples of a scrape by name and label values."""
     return {
@@ -334,17 +359,21 @@ async def test_health_depends_on_watches_and_refused_credentials_stop_the_operat
     assert len(watches) < 20, "the same credentials are not tried again and again"
 
 
+@pytest.mark.parametrize("jobs_readable", [False, True], ids=["nothing-readable", "jobs-readable"])
 async def test_lost_namespace_does_not_stop_the_others(
-    serve: Serve, settings: dict[str, str]
+    serve: Serve, settings: dict[str, str], jobs_readable: bool
 ) -> None:
+    """Its jobs keep no position in the admission queue."""
     settings[f"{PREFIX}NAMESPACES"] = f"gone,{NAMESPACE}"
-    api = ScriptedApiServer(forbidden="gone")
-    api.pods_listed.set()
+    settings[f"{PREFIX}MAX_RUNNING"] = "1"
+    api = ScriptedApiServer(forbidden="gone", jobs_readable=jobs_readable)
     server = await serve(api)
     point_to(server, settings)
     async with operator(settings) as process:
+        await wait_for_jobs(settings, 1 + jobs_readable)
+        api.pods_listed.set()
         await wait_for_status(settings, "/readyz", 200)
-        await wait_for_requests(server, lambda request: request.path.endswith("/job/status"))
+        await wait_for_requests(server, lambda request: is_creation(request, "rayjobs"))
         found = samples((await get_endpoint(settings, "/metrics"))[1])
         assert found["batchinference_namespaces_unwatched", frozenset()] == 1
         process.send_signal(signal.SIGTERM)

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -19,6 +18,7 @@ from batchinference.spec import BatchInference
 from support.cluster.deployment import CHART
 from support.documents.refusals import valid_documents
 from support.documents.variations import REMOVED, Place, at, changed, full_document, named, places
+from support.documents.yaml_files import read_yaml
 from support.servers.api_server import Namespace, refusal
 from support.tiers import examples
 
@@ -136,7 +136,7 @@ SCALARS = [
     for place in places(FULL["spec"])
     if type(at(FULL["spec"], place)) in (int, float, str)
 ]
-CRD = yaml.safe_load((CHART / "files" / "crd.yaml").read_text())
+CRD = read_yaml(CHART / "files" / "crd.yaml")
 
 
 def around_bounds(place: Place) -> list[Any]:

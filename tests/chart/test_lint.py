@@ -16,8 +16,9 @@ from kubernetes_validate.utils import all_versions
 from chart.value_sets import SETS
 from support.cluster.chart import Chart
 from support.cluster.deployment import CHART, ROOT
+from support.documents.yaml_files import read_yaml
 
-ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
+ABOUT = read_yaml(CHART / "Chart.yaml")
 OLDEST = re.search(r"1\.\d+\.0", ABOUT["kubeVersion"]).group()  # type: ignore[union-attr]
 
 VALIDATED = ("default", "everything", "existing objects", "long name", "empty extras")
@@ -56,7 +57,7 @@ def test_chart_names_its_images_and_its_resources() -> None:
     version = ABOUT["appVersion"]
     assert images == {name: f"batchinference/{name}:{version}" for name in ("operator", "pipeline")}
     shown = {(each["name"], each["version"]) for each in yaml.safe_load(notes["crds"])}
-    definitions = [yaml.safe_load(file.read_text()) for file in (CHART / "files").glob("*crd.yaml")]
+    definitions = [read_yaml(file) for file in (CHART / "files").glob("*crd.yaml")]
     assert shown == {
         (each["metadata"]["name"], each["spec"]["versions"][0]["name"]) for each in definitions
     }

@@ -6,16 +6,16 @@ import json
 from typing import Any
 
 import pytest
-import yaml
 
 from chart.value_sets import NAMESPACES, SETS
 from support.cluster.chart import NAMESPACE, Chart
 from support.cluster.deployment import CHART
+from support.documents.yaml_files import read_yaml
 from support.servers.api_server import ApiServer, Refused, new_namespace
 
 Object = dict[str, Any]
 
-ABOUT = yaml.safe_load((CHART / "Chart.yaml").read_text())
+ABOUT = read_yaml(CHART / "Chart.yaml")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 MONITORING = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, which the server does not know."""

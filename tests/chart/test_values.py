@@ -13,10 +13,11 @@ import yaml
 from batchinference.spec.cluster import Cluster
 from support.cluster.chart import Chart, one
 from support.cluster.deployment import CHART
+from support.documents.yaml_files import read_yaml
 
 Object = dict[str, Any]
 
-VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
+VALUES = read_yaml(CHART / "values.yaml")
 KUBERAY = "kuberay-operator"
 OWN = {name: value for name, value in VALUES.items() if name != KUBERAY}
 """The values without the values of KubeRay's chart."""

@@ -150,7 +150,7 @@ def _reflectors(
     def is_listed(namespace: str) -> bool:
         return all(each.is_listed for each in reflectors if each.namespace in ("", namespace))
 
-    controller.is_listed = is_listed
+    controller.is_listed, controller.is_refused = is_listed, watches.is_refused
     return reflectors
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from batchinference.pipeline.error_attribution import is_about_the_row, is_out_of_memory
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import step_runner
-from batchinference.pipeline.execution.batch_size import FIRST_SIZE, BatchSize
+from batchinference.pipeline.execution.batch_size import FIRST_SIZE, MAX_SMALLER, BatchSize
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
@@ -195,6 +195,23 @@ def test_search_ends_at_the_size_with_the_most_rows_per_second() -> None:
         rate = pytest.approx(expected / seconds[expected], abs=0.1)
         (note,) = [json.loads(text) for text in found.take_notes()]
         assert note == {"batch_size": expected, "rows_per_second": rate}
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds", "expected"), [(24, 1.0, 32), (17, 1.5, 16)], ids=["faster", "slower"]
+)
+def test_search_ends_if_batches_stay_smaller_than_the_size(
+    rows: int, seconds: float, expected: int
+) -> None:
+    """In fused tasks, the batches of a slow step are cut to take about a second."""
+    size = BatchSize("step", FIRST_SIZE, 256)
+    while size.size < 32:
+        size.record_success(size.size, 1.0)
+    for _ in range(MAX_SMALLER):
+        assert size.most is not None
+        size.record_success(rows, seconds)
+    assert (size.size, size.most) == (expected, None)
+    assert len(size.take_notes()) == 1
 
 
 def test_incomplete_batch_is_not_measured() -> None:

@@ -89,6 +89,42 @@ def test_footers_are_read_concurrently(source: Path, monkeypatch: pytest.MonkeyP
     assert given.count() == RowCount(FILES * ROWS, estimated=False)
 
 
+@pytest.mark.parametrize(
+    ("group_rows", "small", "tasks", "cpus", "divisible"),
+    [
+        (600, False, 1, 2, False),
+        (600, False, 1, 1, True),
+        (600, True, 60, 2, True),
+        (200, False, 3, 2, True),
+        (200, False, 3, 8, False),
+        (10, False, 60, 96, True),
+    ],
+    ids=[
+        *("one row group", "one CPU", "cheap to read several times"),
+        *("few row groups, few CPUs", "few row groups", "enough row groups"),
+    ],
+)
+def test_large_row_groups_are_not_divided(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    group_rows: int,
+    small: bool,
+    tasks: int,
+    cpus: int,
+    divisible: bool,
+) -> None:
+    """A job whose row groups would leave CPUs idle runs as operators. Pandas writes up to 1,048,576
+    rows in a row group."""
+    if not small:
+        monkeypatch.setattr(files, "REREAD_BYTES", 0)
+    pq.write_table(pa.table({"n": range(600)}), tmp_path / "a.parquet", row_group_size=group_rows)
+    given = open_files(parquet(tmp_path))
+    assert rows_of(given, 60) == list(range(600))
+    assert len(given.read_tasks(60)) == tasks
+    assert given.divisible(cpus) == divisible
+
+
 def test_resumed_job_reads_no_footer_before_its_read_tasks(
     source: Path, inspected: list[str]
 ) -> None:

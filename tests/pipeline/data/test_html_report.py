@@ -98,6 +98,14 @@ def test_page_of_a_failed_job_states_the_cause_and_the_remedy() -> None:
     assert "Time" not in text
 
 
+def test_page_has_the_cost_only_if_it_is_known() -> None:
+    cost = {"amount": 0.1234, "before": 0.3, "currency": "EUR"}
+    text = shown({"cost": cost}).text()
+    assert "Estimated cost 0.42 EUR" in text
+    assert "0.42 EUR (0.12 in this run, 0.30 in earlier attempts)" in text
+    assert "cost" not in shown().text()
+
+
 def test_smallest_report_is_a_page() -> None:
     only = {name: SUCCEEDED[name] for name in ("name", "state", "output", "version")}
     empty = {name: None for name in SUCCEEDED if name not in only} | {"steps": {}, "seconds": {}}

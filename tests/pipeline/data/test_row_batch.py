@@ -79,6 +79,18 @@ def test_chosen_input_rows_keep_everything_about_them() -> None:
     assert shares_of(divided.only(np.array([1, 3]))) == {1: 6, 3: 8}
 
 
+def test_adjacent_rows_are_chosen_without_a_copy() -> None:
+    """Images of a batch are hundreds of megabytes."""
+    batch = good(0, 0, ["a", "b", "c", "d"])
+    first, rest = batch.divided(3)
+    assert [rows_of(first), rows_of(rest)] == [rows_of(batch)[:3], rows_of(batch)[3:]]
+    memory = [column.chunk(0).buffers()[2].address for column in batch.table.columns]
+    for part in (first, rest, batch.only(batch.ids[1:3])):
+        assert [column.chunk(0).buffers()[2].address for column in part.table.columns] == memory
+    apart = batch.only(batch.ids[[0, 2]])
+    assert [row["n"] for _, row in rows_of(apart)] == ["a", "c"]
+
+
 def test_merged_batches_hold_all_rows_of_each_batch() -> None:
     other = good(1, 0, pa.table({"m": [1.5]}))
     whole = merged([good(0, 0, ["a"]), failed(0, 1), end(0, 2), other, filtered(1, 1), end(1, 2)])

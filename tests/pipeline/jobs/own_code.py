@@ -46,6 +46,14 @@ def sleep_for_rows(batch: Batch, seconds: float = 0.05) -> Batch:
     return batch
 
 
+def burn_cpu(batch: Batch, seconds: float) -> Batch:
+    """Use this CPU time for each row."""
+    end = time.thread_time() + seconds * len(batch["text"])
+    while time.thread_time() < end:
+        pass
+    return batch
+
+
 def wait_for(batch: Batch, file: str) -> Batch:
     """Block each batch that contains the text `hold` until a file exists."""
     if "hold" in batch["text"]:
@@ -226,15 +234,15 @@ def fails_until(row: dict[str, Any], file: str) -> dict[str, Any]:
     return row
 
 
-def fail_at_row(batch: Batch, directory: str, column: str, at: str) -> Batch:
-    """Log each row that it receives. At one of the rows, fail like a broken device as soon as other
-    rows are committed, unless the file `repaired` exists."""
+def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int = 2) -> Batch:
+    """Log each row that it receives. At one of the rows, fail like a broken device as soon as there
+    are `commits` commits of other rows, unless the file `repaired` exists."""
     place, texts = Path(directory), [str(value) for value in batch[column]]
     with (place / "seen").open("a") as log:
         log.write("".join(f"{text}\n" for text in texts))
     if not (place / "repaired").exists() and any(text.endswith(at) for text in texts):
         deadline = time.monotonic() + 60
-        while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < 2:
+        while len(list(place.glob("out/_batchinference/attempts/*/0*.json"))) < commits:
             if time.monotonic() > deadline:
                 raise RuntimeError("CUDA error: nobody else commits anything")
             time.sleep(0.05)

@@ -115,6 +115,7 @@ def test_preview_shows_the_first_rows_and_leaves_no_output(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "job.yaml"]
     for arguments, message in (
         (["--address", "auto"], "--preview runs on this machine only"),
+        (["--restart"], "--preview leaves the output as it is. Remove --restart"),
         ([], "read.format sql has no limit"),
     ):
         job["spec"]["read"] = {"format": "sql", "query": "SELECT 1", "url": "sqlite://"}

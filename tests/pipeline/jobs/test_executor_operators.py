@@ -116,7 +116,7 @@ def test_input_is_divided_among_all_cpus(
 
     monkeypatch.setattr(executor, "all_cpus", lambda plan: 96)
     monkeypatch.setattr(executor.Executor, "_fused", fused)
-    given: Any = MagicMock(divisible=divisible)
+    given: Any = MagicMock(divisible=lambda tasks: divisible)
     given.__len__.return_value, given.share.return_value = parts, 1.0
     given.read_tasks = lambda wanted, gaps: [None] * (wanted if divisible else min(wanted, parts))
     spec = spec_of(steps=[FUNCTION])

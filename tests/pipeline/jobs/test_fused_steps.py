@@ -6,11 +6,12 @@ import pickle
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.execution import batch_size, fused
@@ -23,7 +24,8 @@ from batchinference.plan import plan_for_machine
 from batchinference.plan.stages import stages_of
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of, steps_of
-from support.outputs.batches import good
+from support.outputs.batches import failed, filtered, good, outcomes
+from support.tiers import examples
 
 UNIT = 8
 NO_STEPS = pickle.dumps(((), None))
@@ -227,6 +229,19 @@ def test_stages_before_the_first_model_are_counted() -> None:
         assert Steps.of(plan_for_machine(spec_of(steps=steps)), errors).before == before
 
 
+OUTCOMES = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=12)
+"""For each input row, the number of good rows and of failed rows that steps have made from it."""
+
+
+def made_of(row: int, rows: int, errors: int) -> RowBatch:
+    """Return the rows that steps have made from an input row."""
+    if not rows + errors:
+        return filtered(0, row)
+    ids = np.full(rows, row)
+    made = merged([RowBatch(pa.table({"n": ids}), ids), *[failed(0, row)] * errors])
+    return replace(made, source=np.array([row]))
+
+
 class TestRowsPerBatch:
     """Steps get larger batches until a batch takes BATCH_SECONDS."""
 
@@ -251,6 +266,23 @@ class TestRowsPerBatch:
         assert found == [(40, 400), (40, 400), (20, 200)]
         nothing = replace(kept, table=pa.table({}), ids=NO_IDS)
         assert [inputs for _, inputs in rows.cut_prepared(nothing)] == [1000]
+
+    @settings(max_examples=examples(100), deadline=None)
+    @given(OUTCOMES, st.integers(1, 4), st.randoms(use_true_random=False))
+    def test_each_batch_has_all_errors_of_its_input_rows(
+        self, made: list[tuple[int, int]], size: int, shuffle: Random
+    ) -> None:
+        prepared = merged(made_of(row, *counts) for row, counts in enumerate(made))
+        order = shuffle.sample(range(len(prepared.ids)), len(prepared.ids))
+        rows = BatchRows(size)
+        rows.next = size
+        parts = [part for part, _ in rows.cut_prepared(prepared.taken(np.array(order, dtype=int)))]
+        found = [row for part in parts for row in outcomes(part).items()]
+        assert sorted(found) == sorted(outcomes(prepared).items())
+        whole = merged(parts)
+        assert sorted(whole.ids) == sorted(prepared.ids)
+        errors = [batch.errors.column("id").to_pylist() for batch in (whole, prepared)]
+        assert sorted(errors[0]) == sorted(errors[1])
 
     @given(st.integers(1, 1000), st.lists(st.floats(0, 1000), max_size=9))
     def test_batches_are_a_multiple_of_the_batch_size(self, size: int, took: list[float]) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from batchinference.api.outputs import cause_of
+from batchinference.pipeline.execution import cost
+from batchinference.pipeline.ray_compat import NodeLifetime
+from batchinference.plan.groups import GROUP_LABEL
+from batchinference.spec.prices import PRICES_VARIABLE
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
 from support.outputs.builders import begin_job
@@ -106,6 +111,27 @@ def test_report_and_log_of_the_last_run(output: str) -> None:
     assert "demo: succeeded" in invoke_without_ray("logs", output).stdout
     (log,) = invoke_without_ray("logs", output, "--list").stdout.split()
     assert Path(log).is_file()
+
+
+@pytest.mark.parametrize(("limit", "code"), [(2, 0), (1, 1)], ids=["succeeded", "failed"])
+def test_report_of_a_run_with_prices_has_its_cost(
+    output: str, monkeypatch: pytest.MonkeyPatch, limit: int, code: int
+) -> None:
+    prices = {"currency": "EUR", "perHour": {"cpu": 2.0}, "before": 1.5}
+    monkeypatch.setenv(PRICES_VARIABLE, json.dumps(prices))
+    hour = NodeLifetime({GROUP_LABEL: "cpu"}, time.time() - 3600, None)
+    monkeypatch.setattr(cost, "node_lifetimes", lambda: [hour])
+    job = yaml.safe_load(Path("job.yaml").read_text())
+    job["spec"] |= {"errors": {"maxRows": limit}, "write": {**job["spec"]["write"], "path": "new"}}
+    Path("priced.yaml").write_text(yaml.safe_dump(job))
+    assert invoke_without_ray("run", "priced.yaml").exit_code == code
+    shown = "3.50 EUR (2.00 in this run, 1.50 in earlier attempts)"
+    assert f"cost    {shown}\n" in invoke_without_ray("report", "./new").stdout
+    page = Path("new/_batchinference/report.html").read_text()
+    assert f"<dd>{shown}</dd>" in page
+    assert "<dt>Estimated cost</dt><dd>3.50 EUR</dd>" in page
+    without = Path(output, "_batchinference/report.html").read_text()
+    assert "Estimated cost" not in without
 
 
 def test_run_prints_its_report_as_data(output: str) -> None:

@@ -82,6 +82,8 @@ def test_a_run_resumes_restarts_and_retries() -> None:
     assert run_here(job).report.message == "the output was complete already"
     assert run_here(job, restart=True).report.message is None
     assert run_here(job, retry_errors=True).report.counts.failed == 1
+    with pytest.raises(BadInput, match="Remove restart or retry_errors"):
+        run_here(job, restart=True, retry_errors=True)
 
 
 SHORT = {"name": "short", "filter": "len(text) < 5"}

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("own_code")
 STEPS = [
     {"name": "few", "filter": "not endswith(text, '9')"},
     {"name": "slow", "python": {"callable": "own_code:sleep_for_rows"}},
+    {"name": "busy", "python": {"callable": "own_code:burn_cpu", "callArgs": {"seconds": 0.02}}},
     {"name": "own", "python": {"callable": "own_code:refuse_bad"}},
 ]
 ORDER = [JobState.PREPARING, JobState.RUNNING, JobState.FINALIZING, JobState.SUCCEEDED]
@@ -105,11 +106,18 @@ def test_memory_covers_all_worker_processes(run: Run, directory: Path) -> None:
 
 def test_time_of_each_step_is_reported(run: Run) -> None:
     rows = {name: step.rows for name, step in run.report.steps.items()}
-    assert rows == {"read": 100, "few": 100, "slow": 90, "own": 90, "write": 89}
-    assert list(rows) == ["read", "few", "slow", "own", "write"]
+    assert rows == {"read": 100, "few": 100, "slow": 90, "busy": 90, "own": 90, "write": 89}
+    assert list(rows) == ["read", "few", "slow", "busy", "own", "write"]
     for step in run.report.steps.values():
-        assert 0 < step.cpu_seconds < 60
+        assert step.cpu_seconds > 0
         assert step.rows / step.rows_per_second == pytest.approx(step.seconds, rel=0.01, abs=0.001)
+
+
+def test_cpu_time_of_a_step_is_not_that_of_another_step(run: Run) -> None:
+    slow, busy = run.report.steps["slow"], run.report.steps["busy"]
+    assert busy.cpu_seconds > 90 * 0.02 - 0.01  # rounded
+    assert slow.seconds > 90 * 0.05 - 0.01
+    assert slow.cpu_seconds < 90 * 0.02
 
 
 @pytest.mark.parametrize("max_rows", [10, 1], ids=["succeeds", "fails"])

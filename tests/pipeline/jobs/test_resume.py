@@ -79,7 +79,9 @@ def failing_job(
     directory: Path, keys: list[list[str]], at: str, column: str = "text", **fields: Any
 ) -> FailingJob:
     """Return a job whose step fails at the row that ends with `at`."""
-    arguments = {"directory": str(directory), "column": column, "at": at}
+    # Ray Data may give the write tasks of few CPUs none while another operator has a task
+    commits = 1 if any("repartition" in step for step in fields.get("steps", [])) else 2
+    arguments = {"directory": str(directory), "column": column, "at": at, "commits": commits}
     step = {"name": "breaks", "python": {"callable": "own_code:fail_at_row", "callArgs": arguments}}
     steps = [step, *fields.pop("steps", [])]
     job = job_document("broken", directory / "in", directory / "out", steps=steps, **fields)
@@ -131,9 +133,7 @@ def test_resume_skips_committed_rows(tmp_path: Path, make: Any) -> None:
     assert Counter(row[job.column] for row in rows_of(job.output)) == Counter(every)
 
 
-def test_resume_gives_the_result_of_an_uninterrupted_run(
-    tmp_path: Path,
-) -> None:
+def test_resume_gives_the_result_of_an_uninterrupted_run(tmp_path: Path) -> None:
     ends = ["", " bad", "", " ex tra"]
     lines = {f"{n}.txt": [f"w{n}-{row}{ends[row % 4]}" for row in range(20)] for n in range(4)}
     steps: list[Document] = [
@@ -147,7 +147,7 @@ def test_resume_gives_the_result_of_an_uninterrupted_run(
     for name in ("undisturbed", "broken"):
         directory = tmp_path / name
         write_lines(directory / "in", lines)
-        job = failing_job(directory, list(lines.values()), at="w2-5 bad", steps=steps,
+        job = failing_job(directory, list(lines.values()), at="w3-17 bad", steps=steps,
                      errors={"maxRows": 50})  # fmt: skip
         if name == "broken":
             job.run_until_failure()

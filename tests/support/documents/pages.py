@@ -27,7 +27,7 @@ def code_of_pages() -> str:
 
 
 def jobs(page: str) -> list[Document]:
-    return [yaml.safe_load(block) for block in blocks(page, "yaml")]
+    return [yaml.load(block, yaml.CSafeLoader) for block in blocks(page, "yaml")]
 
 
 def name_of(job: Document) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from support.documents.yaml_files import read_yaml
 
 Document = dict[str, Any]
 Place = tuple[str | int, ...]
@@ -28,9 +28,7 @@ def full_document(name: str = "full") -> Document:
 
 @cache
 def _full() -> Document:
-    text = Path(__file__).with_name("full_document.yaml").read_text()
-    full: Document = yaml.safe_load(text)
-    return full
+    return read_yaml(Path(__file__).with_name("full_document.yaml"))
 
 
 def places(value: Any, place: Place = ()) -> Iterator[Place]:

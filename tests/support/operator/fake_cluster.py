@@ -210,6 +210,20 @@ class FakeWatches:
                     self.push(kind, "DELETED", body)
             self.push(kind, "LISTED", {"version": str(self.cluster.version)})
 
+    def lose(self) -> None:
+        """Forget the objects of the reflectors, as after watches that were refused for too long."""
+        for kind, store in self.stores.items():
+            self.pending[kind].clear()
+            self.listed.discard(kind)
+            for body in store.known(NAMESPACE):
+                store.delete(body)
+
+    def list_what_is_unlisted(self) -> None:
+        """Restart the watches that were lost."""
+        for kind in self.stores:
+            if kind not in self.listed:
+                self.relist(kind)
+
     @property
     def stores(self) -> dict[str, Store]:
         """The stores of the kinds that reflectors watch."""
@@ -233,7 +247,7 @@ class FakeWatches:
             store.listed("", body["version"])
             if kind not in self.listed:
                 self.listed.add(kind)
-                store.synced("")
+                store.requeue("")
             return
         if "kind" in body:  # a list reports only the identity of deleted objects
             store.put(body)

@@ -193,6 +193,7 @@ class SteppedOperator:
         self.watches.controller = self.controller
         self.watches.listed = listed = set()
         self.controller.is_listed = lambda _: len(listed) == len(self.watches.stores)
+        self.controller.is_refused = lambda _: len(listed) < len(self.watches.stores)
         self.work: Coroutine[Call, str | None, None] = self._run()
         self.call = self.work.send(None)
 

@@ -22,7 +22,7 @@ from batchinference_operator.status.attempts import (
     remove_attempt,
 )
 from batchinference_operator.status.timestamps import to_rfc3339
-from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, UID, owner
+from support.operator.objects import OTHER_UID, RUNNING, SUCCEEDED, UID, owner, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
 
 END = "2026-03-01T12:00:00Z"
@@ -57,6 +57,17 @@ def test_successful_attempt_is_recorded_from_plan_to_end(loop: ReconcileLoop) ->
     assert loop.attempt["completionTime"] == "2026-03-01T12:01:00Z"
     assert "cause" not in loop.attempt
     assert loop.status["failedAttempts"] == 0
+
+
+def test_ray_job_of_an_ended_attempt_that_is_created_again_is_deleted() -> None:
+    """A late request of a former leader may create it while the next attempt runs."""
+    loop = failed_once()
+    remove_failed(loop)
+    loop.run()
+    loop.ray_jobs["job-1"] = ray_job_body("job-1")
+    assert [seen.name for seen in loop.reconcile().delete_ray_jobs] == ["job-1"]
+    assert (loop.attempt["number"], loop.phase) == (2, "Running")
+    assert loop.reconcile().delete_ray_jobs == (), "it is being deleted"
 
 
 @pytest.mark.parametrize(("state", "rows"), [(JobState.RUNNING, 4), (JobState.SUCCEEDED, 25)])

@@ -15,7 +15,7 @@ from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import CONFIG, NAMESPACE, ray_job_body
+from support.operator.objects import CONFIG, NAMESPACE, job_body, ray_job_body
 from support.operator.virtual_time import in_virtual_time, until
 from support.tiers import examples
 
@@ -248,3 +248,17 @@ async def test_job_that_waits_for_the_list_of_ray_jobs_keeps_its_position(harnes
         assert started == []
         controller.requeue_unlisted(NAMESPACE)
         await until(lambda: started == ["job-a"], 10)
+
+
+@in_virtual_time
+async def test_job_of_a_namespace_that_cannot_be_listed_blocks_no_other(harness: Harness) -> None:
+    started = watch_ray_jobs(harness)
+    async with harness.operator(config=at_most(1)) as controller:
+        controller.is_listed = lambda namespace: namespace != "gone"
+        harness.cluster.put(job_body("job-a", namespace="gone"))
+        harness.cluster.apply("job-b")
+        await asyncio.sleep(100)
+        assert started == [], "the first list may still be on its way"
+        controller.is_refused = lambda namespace: namespace == "gone"
+        controller.requeue_unlisted("gone")
+        await until(lambda: started == ["job-b"], 10)

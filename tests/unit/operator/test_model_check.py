@@ -38,12 +38,12 @@ from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
-from support.documents.minimal import document
+from support.documents.minimal import document, model_step
 from support.operator.fake_cluster import WATCHED, FakeCluster, Object
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.kstatus import kstatus
 from support.operator.objects import CONFIG, NAMESPACE
-from support.operator.stepped_operator import EXPECTED, FAULTS, SteppedOperator
+from support.operator.stepped_operator import EXPECTED, FAULTS, IDLE, SteppedOperator
 from support.operator.virtual_time import ManualClock
 from support.tiers import examples
 
@@ -60,7 +60,7 @@ PATCHES: list[list[Object] | None] = [
     None,
 ]
 """Patches of pods: of all groups, of one, of a group that does not exist, and none."""
-SPECS = st.fixed_dictionaries(
+_SPECS = st.fixed_dictionaries(
     {},
     optional={
         "suspend": st.sampled_from([True, False, False]),
@@ -88,6 +88,16 @@ SPECS = st.fixed_dictionaries(
         "ttl": st.sampled_from([{"cluster": "10m"}, {"rayJob": "20m"}, {"afterFinished": "20m"}]),
     },
 )
+TWO_GROUPS: Object = {
+    "steps": [
+        model_step("a", resources={"gpu": 1, "memory": "5Gi"}),
+        model_step("b", resources={"gpu": 1, "memory": "6Gi"}),
+    ],
+    "retry": {"maxAttempts": 5, "outOfMemory": {"maxMemory": "7Gi"}},
+    "cluster": {"patches": [{"groups": ["b"], "pod": {"metadata": {"labels": {"team": "a"}}}}]},
+}
+"""Two groups with GPUs whose memory grows up to the same maximum, and a patch of one of them."""
+SPECS = _SPECS | _SPECS.map(lambda spec: {**spec, **TWO_GROUPS})
 CAUSES_OF_DEADLINES = {"DeadlineExceeded", "Stalled", "ImagePull", "ContainerConfig"}
 
 
@@ -95,7 +105,7 @@ def ended(status: Object) -> bool:
     return any(is_condition_true(status, kind) for kind in ENDS)
 
 
-def rejection(body: Object) -> str:
+def rejection(body: Object | None) -> str:
     """Return why the API server rejects a pod with the scheduler of a patch."""
     return "unknown scheduler" if "volcano" in str(body) else ""
 
@@ -139,8 +149,8 @@ class JobModel(RuleBasedStateMachine):
         body = document("job", **spec)
         created = self.cluster.put({**body, "metadata": {"name": "job", "namespace": NAMESPACE}})
         causes = CAUSES_OF_DEADLINES if "deadlines" in spec else set()
-        patched = {"InvalidSpec"} if "patches" in spec.get("cluster", {}) else set()
-        self.allowed_causes[created["metadata"]["uid"]] = causes | patched
+        rejected = {"InvalidSpec"} if rejection(spec.get("cluster")) else set()
+        self.allowed_causes[created["metadata"]["uid"]] = causes | rejected
 
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
@@ -227,6 +237,12 @@ class JobModel(RuleBasedStateMachine):
             self.allow_failure(each, cause)
             self.allow_failure(each, "Application")  # the cause if the report cannot be read
 
+    @precondition(lambda self: self.job is not None and not ended(self.status))
+    @rule()
+    def run_out_of_memory(self) -> None:
+        self.run_rounds_without_faults(6)
+        self.fail_driver("OutOfMemory")
+
     @rule(problem=st.sampled_from(["away", "silent", "stuck"]), seconds=st.sampled_from(SECONDS))
     def begin_outage(self, problem: str, seconds: int) -> None:
         self.kuberay.problem[problem] = self.clock.seconds + seconds
@@ -279,6 +295,11 @@ class JobModel(RuleBasedStateMachine):
     @rule(kind=st.sampled_from(WATCHED))
     def relist_watch(self, kind: str) -> None:
         self.operator.watches.relist(kind)
+
+    @precondition(lambda self: self.operator.call.name == IDLE)
+    @rule()
+    def lose_namespace(self) -> None:
+        self.operator.watches.lose()
 
     @rule(calls=st.integers(1, 8))
     def step_operator(self, calls: int) -> None:
@@ -447,6 +468,7 @@ class JobModel(RuleBasedStateMachine):
     def run_round_without_faults(self) -> None:
         """Run one round without faults, in which every component runs."""
         self.set_suspend_by_kueue(suspend=False)
+        self.operator.watches.list_what_is_unlisted()
         self.operator.watches.deliver_all()
         while not self.operator.idle:
             self.operator.step()

@@ -8,6 +8,7 @@ import pytest
 
 from batchinference.plan import parse_plan
 from batchinference.spec.causes import Cause
+from batchinference_operator.status.attempts import MAX_ATTEMPTS
 from batchinference_operator.status.failure_cause import Disruption
 from support.documents.minimal import python_step
 from support.operator.reconcile_loop import ReconcileLoop
@@ -81,6 +82,18 @@ def test_memory_grows_up_to_its_maximum_and_survives_other_failures() -> None:
     loop.run()
     loop.fail("NodeLost")
     assert start_attempt(loop)["cpu"] == "32Gi", "the job requests more itself"
+
+
+def test_memory_is_kept_when_the_attempt_that_ran_out_is_no_longer_in_the_status() -> None:
+    loop = ReconcileLoop(retry={"outOfMemory": POLICY, "maxAttempts": 99}, steps=STEPS)
+    start_attempt(loop)
+    run_out(loop, "cpu")
+    loop.disruptions = ()
+    for _ in range(MAX_ATTEMPTS + 1):
+        assert start_attempt(loop)["cpu"] == "6Gi"
+        loop.run()
+        loop.fail("NodeLost")
+    assert all("outOfMemory" not in attempt for attempt in loop.status["attempts"])
 
 
 def test_without_the_policy_the_memory_is_that_of_the_job() -> None:

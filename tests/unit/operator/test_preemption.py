@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
@@ -175,6 +176,25 @@ def test_job_without_an_own_ray_job_is_not_preempted() -> None:
     queue.see("low", running=True)
     queue.wait("urgent", 5)
     assert queue.preemptor("low") is None
+
+
+def test_running_job_to_which_a_queue_was_added_is_preempted() -> None:
+    """The queue is that of its next attempt. Its RayJob is not in a queue."""
+    job = ReconcileLoop(cluster={"queue": "gpu"})
+    job.run()
+    entry = entry_of(JobView.of({**job_body(status=job.status), "spec": job.spec}), Cluster())
+    assert (entry.running, entry.waiting, entry.queued) == (True, False, True)
+    queue = Queue(1)
+    queue.run("low", queued=True)
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") == "urgent"
+
+
+def test_running_job_in_a_queue_holds_no_slot() -> None:
+    queue = Queue(1)
+    queue.see("queued", running=True, queued=True)
+    queue.wait("urgent", 5)
+    assert (queue.preemptor("queued"), queue.admitted("urgent")) == (None, True)
 
 
 def test_slot_is_given_to_the_preemptor_and_not_to_a_third_job() -> None:
@@ -614,3 +634,19 @@ async def test_preempted_job_resumes_after_the_job_with_the_higher_priority() ->
         )
     assert counted == 1
     assert "Preempted" in {event["reason"] for event in harness.cluster.events.values()}
+
+
+@in_virtual_time
+async def test_job_whose_pods_are_rejected_stops_no_other() -> None:
+    harness = Harness()
+    harness.cluster.validate = lambda body: "unknown scheduler" if "volcano" in str(body) else ""
+    config = replace(CONFIG, concurrency=ONE, policy=PlatformPolicy(patches=True))
+    harness.cluster.apply("low")
+    async with harness.operator(config=config):
+        await until(lambda: harness.cluster.get("RayJob", "low-1"))
+        await harness.ray_job("low").start()
+        await harness.ray_job("low").step(**RUNNING)
+        patch = {"groups": ["*"], "pod": {"spec": {"schedulerName": "volcano"}}}
+        harness.cluster.apply("urgent", priority=5, cluster={"patches": [patch]})
+        await until(lambda: harness.phase("urgent") == "Failed", STOP_SECONDS + 10)
+        assert ["outcome" in one for one in harness.cluster.status("low")["attempts"]] == [False]

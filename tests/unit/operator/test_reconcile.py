@@ -390,7 +390,7 @@ def test_deleted_ray_job_fails_the_job() -> None:
 
 @pytest.mark.parametrize(
     ("owner_uid", "expected"),
-    [(OTHER_UID, "of a deleted BatchInference"), (None, "is not this job's")],
+    [(OTHER_UID, "of a deleted BatchInference"), (None, "is not this job's: delete it")],
     ids=["former-job", "no-owner"],
 )
 @pytest.mark.parametrize("status", [INITIALIZING, RUNNING, SUCCEEDED])

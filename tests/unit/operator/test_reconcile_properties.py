@@ -210,8 +210,10 @@ def removes_only_its_own_ray_jobs(observed: Observed, actions: Actions, _: datet
 def removes_nothing_before_the_status_says_so(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
+    """While an attempt runs, only RayJobs of earlier attempts are removed."""
     if is_running(observed.job.status) and not observed.job.finished:
-        assert actions.delete_ray_jobs == ()
+        numbers = [int(seen.name.removeprefix("job-")) for seen in actions.delete_ray_jobs]
+        assert all(number < attempt_number(observed.job.status) for number in numbers)
 
 
 def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime) -> None:

@@ -100,7 +100,7 @@ class Recorder:
     def store(self) -> Store:
         note = self.calls.append
         listed = lambda _, version: note(f"listed {version}")  # noqa: E731
-        return Store(self.put, self.delete, self.known, listed, lambda _: note("synced"))
+        return Store(self.put, self.delete, self.known, listed, lambda _: note("requeue"))
 
 
 @asynccontextmanager
@@ -127,7 +127,7 @@ async def test_watch_continues_from_the_last_version_that_was_seen() -> None:
         assert reflector.is_listed
         assert f"{PATH}" not in health.missing
     assert [call for _, call in client.calls] == ["list", "watch 10", "watch 11", "watch 15"]
-    assert recorder.calls == ["put a", "put b", "listed 10", "synced",
+    assert recorder.calls == ["put a", "put b", "listed 10", "requeue",
                               "put c", "put a", "delete a"]  # fmt: skip
 
 
@@ -141,7 +141,7 @@ async def test_new_list_reports_what_was_deleted_in_the_meantime(end: list[Any])
     recorder = Recorder()
     async with reflecting(client, recorder):
         assert recorder.names == {"b", "c"}
-    assert recorder.calls.count("synced") == 1
+    assert recorder.calls.count("requeue") == 1
     assert [call for _, call in client.calls] == ["list", "watch 10", "list", "watch 10"]
 
 
@@ -218,7 +218,17 @@ async def test_objects_of_a_refused_watch_are_forgotten_only_after_a_while() -> 
         client.lists, client.watches = [[[ray_job("b")]]], []
         await asyncio.sleep(2 * MAX_BACKOFF)
         assert (recorder.names, health.lost) == ({"b"}, set())
-    assert recorder.calls.count("synced") == 2
+    assert recorder.calls.count("requeue") == 2
+
+
+@in_virtual_time
+async def test_jobs_are_queued_again_when_the_first_list_is_refused() -> None:
+    """They keep no position in the admission queue while it is refused."""
+    recorder = Recorder()
+    client = ScriptedClient([[Forbidden("403: no Role")]])
+    async with reflecting(client, recorder, 3 * MAX_BACKOFF) as (reflector, health):
+        assert (recorder.calls, reflector.is_listed) == (["requeue"], False)
+        assert [health.is_refused(name) for name in (NAMESPACE, "other")] == [True, False]
 
 
 # --- the requests ---------------------------------------------------------------------

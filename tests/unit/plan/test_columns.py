@@ -211,3 +211,19 @@ def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
 def test_write_columns_are_not_checked_if_unknown() -> None:
     write = {"format": "images", "path": "s3://out/", "column": "photo"}
     assert problems(columns=None, write=write) == []
+
+
+def decode_audio(column: str) -> Document:
+    return {"name": column, "decode": {"column": column, "format": "audio"}}
+
+
+def test_sampling_rate_of_an_earlier_step_is_not_replaced() -> None:
+    first, second = decode_audio("a"), decode_audio("b")
+    rename = {"name": "rename", "renameColumns": {"sample_rate": "rate_of_a"}}
+    for columns in (["a", "b"], None):
+        assert problems(first, second, columns=columns) == [
+            "spec.steps[1].decode.format: step 'b' decodes audio and would replace column "
+            "'sample_rate' of an earlier step (audio). Rename that column before this step with "
+            "renameColumns"
+        ]
+        assert problems(first, rename, second, columns=columns) == []

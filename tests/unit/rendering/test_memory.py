@@ -29,6 +29,22 @@ def test_each_group_gets_its_memory() -> None:
         assert memory_of(made) == {**before, group: "20Gi"}, "steps a and b share the group a"
 
 
+def test_groups_keep_their_names_when_their_memory_would_become_equal() -> None:
+    steps = [
+        model_step("a", resources={"gpu": 1, "memory": "16Gi"}),
+        model_step("b", resources={"gpu": 1, "memory": "24Gi"}),
+    ]
+    patch = {"groups": ["b"], "pod": {"metadata": {"labels": {"team": "a"}}}}
+    params = {"b": {"log-color": "true"}}
+    asked = job(steps=steps, cluster={"patches": [patch], "rayStartParams": params})
+    for minimum, a, b in (
+        ({"a": "24Gi"}, "24575Mi", "24Gi"),
+        ({"a": "32Gi", "b": "32Gi"}, "32Gi", "32767Mi"),
+    ):
+        made = render(with_memory(asked, minimum))
+        assert memory_of(made) == {"head": "4Gi", "cpu": "4Gi", "a": a, "b": b}
+
+
 def test_less_memory_and_unknown_groups_change_nothing() -> None:
     asked = job(steps=STEPS)
     assert with_memory(asked, {"c": "8192Mi", "head": "1Gi", "gone": "20Gi"}) == asked

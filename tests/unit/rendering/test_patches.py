@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import GPUS_LABEL, Names, patched_pods
+from batchinference.rendering.objects import RESTRICTED
 from batchinference.spec import SpecError
 from batchinference.spec.cluster import RESERVED_VOLUMES
 from support.documents.minimal import model_step
@@ -124,6 +125,16 @@ def test_labels_of_the_product_cannot_be_patched(kind: str, domain: str) -> None
 def test_protected_part_cannot_be_patched(spec: Any, path: str) -> None:
     found = refusal(patch(["head"], **spec)).splitlines()
     assert f"spec.cluster.patches[0].pod.spec.{path}: {PROTECTED}" in found
+
+
+def test_added_container_starts_with_the_security_context_of_the_others() -> None:
+    root = {"name": "root", "securityContext": {"runAsNonRoot": False}}
+    free = {"name": "free", "securityContext": None}
+    first = patch(["head"], containers=[root, free], initContainers=[{"name": "own"}])
+    (head, *_) = patched(first, patch(["head"], containers=[{"name": "free", "image": "x"}])).pods
+    contexts = [one.get("securityContext") for one in head["spec"]["containers"]]
+    assert contexts == [RESTRICTED, {**RESTRICTED, "runAsNonRoot": False}, None]
+    assert head["spec"]["initContainers"] == [{"name": "own", "securityContext": RESTRICTED}]
 
 
 def test_other_projected_volumes_are_allowed() -> None:

@@ -256,3 +256,24 @@ def test_types_of_json_fields() -> None:
     }.items():
         decode = {"column": "a", "format": "json", "fields": {"x": bad}}
         assert reason in "".join(refused(with_step(decode=decode)))
+
+
+@pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "idna", "none", "a\0"])
+def test_encodings_that_are_not_for_text_are_refused(encoding: str) -> None:
+    decode = {"column": "a", "format": "text", "encoding": encoding}
+    message = refused(with_step(decode=decode))
+    assert f"encoding: Python knows no such encoding of text, got {encoding!r}. Use" in message
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "cp037", "shift_jis"])
+def test_encodings_of_text_are_accepted(encoding: str) -> None:
+    decode = {"column": "a", "format": "text", "encoding": encoding}
+    assert parse(with_step(decode=decode))
+
+
+@pytest.mark.parametrize(
+    "columns", [{"column": "a", "output": "sample_rate"}, {"column": "sample_rate"}]
+)
+def test_decoded_audio_needs_another_column_than_its_sampling_rate(columns: Document) -> None:
+    message = refused(with_step(decode={**columns, "format": "audio"}))
+    assert "output: the sampling rate would replace the audio (sample_rate). Set output" in message

@@ -159,6 +159,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.seconds:
         spent = ", ".join(f"{state} {value:.1f} s" for state, value in report.seconds.items())
         lines.append(("time", spent))
+    lines += [("cost", str(report.cost))] if report.cost else []
     lines.append(("output", report.output))
     if report.errors:
         lines.append(("errors", report.errors))

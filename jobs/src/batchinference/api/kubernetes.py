@@ -72,10 +72,18 @@ class Kubernetes:
 
     def list_jobs(self) -> Iterator[Object]:
         """Yield all jobs of the namespace."""
+        return self._list(self._path(KIND, self.namespace))
+
+    def list_pods(self, selector: str) -> Iterator[Object]:
+        """Yield the pods of the namespace with these labels."""
+        path = f"/api/v1/namespaces/{quote(self.namespace)}/pods"
+        return self._list(path, labelSelector=selector)
+
+    def _list(self, path: str, **options: str) -> Iterator[Object]:
         more = ""
         while True:
-            query = urlencode({"limit": PAGE, "continue": more})
-            found = self.request("GET", f"{self._path(KIND, self.namespace)}?{query}")
+            query = urlencode({"limit": PAGE, "continue": more, **options})
+            found = self.request("GET", f"{path}?{query}")
             yield from found["items"]
             more = found["metadata"].get("continue", "")
             if not more:

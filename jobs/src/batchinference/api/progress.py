@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus
+from batchinference.api.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class JobProgress:
     rate: float | None = None
     stage: str = ""
     message: str = ""
+    workers: Sequence[Workers] = ()
 
     @property
     def percent(self) -> int | None:
@@ -35,11 +37,11 @@ class JobProgress:
         return max(0, self.total - self.rows) / rate
 
 
-def progress_of_job(job: JobStatus) -> JobProgress:
+def progress_of_job(job: JobStatus, workers: Sequence[Workers] = ()) -> JobProgress:
     """Return the progress of a job on a cluster."""
     return JobProgress(
         job.phase, job.rows, job.total, job.failed, job.ended, job.phase == "Failed", job.rate,
-        job.stage, job.message,
+        job.stage, job.message, workers,
     )  # fmt: skip
 
 

@@ -112,15 +112,14 @@ def run(
 
     `restart` starts over and replaces what earlier runs of this job have written, `retry_errors`
     runs only the failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if
-    the job fails, and JobFailure if it does not support `restart` or `retry_errors`.
+    the job fails, and JobFailure if it does not support `restart` or `retry_errors`, or for both.
     """
     from batchinference.api.display import Display
     from batchinference.api.runner import Runner
 
     resource = job.absolute
     own_only = restart and not overwrites(resource)
-    resource = restarted(resource) if restart else resource
-    resource = retried(resource) if retry_errors else resource
+    resource = _changed(resource, restart=restart, retry_errors=retry_errors)
     with Display(_console(), verbose=verbose) as display, _stop_signal(display.say) as stop:
         runner = Runner(
             resource,
@@ -135,6 +134,19 @@ def run(
     if report.state != JobState.SUCCEEDED:
         raise JobFailed(report)
     return Result(resource, report)
+
+
+def _changed(job: BatchInference, *, restart: bool, retry_errors: bool) -> BatchInference:
+    from batchinference.pipeline.errors import BadInput
+
+    if restart and retry_errors:
+        raise BadInput(
+            "retry_errors: a run that starts over has no failed rows to run again (True). Remove "
+            "restart or retry_errors"
+        )
+    if restart:
+        return restarted(job)
+    return retried(job) if retry_errors else job
 
 
 def _console() -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from batchinference.api.run_log import RunLog
 from batchinference.plan import Plan, plan_for_machine, ray_cpus
 from batchinference.spec import BatchInference
+from batchinference.spec.prices import PodPrices
 from batchinference.spec.profiles import GPU
 from batchinference.spec.report import Report
 
@@ -33,7 +34,7 @@ class Runner:
 
     `directory` has the user's modules. `say` is called with each line for the user, and `publish`
     with each report. `quiet` hides the output of Ray. With `own_only`, only output of this job is
-    replaced.
+    replaced. `prices` are those of the pods, if the platform has any.
     """
 
     job: BatchInference
@@ -43,6 +44,7 @@ class Runner:
     stop: StopSignal
     quiet: bool = True
     own_only: bool = False
+    prices: PodPrices | None = None
     log: RunLog = field(default_factory=RunLog, init=False)
     _output: WorkerOutput | None = field(default=None, init=False)
     _shown: int = field(default=0, init=False)
@@ -68,7 +70,8 @@ class Runner:
     def _run(self, ray: RayContext) -> Report:
         from batchinference.pipeline.job import JobRun
 
-        return JobRun(self.job, ray, self._publish, self.stop, self.own_only).run()
+        run = JobRun(self.job, ray, self._publish, self.stop, self.own_only, self.prices)
+        return run.run()
 
     def _say(self, text: str) -> None:
         self.log.add(text)

@@ -51,7 +51,7 @@ def watch(
     Exit codes: 0 complete, 1 the job failed or its run has died, 2 there is no such output or job.
     """
     from batchinference.api.targets import Target
-    from batchinference.cli.show_status import watch_status
+    from batchinference.cli.watch import watch_status
 
     raise typer.Exit(watch_status(Target(target, namespace, context), interval))
 

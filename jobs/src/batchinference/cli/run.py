@@ -34,6 +34,7 @@ from batchinference.rendering.config_map import (
 )
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
+from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import REPORT_FILE, JobState, Report, failure_line
 
 _EXITS = {"BadInput": exits.BAD_INPUT, "Interrupted": exits.INTERRUPTED}
@@ -117,6 +118,8 @@ def _conflict(options: RunOptions) -> str | None:
         )
     if options.preview and options.address is not None:
         return "--preview runs on this machine only. Remove --address"
+    if options.preview and options.restart:
+        return "--preview leaves the output as it is. Remove --restart"
     return None
 
 
@@ -141,7 +144,10 @@ def _run(
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not options.verbose and not on_cluster
-        runner = Runner(job, directory, display.say, publish, stop, quiet=quiet, own_only=own_only)
+        runner = Runner(
+            job, directory, display.say, publish, stop, quiet=quiet, own_only=own_only,
+            prices=PodPrices.of(os.environ),
+        )  # fmt: skip
         address = options.address
         report = runner.run_here() if address is None else runner.run_on(address, plan)
     if options.preview:

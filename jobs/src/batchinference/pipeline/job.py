@@ -24,6 +24,7 @@ from batchinference.pipeline.errors import (
     WorkerCrashed,
 )
 from batchinference.pipeline.execution.cluster import spilled_bytes
+from batchinference.pipeline.execution.cost import cost_so_far
 from batchinference.pipeline.execution.executor import AttemptEnd, AttemptRun, Executor
 from batchinference.pipeline.execution.step_runner import note_name
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
@@ -35,6 +36,7 @@ from batchinference.pipeline.ray_compat import read_note
 from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
+from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.write import WriteTable
 
@@ -53,13 +55,15 @@ class JobRun:
     """A run of a job. `publish` is called with a report of every change.
 
     `ray` is entered before the first attempt: the job is checked before Ray starts, and a job with
-    nothing to do needs no Ray. With `own_only`, only output of this job is replaced."""
+    nothing to do needs no Ray. With `own_only`, only output of this job is replaced. `prices` are
+    those of the pods, if the platform has any."""
 
     job: BatchInference
     ray: RayContext
     publish: Publish
     stop: StopSignal
     own_only: bool = False
+    prices: PodPrices | None = None
     _reports: ReportBuilder = field(init=False)
     _finished: list[Report] = field(default_factory=list, init=False)
     """The reports of the outputs that this run has completed."""
@@ -171,6 +175,7 @@ class JobRun:
         attempt.remove_orphans(snapshot.entries)
         if isinstance(write, WriteTable) and run.table is not None:
             attempt.commit(write, run.table, snapshot, self._reports.build())
+        self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         attempt.complete(snapshot, report)
@@ -195,6 +200,7 @@ class JobRun:
                     notes = [note for manifest in manifests for note in manifest.notes]
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
+        self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
         published = self._publish(report)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ray import get_runtime_context
@@ -50,6 +51,7 @@ __all__ = [
     "HuggingFaceDatasource",
     "InternalQueueOperatorMixin",
     "LanceDatasource",
+    "NodeLifetime",
     "OpState",
     "SQLDatasource",
     "StatefulStageUDF",
@@ -61,6 +63,7 @@ __all__ = [
     "get_state_from_address",
     "has_flag",
     "maybe_enable_token_auth_if_token_available",
+    "node_lifetimes",
     "number_of_this_task",
     "put_note",
     "read_note",
@@ -71,6 +74,8 @@ __all__ = [
     "without_monitors",
 ]
 
+NODES_SECONDS = 10
+"""Timeout of a request for the nodes."""
 _SLOW = {
     "HighMemoryIssueDetector": "ray.data._internal.issue_detection.detectors",
     "HuggingFaceDatasource": "ray.data._internal.datasource.huggingface_datasource",
@@ -151,3 +156,27 @@ def read_note(name: str) -> str | None:
     """Return a stored text; None if there is none."""
     content = _internal_kv_get(name) if _internal_kv_initialized() else None
     return None if content is None else content.decode()
+
+
+@dataclass(frozen=True)
+class NodeLifetime:
+    """A node of the Ray cluster. Times are in seconds since 1970; `end` is None while it lives."""
+
+    labels: dict[str, str]
+    start: float
+    end: float | None
+
+    def seconds(self, now: float) -> float:
+        """Return for how long the node has existed at the time `now`."""
+        return max(0.0, (now if self.end is None else self.end) - self.start)
+
+
+def node_lifetimes() -> list[NodeLifetime]:
+    """Return all nodes of the Ray cluster, including lost ones. Raises an exception of Ray if it
+    does not answer."""
+    client = global_worker.gcs_client  # type: ignore[attr-defined]
+    nodes = client.get_all_node_info(timeout=NODES_SECONDS).values()
+    return [
+        NodeLifetime(dict(node.labels), node.start_time_ms / 1000, node.end_time_ms / 1000 or None)
+        for node in nodes
+    ]

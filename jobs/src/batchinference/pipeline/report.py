@@ -21,7 +21,14 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
-from batchinference.spec.report import JobState, Memory, Report, RowsOverTime, StepTimes
+from batchinference.spec.report import (
+    JobState,
+    Memory,
+    Report,
+    RowsOverTime,
+    RunCost,
+    StepTimes,
+)
 from batchinference.spec.status import Counts, Progress
 
 MAX_NOTES = 20
@@ -38,11 +45,12 @@ def now() -> str:
 @dataclass
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
-    and `notes` summarizes the last attempt that has ended."""
+    `notes` summarizes the last attempt that has ended, and `cost` is that of the whole run."""
 
     name: str
     layout: Layout
     notes: RunNotes | None = field(default=None, init=False)
+    cost: RunCost | None = field(default=None, init=False)
     _spilled_bytes: int | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
     _stage: str | None = field(default=None, init=False)
@@ -120,6 +128,7 @@ class ReportBuilder:
             memory=Memory(peakWorkerBytes=self.notes.peak_bytes, spilledBytes=self._spilled_bytes)
             if self.notes
             else None,
+            cost=self.cost,
             notes=self.notes.notes if self.notes else [],
             rowsOverTime=self._history.points() if self._meter else None,
             versions=dict(versions()),

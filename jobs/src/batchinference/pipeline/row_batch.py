@@ -128,8 +128,9 @@ class RowBatch:
         )
 
     def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Split a batch in which no input row has several rows: return its first rows, and the rest
-        with its errors, filtered rows and notes. The rest is None if nothing is left."""
+        """Split a batch in which no input row has several rows, or a row and an error: return its
+        first rows, and the rest with its errors, filtered rows and notes. The rest is None if
+        nothing is left."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
@@ -182,13 +183,21 @@ class RowBatch:
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
         return replace(
             self,
-            table=self.table.filter(pa.array(rows)) if rows.any() else NO_ROWS,
+            table=_selected(self.table, rows) if rows.any() else NO_ROWS,
             ids=self.ids[rows],
             source=self.source[source],
             errors=self.errors.filter(pa.array(failed)),
             filtered=self.filtered[np.isin(self.filtered, ids)],
             shares=None if self.shares is None else self.shares[source],
         )
+
+
+def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Return the rows of a table that a mask selects, without a copy if they are adjacent."""
+    first, last = np.flatnonzero(rows)[[0, -1]]
+    if rows[first : last + 1].all():
+        return table.slice(first, last + 1 - first)
+    return table.filter(pa.array(rows))
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from batchinference.plan.pruning import columns_added, columns_read
+from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
@@ -56,10 +57,24 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         for message in _step_problems(step, columns):
             yield Problem(f"spec.steps[{index}]", message)
         columns = _columns_after(step, columns)
+    yield from _check_sampling_rates(spec.steps)
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
         yield from _check_write(spec.write, columns)
+
+
+def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
+    """Yield the steps that decode audio and would replace the sampling rate of an earlier step."""
+    made: list[str] = []
+    for index, step in enumerate(steps):
+        if isinstance(step.decode, DecodeAudio) and SAMPLE_RATE in made:
+            message = (
+                f"step '{step.name}' decodes audio and would replace column '{SAMPLE_RATE}' of an "
+                "earlier step (audio). Rename that column before this step with renameColumns"
+            )
+            yield Problem(f"spec.steps[{index}].decode.format", message)
+        made = _columns_after(step, made) or []
 
 
 def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:

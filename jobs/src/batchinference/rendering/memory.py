@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from batchinference.plan import CPU_GROUP, plan_for_cluster
+from batchinference.plan import CPU_GROUP, WorkerGroup, plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.patches import templates_of
 from batchinference.rendering.pods import head_size
+from batchinference.rendering.quantities import memory_quantity
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInference
 from batchinference.spec.problems import Problem
@@ -22,17 +24,20 @@ Object = dict[str, Any]
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
     """Return the job with at least this memory per pod. `minimum` maps group names to memory.
 
-    Groups that the job does not have are ignored. Raises SpecError if the job cannot be planned.
+    Groups that the job does not have are ignored. A group whose pods would equal those of another
+    group gets some Mi less, so that the groups and their names remain. Raises SpecError if the job
+    cannot be planned.
     """
     if not minimum:
         return job
     plan, cluster = plan_for_cluster(job.spec), job.spec.cluster
     planned = {HEAD_GROUP: head_size(cluster)[1], **{one.name: one.memory for one in plan.groups}}
-    raised = {
+    wanted = {
         group: memory
         for group, memory in minimum.items()
         if group in planned and memory_bytes(memory) > memory_bytes(planned[group])
     }
+    raised = _distinct(plan.groups, wanted)
     pools = {
         stage.name: raised.get(plan.group_of(stage))
         for stage in plan.stages
@@ -43,6 +48,17 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
         "steps": [_step(step, pools.get(step.name)) for step in job.spec.steps],
     }
     return job.model_copy(update={"spec": job.spec.model_copy(update=update)})
+
+
+def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[str, str]:
+    """Return the raised memory, lowered by whole Mi until no two groups have equal pods."""
+    pools = [group for group in groups if group.name != CPU_GROUP]
+    found, taken = dict(raised), {group.shape for group in pools if group.name not in raised}
+    for group in (group for group in pools if group.name in raised):
+        while (shape := replace(group, memory=found[group.name]).shape) in taken:
+            found[group.name] = memory_quantity(memory_bytes(found[group.name]) - 2**20)
+        taken.add(shape)
+    return found
 
 
 def check_patched_memory(before: Object, after: Object) -> list[Problem]:

@@ -9,6 +9,14 @@ from pydantic import BaseModel
 
 from batchinference.spec.job import API_VERSION, KIND
 
+RESTRICTED: dict[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""Container security context that the Pod Security level `restricted` requires."""
+
 
 @dataclass(frozen=True)
 class Owner:

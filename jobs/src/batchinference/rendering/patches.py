@@ -13,6 +13,7 @@ from typing import Any
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.names import GPUS_LABEL
+from batchinference.rendering.objects import RESTRICTED
 from batchinference.rendering.pod_resources import cpus_of_pod, devices_of_pod
 from batchinference.rendering.strategic_merge import MergeError, strategic_merge
 from batchinference.spec.cluster import MAX_GRACE_SECONDS, RESERVED_PATHS, RESERVED_VOLUMES
@@ -96,7 +97,7 @@ def versions(
 def _apply(original: Object, template: Object, patch: Patch, field: str) -> Object:
     metadata = patch.pod.metadata.model_dump(exclude_defaults=True)
     try:
-        pod = strategic_merge(template["spec"], patch.pod.spec)
+        pod = strategic_merge(_with_added(template["spec"], patch.pod.spec), patch.pod.spec)
         devices = devices_of_pod(pod) - devices_of_pod(original["spec"])
         cpus_of_pod(pod)
         protected = [*_reserved_keys(metadata), *_changed_protected_parts(template["spec"], pod)]
@@ -111,6 +112,18 @@ def _apply(original: Object, template: Object, patch: Patch, field: str) -> Obje
     # Ray still schedules onto its devices if a patch removes them from the container
     devices = int(original["metadata"]["labels"].get(GPUS_LABEL, "0")) + max(0, devices)
     return {"metadata": _with_devices(merged, devices), "spec": pod}
+
+
+def _with_added(pod: Object, patch: Object) -> Object:
+    """Return the pod with the containers that a patch adds. They have only a security context."""
+    added: Object = {}
+    for kind in ("containers", "initContainers"):
+        known = {repr(one["name"]) for one in pod.get(kind) or []}
+        names = [one.get("name") for one in patch.get(kind) or [] if isinstance(one, dict)]
+        if new := [name for name in names if repr(name) not in known]:
+            added[kind] = [{"name": name, "securityContext": RESTRICTED} for name in new]
+    merged: Object = strategic_merge(pod, added)
+    return merged
 
 
 def _with_devices(metadata: Object, devices: int) -> Object:

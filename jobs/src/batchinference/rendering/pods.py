@@ -13,7 +13,7 @@ from batchinference.rendering.config_map import (
 )
 from batchinference.rendering.devices import add_devices, device_count
 from batchinference.rendering.names import ATTEMPT_LABEL, GPUS_LABEL, Names
-from batchinference.rendering.objects import dump
+from batchinference.rendering.objects import RESTRICTED, dump
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.rendering.quantities import cpu_quantity, smaller_memory
 from batchinference.spec.cluster import Cluster, Head, Volume
@@ -37,14 +37,6 @@ STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Environment variable of Ray: seconds that a driver has to stop."""
 GRACE = "5s"
 """Short, because KubeRay starts Ray in a shell that does not forward SIGTERM to Ray."""
-
-RESTRICTED: dict[str, Any] = {
-    "allowPrivilegeEscalation": False,
-    "capabilities": {"drop": ["ALL"]},
-    "runAsNonRoot": True,
-    "seccompProfile": {"type": "RuntimeDefault"},
-}
-"""Container security context that the Pod Security level `restricted` requires."""
 
 
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:

@@ -36,7 +36,9 @@ RESTRICTED_VOLUMES = (
 Tree = dict[str, "Tree"]
 NO_KINDS = ("name", "mountPath", "readOnly")
 """Fields of a volume that do not name its kind."""
-UNSET = (None, False, 0, "")
+HARMLESS = (None, False, 0, "", "Default", "RuntimeDefault", "Localhost", ["ALL"])
+"""Values that give no access to a node: those of unset fields, of profiles, and `drop: [ALL]`."""
+NULL = "null"
 NONE = "none"
 
 
@@ -86,7 +88,7 @@ class Rule:
 
     In a path, `[]` matches each item of a list, and `{}` each value of a mapping. `*` yields the
     names of the fields, such as the kind of a volume. After a field, `?` yields an empty string if
-    the field is missing.
+    the field is missing, and `!` yields only null.
     """
 
     policy: str
@@ -95,7 +97,7 @@ class Rule:
     """The fields below `spec.cluster`."""
     compare: Literal["name", "image", "any"] = "name"
     """With `name`, a value must be listed. With `image`, it must begin with a listed prefix. With
-    `any`, every value is refused."""
+    `any`, every value is refused, except for HARMLESS ones."""
 
     @property
     def tree(self) -> Tree:
@@ -103,7 +105,7 @@ class Rule:
         root: Tree = {}
         for path in self.paths:
             below = root
-            for step in re.findall(r"\[\]|\{\}|\*|\w+\??", path):
+            for step in re.findall(r"\[\]|\{\}|\*|\w+[?!]?", path):
                 below = below.setdefault(step, {})
         return root
 
@@ -114,8 +116,9 @@ class Rule:
             return
         for path, value in _find(settings, self.tree, "spec.cluster"):
             if self.compare == "any":
-                if value not in UNSET:
-                    yield Problem(path, f"it {refusal(self.policy, 'false')}")
+                if value not in HARMLESS:
+                    named = f"'{value}'" if isinstance(value, str) else "it"
+                    yield Problem(path, f"{named} {refusal(self.policy, 'false')}")
             elif isinstance(value, str) and not self._allows(allowed, value):
                 shown = ", ".join(allowed) or NONE
                 yield Problem(path, f"'{value}' {refusal(self.policy, shown)}")
@@ -157,8 +160,10 @@ def _children(value: Any, step: str) -> list[tuple[str, Any]]:
     if step == "*":
         kinds = [name for name, child in value.items() if child is not None]
         return [(f".{name}", name) for name in kinds if name not in NO_KINDS]
-    name = step.removesuffix("?")
+    name = step.rstrip("?!")
     child = value.get(name)
+    if step.endswith("!"):
+        return [(f".{name}", NULL)] if name in value and child is None else []
     if child is None and step == name:
         return []
     return [(f".{name}", "" if child is None else child)]
@@ -166,7 +171,17 @@ def _children(value: Any, step: str) -> list[tuple[str, Any]]:
 
 _POD = "patches[].pod.spec"
 _CONTAINERS = (f"{_POD}.containers[]", f"{_POD}.initContainers[]")
-_SECURITY = tuple(f"{one}.securityContext" for one in _CONTAINERS)
+_OF_CONTAINERS = (
+    *("privileged", "allowPrivilegeEscalation", "allowPrivilegeEscalation!", "procMount"),
+    *("capabilities!", "capabilities.add[]", "capabilities.drop", "capabilities.drop!"),
+    "seccompProfile!",
+)
+"""Fields of the security context of a container that can give it access to its node."""
+_OF_ALL = (
+    *("seccompProfile.type", "appArmorProfile.type", "seLinuxOptions"),
+    "windowsOptions.hostProcess",
+)
+"""The same for the security contexts of containers and of pods."""
 
 RULES = (
     Rule("volumes", ("volumes[]*", f"{_POD}.volumes[]*")),
@@ -192,12 +207,13 @@ RULES = (
         (
             *(f"{_POD}.{name}" for name in ("hostNetwork", "hostPID", "hostIPC", "nodeName")),
             *(f"{one}.ports[].hostPort" for one in _CONTAINERS),
-            *(f"{one}.privileged" for one in _SECURITY),
-            *(f"{one}.allowPrivilegeEscalation" for one in _SECURITY),
-            *(f"{one}.capabilities.add[]" for one in _SECURITY),
-            *(f"{one}.procMount" for one in _SECURITY),
-            *(f"{one}.windowsOptions.hostProcess" for one in _SECURITY),
-            f"{_POD}.securityContext.windowsOptions.hostProcess",
+            *(f"{one}.securityContext!" for one in _CONTAINERS),
+            *(
+                f"{one}.securityContext.{name}"
+                for one in _CONTAINERS
+                for name in (*_OF_CONTAINERS, *_OF_ALL)
+            ),
+            *(f"{_POD}.securityContext.{name}" for name in ("sysctls[]", *_OF_ALL)),
         ),
         "any",
     ),

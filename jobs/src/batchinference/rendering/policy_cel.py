@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,9 @@ from typing import Any
 import yaml
 
 from batchinference.rendering.policy import (
+    HARMLESS,
     NO_KINDS,
+    NULL,
     RULES,
     Rule,
     Tree,
@@ -127,7 +130,10 @@ def _step_problems(rule: Rule, step: str, tree: Tree, at: _Expression) -> str:
         skipped = f"{at.value}[{at.item}] == null || {at.item} in {list(NO_KINDS)}"
         inner = f"{skipped} ? '' : {_field_problem(rule, at.item, at.key().path)}"
         return _join(f"{at.value}.map({at.item}, {inner})")
-    child = at.field(step.removesuffix("?"))
+    child = at.field(step.rstrip("?!"))
+    if step.endswith("!"):
+        found = f"{child.path} + \": '{NULL}' \" + variables.refused_{rule.policy}"
+        return f"(has({child.value}) && {child.value} == null ? {found} : '')"
     given = f"has({child.value})" + (f" && {child.value} != null" if child.free else "")
     missing = _field_problem(rule, "''", child.path) if step.endswith("?") else "''"
     return f"({given} ? {_tree_problems(rule, tree, child)} : {missing})"
@@ -137,8 +143,10 @@ def _field_problem(rule: Rule, value: str, path: str) -> str:
     """Return the expression of the problem of one field. It is empty if there is none."""
     refused = f"variables.refused_{rule.policy}"
     if rule.compare == "any":
-        allowed = " || ".join(f"{value} == {unset}" for unset in ("null", "false", "0", "''"))
-        return f"({allowed} ? '' : {path} + ': it ' + {refused})"
+        literals = [json.dumps(one).replace('"', "'") for one in HARMLESS]
+        allowed = " || ".join(f"{value} == {literal}" for literal in literals)
+        named = f"(type({value}) == string ? \": '\" + {value} + \"' \" : ': it ')"
+        return f"({allowed} ? '' : {path} + {named} + {refused})"
     names = f"variables.allowed_{rule.policy}"
     allowed = f"type({value}) != string || {_is_listed(rule, value, names)}"
     return f"({allowed} ? '' : {path} + \": '\" + {value} + \"' \" + {refused})"

@@ -20,10 +20,9 @@ from batchinference.rendering.kueue import queued
 from batchinference.rendering.limits import check_limits
 from batchinference.rendering.memory import check_patched_memory
 from batchinference.rendering.names import ATTEMPT_LABEL, GENERATION, Names
-from batchinference.rendering.objects import Owner, metadata
+from batchinference.rendering.objects import RESTRICTED, Owner, metadata
 from batchinference.rendering.patches import patched, templates_of, versions
 from batchinference.rendering.pods import (
-    RESTRICTED,
     head_size,
     head_template,
     mount_service_account,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
@@ -19,13 +18,16 @@ from batchinference.spec.media import (
 )
 
 SAMPLE_RATE = "sample_rate"
+_LINE = "x" * 64
+"""A text that every encoding of text supports. `idna` does not: it is for the names of hosts."""
 
 
 def _check_encoding(encoding: str) -> str:
     try:
-        codecs.lookup(encoding)
-    except LookupError:
-        raise PydanticCustomError("encoding", "Python knows no such encoding", {}) from None
+        _LINE.encode(encoding)
+    except (LookupError, ValueError):
+        message = "Python knows no such encoding of text. Use one such as utf-8"
+        raise PydanticCustomError("encoding", message, {}) from None
     return encoding
 
 
@@ -70,6 +72,17 @@ class DecodeAudio(DecodeModel):
     @property
     def columns_added(self) -> list[str]:
         return [self.output or self.column, SAMPLE_RATE]
+
+    @model_validator(mode="after")
+    def _check_output(self) -> Self:
+        if (self.output or self.column) == SAMPLE_RATE:
+            raise PydanticCustomError(
+                "audio_output",
+                "output: the sampling rate would replace the audio (sample_rate). Set output to "
+                "another name",
+                {},
+            )
+        return self
 
 
 class DecodeText(DecodeModel):

@@ -91,6 +91,30 @@ class RowsOverTime(SpecModel):
     """Number of finished rows at each of these times, including rows of earlier runs."""
 
 
+class RunCost(SpecModel):
+    """The estimated cost of a run on a cluster whose platform has prices."""
+
+    amount: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Cost of the pods of this run, from the start of Ray in each pod until the report was
+    written."""
+    before: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Cost of the earlier attempts of the job."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
+    """The currency of the prices, such as EUR."""
+
+    @property
+    def total(self) -> float:
+        """The cost of this run and of the earlier attempts."""
+        return self.amount + self.before
+
+    def __str__(self) -> str:
+        """Return the total cost, and its parts if there were earlier attempts."""
+        total = f"{self.total:.2f} {self.currency}"
+        if not self.before:
+            return total
+        return f"{total} ({self.amount:.2f} in this run, {self.before:.2f} in earlier attempts)"
+
+
 class Report(SpecModel):
     """The state of a job at the time `updatedAt`."""
 
@@ -125,11 +149,13 @@ class Report(SpecModel):
     was reduced because memory ran out."""
     steps: dict[str, StepTimes] = {}
     """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
-    encoding and storing rows (`write`)."""
+    encoding and storing rows (`write`). Not measured for models of vLLM."""
     retries: int = 0
     """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None
     """The memory use of the job."""
+    cost: RunCost | None = None
+    """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     rows_over_time: RowsOverTime | None = None
     """The progress so far, at no more than 60 points in time."""
     versions: dict[str, str] = {}

@@ -7,6 +7,8 @@ variants that have it.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from typing import Any
 
@@ -36,10 +38,16 @@ def expanded_schema(model: type[BaseModel]) -> Schema:
 
     A tagged union has the form `{"tag": field, "variants": {value: schema}}`.
     """
+    schema = json.loads(_json_schema(model))
+    return _expand(schema, schema.get("$defs", {}))
+
+
+@functools.cache  # generating the schema of a job takes most of the time of `expanded_schema`
+def _json_schema(model: type[BaseModel]) -> str:
     schema = model.model_json_schema(
         by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
     )
-    return _expand(schema, schema.get("$defs", {}))
+    return json.dumps(schema)
 
 
 def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:

@@ -27,7 +27,7 @@ WAITING = {
     ),
     "NameTaken": Entry(
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
-        "Delete or rename that RayJob.",
+        "Delete that RayJob.",
     ),
     "ApiServerUnavailable": Entry(
         "the API server, or a webhook that it calls, has not answered for a minute",

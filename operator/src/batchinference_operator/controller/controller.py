@@ -74,6 +74,8 @@ class Controller:
     telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether all RayJobs and pods of a namespace are known."""
+    is_refused: Callable[[str], bool] = lambda _: False
+    """Returns whether the RayJobs or pods of a namespace cannot be listed."""
     unlisted: set[Key] = field(default_factory=set)
     """Jobs that wait for `is_listed`. Some may be gone, but they may still have RayJobs."""
     last_write: dict[Key, datetime] = field(default_factory=dict)
@@ -142,8 +144,13 @@ class Controller:
                 self._wait_for_list(key)
 
     def _wait_for_list(self, key: Key) -> None:
-        """Let a job wait for `requeue_unlisted`. It keeps its position in the admission queue."""
+        """Let a job wait for `requeue_unlisted`.
+
+        It keeps its position in the admission queue, unless its namespace cannot be listed.
+        """
         self.unlisted.add(key)
+        if self.is_refused(key[0]):
+            self.cache.admission_queue.skip(key)
         self.queue.done(key)
 
     async def _process(self, key: Key) -> None:
@@ -177,7 +184,6 @@ class Controller:
             return
         with self.queue.count_cpu_time(key):
             actions = self._decide(observed)
-        self._update_admission(key, actions)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:
             await self._reconcile(key)  # adopts the RayJob
@@ -242,6 +248,9 @@ class Controller:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
             await self._validate(job.key, actions.dry_run)
+            # a job that was admitted has nothing to delete or to validate, so it is recorded before
+            # any other job is admitted; a job preempts only if its pods are accepted
+            self._update_admission(job.key, actions)
             ray_job_created = await self._create(await self._objects(job, actions))
         except Refused as error:
             await self._report_create_error(job, error)

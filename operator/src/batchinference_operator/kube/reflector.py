@@ -43,8 +43,8 @@ class Store:
     """Returns the identities of all cached objects of a namespace; an empty namespace means all."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
-    synced: Callable[[str], None]
-    """Called after the first complete list, with the namespace."""
+    requeue: Callable[[str], None]
+    """Called with the namespace after the first complete list, and if that list is refused."""
 
 
 class Reflector:
@@ -145,7 +145,7 @@ class Reflector:
         self._store.listed(self.namespace, version)
         if not self.is_listed:
             self.is_listed = True
-            self._store.synced(self.namespace)
+            self._store.requeue(self.namespace)
 
     def _update(self, change: Callable[[Object], None], body: Object) -> None:
         """Change the store. An invalid object of a tenant is logged and does not stop the watch."""
@@ -166,6 +166,8 @@ class Reflector:
         now = asyncio.get_running_loop().time()
         if self._refused_since is None:
             self._refused_since = now
+            if not self.is_listed:
+                self._store.requeue(self.namespace)
         elif self.is_listed and now - self._refused_since > LOST_SECONDS:
             logger.warning("%s was refused for too long: its objects are forgotten", self._path)
             self.is_listed, self._version = False, ""

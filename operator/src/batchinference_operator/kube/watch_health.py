@@ -64,6 +64,10 @@ class WatchHealth:
             effect = "its jobs are not reconciled until it can be watched again"
             logger.warning("%s cannot be watched (%s): %s", path, problem, effect)
 
+    def is_refused(self, namespace: str) -> bool:
+        """Return whether at least one kind cannot be watched in a namespace."""
+        return any(f"/namespaces/{namespace}/" in path for path in self._refused)
+
     @property
     def lost(self) -> set[str]:
         """Namespaces in which at least one kind cannot be watched.
@@ -71,8 +75,7 @@ class WatchHealth:
         Empty if this applies to all namespaces: then the permissions of the operator are wrong, and
         the health checks report all watches.
         """
-        found = {name for name in self._namespaces if any(
-            f"/namespaces/{name}/" in path for path in self._refused)}  # fmt: skip
+        found = {name for name in self._namespaces if self.is_refused(name)}
         return found if found != self._namespaces else set()
 
     @property

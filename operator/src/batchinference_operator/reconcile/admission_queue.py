@@ -191,8 +191,9 @@ class AdmissionQueue:
         return any(not self._holds_slot(one) for one in self._reservations.preempted_by(key))
 
     def _holds_slot(self, key: Key) -> bool:
+        """Return whether a job has a slot. A job in a queue of Kueue has none without a RayJob."""
         entry = self._entries.get(key)
-        known = entry is not None and entry.running
+        known = entry is not None and entry.running and not entry.queued
         return known or key in self._admitted or key in self._with_ray_jobs
 
     def _namespace_capacity(self, namespace: str) -> int:

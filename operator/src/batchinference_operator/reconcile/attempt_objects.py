@@ -22,6 +22,7 @@ from batchinference.spec.phases import Phase
 from batchinference.spec.problems import Problem, raise_for_problems
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
 from batchinference_operator.reconcile.owned import last_names
@@ -43,6 +44,7 @@ def create_actions(job: JobView, names: Names, config: Config, now: datetime) ->
         complete = complete_job(job, config)
         owner = Owner(job.name, job.uid)
         objects = attempt_objects(complete, names, owner, job.generation)
+        add_prices(objects[1], config.prices, job.status)
         return Actions(
             create=objects,
             warm=warm_start(complete, objects, config.fingerprints(job.namespace)),

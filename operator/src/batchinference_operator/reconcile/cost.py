@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from batchinference.plan.groups import HEAD_GROUP
+from batchinference.rendering.patches import templates_of
+from batchinference.rendering.pod_resources import running_containers
+from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
 from batchinference_operator.status.attempts import Attempt, last_attempt
 from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.pods import requested_cpus
+from batchinference_operator.status.ray_job import Object, gpus_of
 
 Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
@@ -51,3 +58,31 @@ def _remaining_cost(status: Status, prices: Prices) -> float | None:
     if "completionTime" in status or not rows or not total or rows * 100 < total:
         return None
     return max(0, int(total) - int(progress["rows"])) * prices.of(last) / int(rows)
+
+
+def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
+    """Add the prices of its pods, and the cost of the earlier attempts, to the head of a RayJob.
+
+    The driver estimates the cost of its run from them, for its report.
+    """
+    if not prices.currency:
+        return
+    cluster = ray_job["spec"]["rayClusterSpec"]
+    told = PodPrices(
+        currency=prices.currency,
+        perHour={group: prices.of(usage) for group, usage in _usage_per_hour(cluster)},
+        before=round(prices.of(status), 4),
+    )
+    variable = {"name": PRICES_VARIABLE, "value": told.model_dump_json(by_alias=True)}
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    head["containers"][0]["env"].insert(0, variable)
+
+
+def _usage_per_hour(cluster: Object) -> Iterator[tuple[str, Status]]:
+    """Yield each group of a RayCluster, and the CPU and GPU seconds of one of its pods per hour."""
+    for group, _, template in templates_of(cluster):
+        containers = running_containers(template["spec"])
+        if group == HEAD_GROUP and "autoscalerOptions" in cluster:
+            containers.append(cluster["autoscalerOptions"])  # KubeRay adds this container
+        gpus = gpus_of(template["metadata"]["labels"])
+        yield group, {"cpuSeconds": 3600 * requested_cpus(containers), "gpuSeconds": 3600 * gpus}

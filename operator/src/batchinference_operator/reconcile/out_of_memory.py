@@ -37,7 +37,9 @@ def memory_of_next_attempt(status: Status, policy: OutOfMemory | None) -> dict[s
         return {}
     largest, found = memory_bytes(policy.max_memory), dict[str, float]()
     for attempt in status.get("attempts", []):
-        for group, memory in attempt.get("outOfMemory", {}).items():
-            wanted = min(memory_bytes(memory) * policy.memory_factor, largest)
-            found[group] = max(wanted, found.get(group, 0))
+        # `memory` counts too: the attempts that ran out of memory may no longer be in the status
+        for field, factor in (("memory", 1.0), ("outOfMemory", policy.memory_factor)):
+            for group, memory in attempt.get(field, {}).items():
+                wanted = min(memory_bytes(memory) * factor, largest)
+                found[group] = max(wanted, found.get(group, 0))
     return {group: memory_quantity(size) for group, size in found.items()}

@@ -46,6 +46,16 @@ def owned_live(observed: Observed) -> list[RayJobView]:
     return [ray_job for ray_job in owned(observed) if not ray_job.deleting]
 
 
+def superseded(observed: Observed) -> tuple[RayJobView, ...]:
+    """Return the RayJobs of attempts before the running one that have not ended.
+
+    A late request of a former leader may create such a RayJob again.
+    """
+    earlier = range(1, attempt_number(observed.job.status))
+    names = {names_of(observed.job, number).ray_job for number in earlier}
+    return tuple(one for one in owned_live(observed) if one.name in names and not one.ended)
+
+
 def stuck_in_deletion(observed: Observed) -> tuple[RayJobView, ...]:
     """Return the RayJobs that are being deleted although pods of their clusters are not.
 

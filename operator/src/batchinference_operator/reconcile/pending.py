@@ -104,7 +104,7 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
-        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete or rename it"
+        message = f"a RayJob named {ray_job.name} exists and is not this job's: delete it"
     status = _pending_status(job, Summary("NameTaken", message), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)
 
@@ -119,27 +119,40 @@ def wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting. A job whose last attempt failed or could
-    not be created does not preempt: it may fail again, and would stop another job each time.
+    A job with an invalid spec, or whose pods a dry run rejects, fails instead of waiting. A job
+    whose last attempt failed or could not be created does not preempt: it may fail again, and would
+    stop another job each time.
     """
     ready = find_condition(job.status, "Ready") or {}
     same_spec = job.status.get("observedGeneration") == job.generation
-    checked = same_spec and ready.get("reason") in (ADMISSION_PENDING, PREEMPTED)
-    if not checked and not (actions := create_actions(job, names, config, now)).create:
-        return actions
-    summary = Summary(ADMISSION_PENDING, admission.message)
-    if preempted := preemption_message(job.status):
-        summary = Summary(PREEMPTED, f"{preempted}; {admission.message}")
+    checked = same_spec and ready.get("reason") == ADMISSION_PENDING
+    planned = Actions() if checked else create_actions(job, names, config, now)
+    if not (checked or planned.create):
+        return planned
     not_created = config.concurrency.preemption and same_spec and has_create_error(job)
-    if not_created:
-        error = ready["message"].partition(_QUEUED)[0]
-        summary = Summary(ready["reason"], f"{error}{_QUEUED}{admission.message}")
+    summary = _admission_summary(job, admission.message, not_created=not_created)
     failed = (last_attempt(job.status) or {}).get("outcome") == "Failed"
     status = _pending_status(job, summary, now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUNDED_FROM else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     requeue_after = min([refresh, *deadlines])
-    return Actions(status=status, requeue_after=requeue_after, preempts=not (not_created or failed))
+    return Actions(
+        dry_run=planned.dry_run,
+        status=status,
+        requeue_after=requeue_after,
+        preempts=not (not_created or failed),
+    )
+
+
+def _admission_summary(job: JobView, message: str, *, not_created: bool) -> Summary:
+    """Return the summary of a waiting job: its error, its preemption, or only its position."""
+    if not_created:
+        ready = find_condition(job.status, "Ready") or {}
+        error = ready["message"].partition(_QUEUED)[0]
+        return Summary(ready["reason"], f"{error}{_QUEUED}{message}")
+    if preempted := preemption_message(job.status):
+        return Summary(PREEMPTED, f"{preempted}; {message}")
+    return Summary(ADMISSION_PENDING, message)
 
 
 def _pending_status(job: JobView, summary: Summary, now: datetime) -> Status:

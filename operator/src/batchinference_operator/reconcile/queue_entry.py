@@ -17,8 +17,7 @@ Key = tuple[str, str]
 class QueueEntry:
     """Whether a job runs or waits for admission, and its priority.
 
-    A job that neither runs nor waits has ended, is suspended, is being deleted or is queued by
-    Kueue.
+    A job that neither runs nor waits has ended, is suspended, is being deleted or waits in Kueue.
     """
 
     resource_version: str
@@ -36,6 +35,8 @@ class QueueEntry:
     """The job of the same namespace for which the slot of this preempted job is reserved."""
     finalizing: bool = False
     """Whether its driver has processed all rows."""
+    queued: bool = False
+    """Whether Kueue admits its next attempt. The running one goes by the label of its RayJob."""
 
     @property
     def preemptible(self) -> bool:
@@ -51,12 +52,13 @@ def local_queue_of(job: JobView, platform: Cluster) -> str | None:
 
 def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
     """Return the entry of a job."""
-    if job.finished or not job.managed or local_queue_of(job, platform) is not None:
+    if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
     suspending = job.status.get("phase") == Phase.SUSPENDING
     running = is_running(job.status) or suspending
-    waiting = not (running or stopping)
+    queued = local_queue_of(job, platform) is not None
+    waiting = not (running or stopping or queued)
     # a priority that was raised above the limit while the job waits is rejected at its start
     wanted, most = int(job.spec.get("priority", 0)), platform.limits.priority
     priority = wanted if most is None else min(wanted, most)
@@ -70,4 +72,5 @@ def entry_of(job: JobView, platform: Cluster) -> QueueEntry:
         started_at=(last_attempt(job.status) or {}).get("startTime", ""),
         reserved_for=job.status.get("slotReservedFor", ""),
         finalizing=job.status.get("phase") == Phase.FINALIZING,
+        queued=queued,
     )

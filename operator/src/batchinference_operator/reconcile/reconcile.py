@@ -18,6 +18,7 @@ from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.gpu_usage import add_usage
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.owned import superseded
 from batchinference_operator.reconcile.preempted_attempt import preempt, update_reservation
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
@@ -55,5 +56,6 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
         return suspend(observed, now)
     if is_running(observed.job.status):
         synced = sync_attempt(observed, spec, config, now)
-        return preempt(observed, synced, now) or synced
+        actions = preempt(observed, synced, now) or synced
+        return replace(actions, delete_ray_jobs=superseded(observed))
     return start_attempt(observed, spec, config, now)

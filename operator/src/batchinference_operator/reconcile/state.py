@@ -77,9 +77,9 @@ class Observed:
 class Actions:
     """The actions of a reconcile.
 
-    Their order is: stop drivers, delete RayJobs, dry run, create objects, release the clusters of
-    finished RayJobs, change the backstop deadlines of a RayJob, delete the job, write the status,
-    requeue after `requeue_after` seconds.
+    Their order is: stop drivers, delete RayJobs, dry run, admit or preempt, create objects, release
+    the clusters of finished RayJobs, change the backstop deadlines of a RayJob, delete the job,
+    write the status, requeue after `requeue_after` seconds.
     """
 
     stop_drivers: tuple[RayJobView, ...] = ()
@@ -88,7 +88,7 @@ class Actions:
     """RayJobs that must not continue, or whose TTL has expired."""
     dry_run: tuple[tuple[tuple[str, Object], ...], ...] = ()
     """For each object, pairs of a field of the spec and a version of the object. The API server
-    must accept the last version of each object before anything is created."""
+    must accept the last version of each object before anything is created or preempted."""
     create: tuple[Object, ...] = ()
     warm: WarmStart | None = None
     """What to create instead of `create` if a warm cluster can be claimed; None if none fits."""

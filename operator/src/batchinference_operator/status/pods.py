@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -55,7 +56,7 @@ class PodView:
             group=labels.get(GROUP_LABEL, ""),
             deleting="deletionTimestamp" in metadata,
             gpus=gpus_of(labels),
-            cpus=sum(map(_cpus, running_containers(body.get("spec") or {}))),
+            cpus=requested_cpus(running_containers(body.get("spec") or {})),
             started=_scheduled_at(status),
             ended=pod_ended_at(status),
             gated=any(map(is_gate, status.get("conditions", []))),
@@ -78,8 +79,12 @@ def _scheduled_at(status: Object) -> float | None:
     return None
 
 
+def requested_cpus(containers: Iterable[Object]) -> float:
+    """Return the CPUs of containers: the request of each, or its limit if it has no request."""
+    return sum(map(_cpus, containers))
+
+
 def _cpus(container: Object) -> float:
-    """Return the CPUs of a container: its request, or its limit if it has no request."""
     resources = container.get("resources") or {}
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return cpus_of(amounts.get("cpu", "0"))

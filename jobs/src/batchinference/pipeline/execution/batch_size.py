@@ -21,6 +21,8 @@ UNLIMITED = 1 << 40
 FIRST_SIZE = 8
 RUNS = 2
 """Number of timed batches per size. The first one may include warm-up."""
+MAX_SMALLER = 16
+"""Number of consecutive batches with fewer rows than the size after which the search ends."""
 GAIN = 1.05
 """Minimum speedup from doubling the size for the search to continue."""
 FIRST_ROWS, MAX_GROWTH = 64, 8
@@ -43,6 +45,8 @@ class BatchSize:
     notes: list[str] = field(default_factory=list)
     """Events that have not been reported yet, as JSON."""
     _rates: dict[int, list[float]] = field(default_factory=dict)
+    _smaller: int = 0
+    """The number of consecutive batches with fewer rows than the size."""
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
@@ -54,17 +58,22 @@ class BatchSize:
         return cls(step.name, step.batch_size or default)
 
     def record_success(self, rows: int, seconds: float) -> None:
-        """Record the duration of a successful batch and update the size."""
-        if self.most is None or rows < self.size:
+        """Record the duration of a successful batch and update the size. The search also ends if
+        batches stay smaller than the size, because larger ones would take too long."""
+        if self.most is None:
+            return
+        self._smaller = self._smaller + 1 if rows < self.size else 0
+        if 0 < self._smaller < MAX_SMALLER:
             return
         rates = self._rates.setdefault(self.size, [])
         rates.append(rows / max(seconds, 1e-9))
-        if len(rates) < RUNS:
+        if len(rates) < RUNS and not self._smaller:
             return
         best = max(self._rates, key=lambda size: max(self._rates[size]))
         before = self._rates.get(self.size // 2)
         gained = before is None or max(rates) >= GAIN * max(before)
-        if best == self.size and gained and self.size * 2 <= self.most:
+        grows = gained and not self._smaller and self.size * 2 <= self.most
+        if best == self.size and grows:
             self.size *= 2
         else:
             self.size, self.most = best, None
@@ -115,10 +124,11 @@ class BatchRows:
 
     def cut_prepared(self, prepared: RowBatch) -> Iterator[tuple[RowBatch, int]]:
         """Yield batches of rows that steps have produced, each with its number of input rows, which
-        is about `next`. All rows of an input row are in the same batch."""
+        is about `next`. All rows of an input row are in the same batch, with its errors."""
         rows, inputs = max(1, len(prepared.ids)), len(prepared.source)
         units = max(1, inputs) * self._unit
-        cut = RowBatch.cut if prepared.has_unique_ids else RowBatch.cut_between_inputs
+        simple = prepared.has_unique_ids and not prepared.errors.num_rows
+        cut = RowBatch.cut if simple else RowBatch.cut_between_inputs
         rest: RowBatch | None = prepared
         while rest is not None:
             wanted = math.ceil(self.next * rows / units) * self._unit

@@ -129,7 +129,7 @@ class Executor:
         # with too few parts, the steps must not run in the tasks that read
         needed = min(wanted, sizing.blocks) if self._plan.fused else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
-        if self._plan.fused and (enough or prepared.input.divisible):
+        if self._plan.fused and (enough or prepared.input.divisible(self._at_once)):
             self._fused(tasks).run()
         else:
             blocks = len(tasks) if enough else sizing.blocks
@@ -145,10 +145,15 @@ class Executor:
         texts = read.format not in _WITHOUT_TEXTS and columns_of_first_model(self._spec.steps)
         merged = _merges(self._spec.write)
         prefer_large = bool(texts) or not merged
-        parts = None if job_input.divisible else math.ceil(share * len(job_input))
-        at_once = all_cpus(self._plan) / self._plan.task_cpus
-        fused = FusedSizing(at_once, parts, prefer_large, merged)
+        divisible = job_input.divisible(self._at_once)
+        parts = None if divisible else math.ceil(share * len(job_input))
+        fused = FusedSizing(self._at_once, parts, prefer_large, merged)
         return fused.tasks(sizing.blocks, share * count.rows)
+
+    @property
+    def _at_once(self) -> float:
+        """The number of fused tasks that the CPUs can run."""
+        return all_cpus(self._plan) / self._plan.task_cpus
 
     def _fused(self, tasks: list[ReadRows]) -> FusedExecution:
         prepared, write = self._prepared, self._spec.write

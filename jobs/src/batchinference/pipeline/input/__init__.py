@@ -51,9 +51,9 @@ class JobInput(Protocol):
     def rows_each(self) -> int | None:
         """The number of rows of every part, if it is known before reading; else None."""
 
-    @property
-    def divisible(self) -> bool:
-        """Whether the rows can be divided evenly among any number of read tasks."""
+    def divisible(self, tasks: float) -> bool:
+        """Return whether the rows can be divided about evenly among `tasks` read tasks, as far as
+        it is known. Call `read_tasks` first to find out."""
 
     def columns(self) -> list[str] | None:
         """Return the columns of the rows; None if they are unknown until the rows are read."""

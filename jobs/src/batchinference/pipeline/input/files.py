@@ -46,6 +46,9 @@ from batchinference.spec.read import FileOptions, Read, ReadFiles
 REREAD_BYTES = 4 << 20
 """Maximum size, in files and in memory, of an input that is divided although each task must read
 its files from the beginning."""
+MAX_DELAY = 0.5
+"""How much longer reading an input in parts may take than with parts of any size, as a fraction:
+CPUs are idle while the last part is read."""
 FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
 
@@ -105,8 +108,9 @@ class FileInput:
     options: FileOptions
     repeatable: bool = True
     counted: bool = False
-    _small: dict[int, FileStats] | None = None
-    """The statistics of small files that the last read tasks divided; None if they divided none."""
+    _largest_part: float | None = None
+    """The largest part into which the last read tasks divided the input, as a fraction of it. 0 if
+    they could divide it evenly, None if they did not try."""
 
     def __len__(self) -> int:
         return len(self.frozen)
@@ -165,18 +169,37 @@ class FileInput:
             ]
         return [partial(self.rows.read, chosen) for chosen in tasks_of(files, tasks)]
 
-    @property
-    def divisible(self) -> bool:
-        kinds = (DivisibleReader, WholeFileReader)
-        return isinstance(self.rows.reader, kinds) or self._small is not None
+    def divisible(self, tasks: float) -> bool:
+        if isinstance(self.rows.reader, WholeFileReader):
+            return True
+        if self._largest_part is None:
+            return isinstance(self.rows.reader, DivisibleReader)
+        return (tasks - 1) * self._largest_part <= MAX_DELAY
 
     def _divide_if_cheap(self, files: list[InputFile], tasks: int) -> list[InputFile]:
         """Return the files, divided into about `tasks` parts if that is cheap."""
+        parts, self._largest_part = self._divide_at_starts(files, tasks)
+        if self._largest_part:
+            small = self._small_file_stats(files)
+            if small is not None:
+                parts, self._largest_part = parts_of(files, small, tasks), 0.0
+        return parts
+
+    def _divide_at_starts(
+        self, files: list[InputFile], tasks: int
+    ) -> tuple[list[InputFile], float]:
+        """Return the files, divided where the reader can start directly, and `_largest_part`. It is
+        1 if the reader must start at the beginning of a file."""
         reader = self.rows.reader
-        if isinstance(reader, DivisibleReader):
-            return parts_of(files, with_row_counts(self.frozen, reader, files).stats, tasks)
-        self._small = self._small_file_stats(files)
-        return files if self._small is None else parts_of(files, self._small, tasks)
+        if not isinstance(reader, DivisibleReader):
+            return files, 1.0
+        stats = with_row_counts(self.frozen, reader, files).stats
+        parts = parts_of(files, stats, tasks)
+        at_any_row = {number: FileStats(known.rows) for number, known in stats.items()}
+        if 2 * len(parts) > len(parts_of(files, at_any_row, tasks)):
+            return parts, 0.0
+        sizes = [part.size for part in parts]
+        return parts, max(sizes, default=0) / max(1, sum(sizes))
 
     def _small_file_stats(self, files: list[InputFile]) -> dict[int, FileStats] | None:
         """Return the statistics of files if reading them takes little memory and time, else None.

@@ -51,7 +51,6 @@ class TableInput:
     version: str | None = None
     """Identifies the current state of the source, if the source has a version; else None."""
     rows_each: None = None
-    divisible: bool = False
     explain: Explain = describe
 
     def __len__(self) -> int:
@@ -66,6 +65,9 @@ class TableInput:
     @property
     def labels(self) -> list[str]:
         return [f"{self.name}:{number}" for number in range(len(self))]
+
+    def divisible(self, tasks: float) -> bool:
+        return False
 
     def share(self, gaps: MissingRows | None) -> float:
         return 1.0

@@ -1,0 +1,65 @@
+"""Counts the worker pods of a job on a cluster by worker group."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchinference.api.jobs_on_cluster import JobStatus
+from batchinference.api.kubernetes import ClusterError, Kubernetes
+from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
+
+NODE_TYPE_LABEL, GROUP_LABEL = "ray.io/node-type", "ray.io/group"
+"""Labels of KubeRay."""
+_GONE = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The pods of a worker group: how many are ready, and how many there are, with pending ones."""
+
+    group: str
+    ready: int
+    pods: int
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.ready}/{self.pods} ready"
+
+
+def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
+    """Return the workers of the running attempt of a job.
+
+    Empty if no attempt is running, or if the pods cannot be read: not every user may list pods.
+    """
+    if job.ended or job.attempt is None:
+        return ()
+    labels = {NAME_LABEL: job.name, ATTEMPT_LABEL: job.attempt, NODE_TYPE_LABEL: "worker"}
+    selector = ",".join(f"{name}={value}" for name, value in labels.items())
+    try:
+        return count_workers(cluster.list_pods(selector))
+    except ClusterError:
+        return ()
+
+
+def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
+    """Return the workers of each group, by name. Pods that end or have ended do not count."""
+    alive = [(_group(pod), _is_ready(pod)) for pod in pods if not _ends(pod)]
+    total = Counter(group for group, _ in alive)
+    ready = Counter(group for group, is_ready in alive if is_ready)
+    return [Workers(group, ready[group], total[group]) for group in sorted(total)]
+
+
+def _group(pod: dict[str, Any]) -> str:
+    return str((pod["metadata"].get("labels") or {}).get(GROUP_LABEL, ""))
+
+
+def _ends(pod: dict[str, Any]) -> bool:
+    phase = (pod.get("status") or {}).get("phase")
+    return "deletionTimestamp" in pod["metadata"] or phase in _GONE
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

@@ -1,0 +1,94 @@
+"""The progress that `watch` shows: a table on a terminal, and lines in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchinference.api.progress import JobProgress
+from batchinference.api.targets import Target
+from batchinference.api.workers import Workers
+from batchinference.cli import watch
+from batchinference.cli.watch import fields_of, line_of, watch_status
+
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+WORKERS = (Workers("cpu", 1, 2), Workers("embed", 0, 1))
+ENDED = JobProgress("Succeeded", 60, 60, 2, ended=True)
+Watched = Callable[..., tuple[str, int]]
+
+
+def running(**fields: Any) -> JobProgress:
+    known = {"rate": 2.5, "stage": "read, embed, write", "workers": WORKERS, "message": "it runs"}
+    return JobProgress("Running", 30, 260, 2, ended=False, **(known | fields))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """Return a function that watches a job, and returns what is printed and the exit code."""
+
+    def run(stdout: io.StringIO, *seen: JobProgress) -> tuple[str, int]:
+        progress = iter(seen)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(watch, "_read_progress", lambda target: next(progress))
+        code = watch_status(Target("daily"), 1.0, sleep=lambda seconds: None)
+        monkeypatch.undo()
+        return stdout.getvalue(), code
+
+    return run
+
+
+def test_table_has_all_figures() -> None:
+    assert dict(fields_of(running(), 2.5)) == {
+        "state": "Running",
+        "rows": "30 of 260 (11 %)",
+        "speed": "2.5 rows/s",
+        "ETA": "0:01:32",
+        "stages": "read, embed, write",
+        "workers": "cpu 1/2 ready, embed 0/1 ready",
+        "errors": "2 failed row(s)",
+        "message": "it runs",
+    }
+
+
+def test_table_leaves_out_what_is_unknown() -> None:
+    unknown = JobProgress("Pending", 0, None, 0, ended=False)
+    assert [name for name, _ in fields_of(unknown, 0.0)] == ["state", "rows", "errors"]
+    assert "ETA" not in dict(fields_of(ENDED, 2.5))
+
+
+def test_line_has_all_figures() -> None:
+    assert line_of(running(), 2.5) == (
+        "Running, 30 rows, 11 %, 2.5 rows/s, ETA 92 s, 2 failed, in read + embed + write, "
+        "workers cpu 1/2 ready + embed 0/1 ready, it runs"
+    )
+
+
+def test_terminal_shows_a_table_that_is_replaced(watched: Watched) -> None:
+    hostile = running(message="[red]bad\x1b[2J")
+    printed, code = watched(Terminal(), running(), hostile, ENDED)
+    assert code == 0
+    assert "\x1b[2J" not in printed
+    assert "\x1b[1A" in printed  # the cursor moves up to replace the table
+    text = CONTROL.sub("", printed)
+    for shown in ("daily", "30 of 260 (11 %)", "cpu 1/2 ready", "2 failed row(s)", "[red]bad"):
+        assert shown in text
+    *_, last = text.split("Succeeded")
+    assert "60 of 60 (100 %)" in last
+
+
+def test_pipe_gets_a_line_for_each_change(watched: Watched) -> None:
+    failed = JobProgress("Failed", 30, 60, 2, ended=True, failed=True)
+    printed, code = watched(io.StringIO(), running(), running(), failed)
+    assert code == 1
+    assert [line.split(",")[0] for line in printed.splitlines()] == ["Running", "Failed"]

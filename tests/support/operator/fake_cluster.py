@@ -305,12 +305,12 @@ class FakeKubeApi:
         self.end(f"get {kind}")
         return found
 
-    async def list_warm_clusters(self, namespace: str) -> AsyncIterator[Object]:
+    async def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
         await self.begin("list RayCluster")
         clusters = self.cluster.list("RayCluster")
         self.end("list RayCluster")
         for body in clusters:
-            if POOL_LABEL in labels_of(body):
+            if pool in ("", labels_of(body).get(POOL_LABEL)) and POOL_LABEL in labels_of(body):
                 yield body
 
     async def claim_cluster(self, namespace: str, seen: WarmCluster, metadata: Object) -> bool:

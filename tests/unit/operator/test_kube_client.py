@@ -227,6 +227,13 @@ async def test_warm_clusters_are_listed_by_their_label(connect: Connect) -> None
     assert (sent.path, sent.query["labelSelector"]) == (RAY_CLUSTERS, "batchinference.dev/pool")
 
 
+async def test_clusters_of_one_pool_are_listed_by_its_name(connect: Connect) -> None:
+    api, server = await connect(answering(200, {"items": [], "metadata": {}}))
+    assert [one async for one in api.list_warm_clusters(NAMESPACE, "any")] == []
+    (sent,) = server.requests
+    assert sent.query["labelSelector"] == "batchinference.dev/pool=any"
+
+
 async def test_remove_ignores_the_conflict_of_a_recreated_ray_job(connect: Connect) -> None:
     api, _ = await connect(answering(409, status(409, "Conflict")))
     await api.delete_ray_job(NAMESPACE, RAY_JOB)

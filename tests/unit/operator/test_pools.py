@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering import CLAIM, NAME_LABEL, WARM, Owner, WarmStart
+from batchinference.rendering import CLAIM, NAME_LABEL, POOL_LABEL, WARM, Owner, WarmStart
 from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.pools import POOL_SECONDS, PoolController
-from batchinference_operator.kube.api import Conflict, Forbidden, Refused
+from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, Conflict, Forbidden, Refused
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pool import (
     CLAIM_SECONDS,
@@ -373,6 +373,30 @@ async def test_pool_without_its_config_map_creates_nothing() -> None:
         with pytest.raises(Refused, match="batch-inference-pool-any does not exist"):
             await PoolController(controller).reconcile(POOL)
     assert harness.clusters == []
+
+
+@in_virtual_time
+async def test_pool_whose_clusters_cannot_all_be_listed_creates_none() -> None:
+    """Otherwise it would create clusters without end."""
+    harness = WarmHarness()
+    for number in range(MAX_WARM_CLUSTERS):
+        metadata = {"name": f"any-{number}", "labels": {POOL_LABEL: "any"}}
+        harness.cluster.put({"kind": "RayCluster", "metadata": metadata})
+    async with harness.operator(config=WITH_POOL) as controller:
+        with pytest.raises(Refused, match="300 or more RayClusters"):
+            await PoolController(controller).reconcile(POOL)
+    assert len(harness.clusters) == MAX_WARM_CLUSTERS
+
+
+@in_virtual_time
+async def test_clusters_of_other_pools_do_not_count() -> None:
+    harness = WarmHarness()
+    for number in range(MAX_WARM_CLUSTERS):
+        metadata = {"name": f"other-{number}", "labels": {POOL_LABEL: "other"}}
+        harness.cluster.put({"kind": "RayCluster", "metadata": metadata})
+    async with harness.operator(config=WITH_POOL) as controller:
+        await PoolController(controller).reconcile(POOL)
+    assert len(harness.clusters) == MAX_WARM_CLUSTERS + SETTINGS.size
 
 
 @pytest.mark.parametrize("killed_after", range(4))

@@ -8,9 +8,9 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchinference.rendering import RAY_JOB, warm_cluster, warm_token_secret
+from batchinference.rendering import POOL_LABEL, RAY_JOB, warm_cluster, warm_token_secret
 from batchinference_operator.controller.controller import Controller
-from batchinference_operator.kube.api import Conflict, Refused
+from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, Conflict, Refused
 from batchinference_operator.reconcile.pool import Pool, reconcile_pool
 from batchinference_operator.status.ray_job import Object, RayJobView
 from batchinference_operator.status.warm_cluster import Claim, WarmCluster
@@ -50,8 +50,7 @@ class PoolController:
     async def reconcile(self, pool: Pool) -> None:
         """Observe the clusters of a pool, decide, and apply the actions."""
         api, now = self.controller.api, self.controller.now()
-        listed = api.list_warm_clusters(pool.namespace)
-        clusters = [WarmCluster.of(body) async for body in listed]
+        clusters = await self._clusters(pool)
         actions = reconcile_pool(pool, clusters, await self._used(pool, clusters), now)
         for cluster in actions.delete:
             await api.delete_warm_cluster(pool.namespace, cluster)
@@ -60,6 +59,17 @@ class PoolController:
             await api.create(self._secret(pool, cluster.name, cluster.uid))
         if actions.create > 0:
             await self._create(pool, actions.create)
+
+    async def _clusters(self, pool: Pool) -> list[WarmCluster]:
+        """Return the clusters of a pool. Raises Refused if there are too many to list all."""
+        listed = self.controller.api.list_warm_clusters(pool.namespace, pool.name)
+        clusters = [WarmCluster.of(body) async for body in listed]
+        if len(clusters) >= MAX_WARM_CLUSTERS:
+            raise Refused(
+                f"{MAX_WARM_CLUSTERS} or more RayClusters have the label {POOL_LABEL}={pool.name}: "
+                "delete those that no job needs, or reduce ttl.cluster of the jobs"
+            )
+        return clusters
 
     async def _used(self, pool: Pool, clusters: Sequence[WarmCluster]) -> set[str]:
         """Return the names of claimed clusters whose RayJob exists.

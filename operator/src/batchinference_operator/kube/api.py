@@ -15,6 +15,8 @@ POD = "Pod"
 PAGE = 10
 """Objects per page of a list. The API server limits the objects of a page but not its size, and an
 object may have 1.5 MB."""
+MAX_WARM_CLUSTERS = 300
+"""Maximum number of warm clusters in a list. Users may label other RayClusters."""
 
 
 class Conflict(Exception):
@@ -76,10 +78,10 @@ class KubeApi(Protocol):
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
         """Return the current state of an object (a live read); None if it is gone."""
 
-    def list_warm_clusters(self, namespace: str) -> AsyncIterator[Object]:
-        """Yield the RayClusters of a namespace that belong to a pool or are claimed (a live read).
+    def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
+        """Yield the RayClusters of a namespace with the label of a pool (a live read).
 
-        Their number is limited.
+        An empty name means all pools. Their number is limited to MAX_WARM_CLUSTERS.
         """
 
     async def claim_cluster(self, namespace: str, cluster: WarmCluster, metadata: Object) -> bool:

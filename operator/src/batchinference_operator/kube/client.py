@@ -23,7 +23,7 @@ from batchinference.rendering import (
 )
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
-from batchinference_operator.kube.api import PAGE, POD, Invalid, Unreachable
+from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, PAGE, POD, Invalid, Unreachable
 from batchinference_operator.kube.http import (
     MERGE_PATCH,
     OnRequest,
@@ -63,8 +63,6 @@ large, and it takes a multiple of this size in memory."""
 MAX_RUNS = 300
 """Maximum number of runs read of a schedule. The history limits allow 200 finished runs. A tenant
 with more runs must not delay other schedules."""
-MAX_WARM_CLUSTERS = 300
-"""Maximum number of warm clusters read in a namespace. Users may label other RayClusters."""
 _LABEL_SELECTORS = {RAY_JOB: NAME_LABEL, POD: NAME_LABEL}
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
@@ -267,9 +265,10 @@ class KubeClient:
         if owner_uid(cluster, RAY_JOB) == ray_job.uid or is_claimed_by(cluster, ray_job):
             await self._delete(path, cluster["metadata"]["uid"])
 
-    def list_warm_clusters(self, namespace: str) -> AsyncIterator[Object]:
+    def list_warm_clusters(self, namespace: str, pool: str = "") -> AsyncIterator[Object]:
         path = path_of(RAY_CLUSTER, namespace)
-        return self._list(path, _label_parameter(POOL_LABEL), MAX_WARM_CLUSTERS)
+        selector = f"{POOL_LABEL}={pool}" if pool else POOL_LABEL
+        return self._list(path, _label_parameter(selector), MAX_WARM_CLUSTERS)
 
     async def claim_cluster(self, namespace: str, cluster: WarmCluster, metadata: Object) -> bool:
         unchanged = {"uid": cluster.uid, "resourceVersion": cluster.resource_version}

@@ -292,29 +292,31 @@ class Controller:
         if actions.warm is None:
             return actions.create
         try:
-            cluster = await self._claim(job, actions.warm)
+            ray_job = await self._claim(job, actions.warm)
         except Unreachable:
             raise
         except Refused as error:
             logger.warning("no warm cluster can be claimed: %s", error)
             return actions.create
-        return actions.create if cluster is None else [actions.warm.ray_job_in(cluster)]
+        return actions.create if ray_job is None else [ray_job]
 
-    async def _claim(self, job: JobView, start: WarmStart) -> str | None:
-        """Claim a warm cluster for an attempt and return its name; None if none fits.
+    async def _claim(self, job: JobView, start: WarmStart) -> Object | None:
+        """Claim a warm cluster and return the RayJob that runs in it; None if no cluster fits.
 
         A claim succeeds only if the cluster has not changed, so two attempts never take the same
-        cluster.
+        cluster. Raises Refused before the claim if the API server would refuse the RayJob.
         """
         claim = Claim(job.uid, start.ray_job["metadata"]["name"])
         listed = self.api.list_warm_clusters(job.namespace)
         clusters = [WarmCluster.of(body) async for body in listed]
         for cluster in candidates(clusters, start, claim):
+            ray_job = start.ray_job_in(cluster.name)
             try:
+                await self.api.dry_run("", ray_job)
                 metadata = claim_metadata(claim, job.name, self.now())
                 if await self.api.claim_cluster(job.namespace, cluster, metadata):
                     logger.info("claimed warm cluster %s", cluster.name)
-                    return cluster.name
+                    return ray_job
             except Conflict:
                 continue
         return None

@@ -35,7 +35,7 @@ from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 from support.documents.minimal import document
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.harness import Harness
-from support.operator.objects import CONFIG, NAMESPACE, UID
+from support.operator.objects import CONFIG, NAMESPACE, UID, waiting
 from support.operator.virtual_time import BEGINNING, in_virtual_time, until
 
 Object = dict[str, Any]
@@ -298,6 +298,37 @@ async def test_job_starts_its_own_cluster_if_its_ray_job_in_a_warm_cluster_is_re
         assert harness.idle == idle
     assert harness.ray_job_view.warm_cluster == ""
     assert harness.count("claim RayCluster") == 0
+
+
+@in_virtual_time
+async def test_secret_of_an_idle_cluster_that_was_deleted_is_created_again_before_the_claim() -> (
+    None
+):
+    harness = WarmHarness()
+    async with harness.warm_operator():
+        for name in harness.idle:
+            harness.cluster.delete("Secret", f"{name}-token")
+        harness.cluster.apply()
+        await harness.driver_starts()
+        assert harness.cluster.get("Secret", f"{harness.ray_job_view.warm_cluster}-token")
+
+
+@in_virtual_time
+async def test_secret_of_a_claimed_cluster_that_was_deleted_is_created_again() -> None:
+    harness = WarmHarness()
+    async with harness.warm_operator():
+        harness.cluster.apply()
+        await harness.driver_starts()
+        cluster = harness.ray_job_view.warm_cluster
+        before = harness.cluster.objects["Secret", f"{cluster}-token"]
+        harness.cluster.delete("Secret", f"{cluster}-token")
+        (head, *_) = [body["metadata"]["name"] for body in harness.cluster.list("Pod")
+                      if body["metadata"]["labels"]["ray.io/cluster"] == cluster]  # fmt: skip
+        problem = waiting("CreateContainerConfigError", f'secret "{cluster}-token" not found')
+        harness.cluster.patch("Pod", head, {"status": problem})
+        await until(lambda: harness.cluster.get("Secret", f"{cluster}-token"))
+    after = harness.cluster.objects["Secret", f"{cluster}-token"]
+    assert after["stringData"] == before["stringData"]
 
 
 @in_virtual_time

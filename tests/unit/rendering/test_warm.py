@@ -12,6 +12,8 @@ import yaml
 
 from batchinference.rendering import (
     NAME_LABEL,
+    RAY_API_VERSION,
+    RAY_CLUSTER,
     WARM,
     Names,
     Owner,
@@ -61,7 +63,8 @@ def ray_job(complete: BatchInference) -> Object:
 def test_rendered_objects_equal_the_golden_file(request: pytest.FixtureRequest) -> None:
     complete = effective(parse_one((HERE / "jobs/minimal.yaml").read_text()), PLATFORM)
     cluster = warm_cluster(complete, "any", NAME, fingerprint_of(complete), OWNER)
-    secret = warm_token_secret("team", NAME, TOKEN, "uid-of-cluster")
+    owner = Owner(NAME, "uid-of-cluster", RAY_CLUSTER, RAY_API_VERSION)
+    secret = warm_token_secret("team", NAME, TOKEN, owner)
     attempt = ray_job(complete)
     assert attempt["spec"].pop("rayClusterSpec") == cluster["spec"]
     attempt["spec"].pop("metadata")  # it has its own tests

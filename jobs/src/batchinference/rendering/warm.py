@@ -102,9 +102,8 @@ def warm_cluster(
     }
 
 
-def warm_token_secret(namespace: str, cluster: str, token: str, uid: str) -> dict[str, Any]:
-    """Return the Secret with the token of the warm cluster that has this uid."""
-    owner = Owner(cluster, uid, RAY_CLUSTER, RAY_API_VERSION)
+def warm_token_secret(namespace: str, cluster: str, token: str, owner: Owner) -> dict[str, Any]:
+    """Return the Secret with the token of a warm cluster."""
     return token_secret(namespace, WarmNames(cluster, "", 0), token, owner)
 
 

@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from functools import partial
 from math import inf
 
-from batchinference.rendering import RAY_JOB, Backstop, WarmStart
+from batchinference.rendering import (
+    RAY_API_VERSION,
+    RAY_CLUSTER,
+    RAY_JOB,
+    Backstop,
+    Owner,
+    WarmStart,
+    warm_token_secret,
+)
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Drivers
@@ -313,6 +321,8 @@ class Controller:
             ray_job = start.ray_job_in(cluster.name)
             try:
                 await self.api.dry_run("", ray_job)
+                # somebody may have deleted it, and KubeRay would wait for it forever
+                await self.api.create(self.warm_secret(job.namespace, cluster.name, cluster.uid))
                 metadata = claim_metadata(claim, job.name, self.now())
                 if await self.api.claim_cluster(job.namespace, cluster, metadata):
                     logger.info("claimed warm cluster %s", cluster.name)
@@ -320,6 +330,12 @@ class Controller:
             except Conflict:
                 continue
         return None
+
+    def warm_secret(self, namespace: str, cluster: str, uid: str) -> Object:
+        """Return the Secret with the token of the warm cluster that has this uid."""
+        token = self.config.warm_token(namespace, cluster)
+        owner = Owner(cluster, uid, RAY_CLUSTER, RAY_API_VERSION)
+        return warm_token_secret(namespace, cluster, token, owner)
 
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.

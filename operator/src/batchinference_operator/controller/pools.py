@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchinference.rendering import POOL_LABEL, RAY_JOB, warm_cluster, warm_token_secret
+from batchinference.rendering import POOL_LABEL, RAY_JOB, warm_cluster
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, Conflict, Refused
 from batchinference_operator.reconcile.pool import Pool, reconcile_pool
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 
 POOL_SECONDS = 5.0
@@ -56,7 +56,7 @@ class PoolController:
             await api.delete_warm_cluster(pool.namespace, cluster)
             logger.info("deleted warm cluster %s of pool %s", cluster.name, pool.name)
         for cluster in actions.create_secrets:
-            await api.create(self._secret(pool, cluster.name, cluster.uid))
+            await api.create(self.controller.warm_secret(pool.namespace, cluster.name, cluster.uid))
         if actions.create > 0:
             await self._create(pool, actions.create)
 
@@ -104,9 +104,6 @@ class PoolController:
             name = f"{pool.name}-warm-{secrets.token_hex(4)}"
             body = warm_cluster(pool.job, pool.name, name, pool.fingerprint, reference)
             if (created := await api.create(body)) is not None:
-                await api.create(self._secret(pool, name, created["metadata"]["uid"]))
+                uid = created["metadata"]["uid"]
+                await api.create(self.controller.warm_secret(pool.namespace, name, uid))
                 logger.info("created warm cluster %s of pool %s", name, pool.name)
-
-    def _secret(self, pool: Pool, cluster: str, uid: str) -> Object:
-        token = self.controller.config.warm_token(pool.namespace, cluster)
-        return warm_token_secret(pool.namespace, cluster, token, uid)

@@ -14,6 +14,7 @@ from batchinference.rendering import (
     patched_pods,
     token_secret,
     warm_start,
+    warm_token_secret,
     with_memory,
 )
 from batchinference.spec import BatchInference, SpecError, parse
@@ -94,5 +95,8 @@ def complete_job(job: JobView, config: Config) -> BatchInference:
 def render_token_secret(job: JobView, owner: RayJobView, config: Config) -> Object:
     """Return the Secret with the token. Its owner is the RayJob, which must exist first."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
+    if owner.warm_cluster:
+        token = config.warm_token(job.namespace, owner.warm_cluster)
+        return warm_token_secret(job.namespace, owner.warm_cluster, token, reference)
     token = config.token(job, owner.name)
     return token_secret(job.namespace, last_names(job), token, reference)

@@ -119,6 +119,23 @@ def test_cluster_that_is_not_ready_or_free_is_not_claimed(unfit: WarmCluster) ->
     assert candidates([unfit], START, CLAIMED) == []
 
 
+@pytest.mark.parametrize(
+    ("status", "ready"),
+    [
+        ({}, False),
+        ({"conditions": [{"type": "HeadPodReady", "status": "True"}]}, False),
+        ({"state": "ready"}, True),
+        ({"state": "ready", "conditions": [{"type": "HeadPodReady", "status": "True"}]}, True),
+        ({"state": "ready", "conditions": [{"type": "HeadPodReady", "status": "False"}]}, False),
+        ({"state": "ready", "conditions": [{"type": "ReplicaFailure", "status": "False"}]}, True),
+    ],
+    ids=["new", "workers-start", "older-kuberay", "ready", "lost-head", "other-condition"],
+)
+def test_cluster_is_ready_only_while_its_head_is(status: Object, ready: bool) -> None:
+    metadata = {"name": "a", "uid": "uid-of-a", "resourceVersion": "7"}
+    assert WarmCluster.of({"metadata": metadata, "status": status}).ready is ready
+
+
 def test_interrupted_claim_is_continued_and_otherwise_the_oldest_cluster_is_claimed() -> None:
     clusters = [cluster("new", age=1), cluster("old", age=99), claimed("own")]
     assert [one.name for one in candidates(clusters, START, CLAIMED)] == ["own", "old", "new"]
@@ -329,6 +346,18 @@ async def test_secret_of_a_claimed_cluster_that_was_deleted_is_created_again() -
         await until(lambda: harness.cluster.get("Secret", f"{cluster}-token"))
     after = harness.cluster.objects["Secret", f"{cluster}-token"]
     assert after["stringData"] == before["stringData"]
+
+
+@in_virtual_time
+async def test_idle_cluster_that_has_lost_its_head_is_not_claimed() -> None:
+    harness = WarmHarness()
+    async with harness.warm_operator():
+        oldest, other = harness.idle
+        lost = [{"type": "HeadPodReady", "status": "False"}]
+        harness.cluster.patch("RayCluster", oldest, {"status": {"conditions": lost}})
+        harness.cluster.apply()
+        await until(lambda: harness.cluster.get("RayJob", "job-1"))
+    assert harness.ray_job_view.warm_cluster == other
 
 
 @in_virtual_time

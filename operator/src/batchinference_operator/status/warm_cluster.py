@@ -9,6 +9,9 @@ from batchinference.rendering import CLAIM, CLAIM_TIME, FINGERPRINT, POOL_LABEL
 from batchinference.spec.job import KIND
 from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
 
+HEAD_POD_READY = "HeadPodReady"
+"""Condition of KubeRay on whether the head pod is ready."""
+
 
 class Claim(NamedTuple):
     """The only RayJob that may run in a warm cluster, and the uid of its BatchInference."""
@@ -44,11 +47,21 @@ class WarmCluster:
             pool=(metadata.get("labels") or {}).get(POOL_LABEL, ""),
             fingerprint=annotations.get(FINGERPRINT, ""),
             created_at=metadata.get("creationTimestamp", ""),
-            ready=(body.get("status") or {}).get("state") == "ready",
+            ready=_is_ready(body.get("status") or {}),
             deleting="deletionTimestamp" in metadata,
             claim=Claim(owner_uid(body, KIND) or "", annotations[CLAIM]) if claimed else None,
             claimed_at=annotations.get(CLAIM_TIME, ""),
         )
+
+
+def _is_ready(status: Object) -> bool:
+    """Return whether all pods have been ready and the head is ready now.
+
+    KubeRay never clears the state of a cluster that has lost its head.
+    """
+    conditions = status.get("conditions") or []
+    heads = [one.get("status") for one in conditions if one.get("type") == HEAD_POD_READY]
+    return status.get("state") == "ready" and "False" not in heads
 
 
 def is_claimed_by(cluster: Object, ray_job: RayJobView) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from batchinference_operator.reconcile.pool import (
     CLAIM_SECONDS,
     OWNER_PREFIX,
     REFILL_SECONDS,
+    START_SECONDS,
     Pool,
     PoolSettings,
     candidates,
@@ -95,6 +97,16 @@ def test_pool_keeps_its_size(
 ) -> None:
     actions = reconcile_pool(POOL, clusters, used, BEGINNING)
     assert ([one.name for one in actions.delete], actions.create) == (deleted, created)
+
+
+def test_cluster_that_is_not_ready_in_time_is_late() -> None:
+    clusters = [
+        cluster("ready", age=START_SECONDS),
+        cluster("late", age=START_SECONDS, ready=False),
+    ]
+    assert [one.name for one in reconcile_pool(POOL, clusters, (), BEGINNING).late] == ["late"]
+    clusters = [cluster("starting", age=START_SECONDS - 1, ready=False)]
+    assert reconcile_pool(POOL, clusters, (), BEGINNING).late == ()
 
 
 def test_secrets_of_starting_clusters_are_created_again() -> None:
@@ -462,6 +474,21 @@ async def test_pool_whose_clusters_cannot_all_be_listed_creates_none() -> None:
         with pytest.raises(Refused, match="300 or more RayClusters"):
             await PoolController(controller).reconcile(POOL)
     assert len(harness.clusters) == MAX_WARM_CLUSTERS
+
+
+@in_virtual_time
+async def test_pool_reports_why_its_clusters_do_not_start() -> None:
+    harness = WarmHarness()
+    async with harness.operator(config=WITH_POOL) as controller:
+        pool = PoolController(controller)
+        assert await pool.reconcile(POOL) == ""
+        for one in harness.clusters:
+            harness.cluster.warnings[one.name] = "exceeded quota"
+        await asyncio.sleep(START_SECONDS + 1)
+        late = await pool.reconcile(POOL)
+        assert re.fullmatch("RayCluster any-.* is not ready after 300 s: exceeded quota", late)
+        harness.cluster.warnings.clear()
+        assert "see the Events of its pods" in await pool.reconcile(POOL)
 
 
 @in_virtual_time

@@ -8,10 +8,10 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchinference.rendering import POOL_LABEL, RAY_JOB, warm_cluster
+from batchinference.rendering import POOL_LABEL, RAY_CLUSTER, RAY_JOB, warm_cluster
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, Conflict, Refused
-from batchinference_operator.reconcile.pool import Pool, reconcile_pool
+from batchinference_operator.reconcile.pool import START_SECONDS, Pool, reconcile_pool
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 
@@ -38,17 +38,20 @@ class PoolController:
             await asyncio.sleep(POOL_SECONDS)
 
     async def _process(self, pool: Pool) -> str:
-        """Reconcile a pool and return why it failed; empty if it did not."""
+        """Reconcile a pool and return why it failed or cannot start; empty if neither is true."""
         try:
-            await self.reconcile(pool)
+            return await self.reconcile(pool)
         except (Conflict, Refused) as error:
             return str(error)
         except Exception:
             logger.exception("reconcile of pool %s failed", "/".join(pool.key))
         return ""
 
-    async def reconcile(self, pool: Pool) -> None:
-        """Observe the clusters of a pool, decide, and apply the actions."""
+    async def reconcile(self, pool: Pool) -> str:
+        """Observe the clusters of a pool, decide, and apply the actions.
+
+        Returns why a cluster of the pool does not start; empty if none is late.
+        """
         api, now = self.controller.api, self.controller.now()
         clusters = await self._clusters(pool)
         actions = reconcile_pool(pool, clusters, await self._used(pool, clusters), now)
@@ -59,6 +62,12 @@ class PoolController:
             await api.create(self.controller.warm_secret(pool.namespace, cluster.name, cluster.uid))
         if actions.create > 0:
             await self._create(pool, actions.create)
+        return await self._why_late(pool, actions.late[0]) if actions.late else ""
+
+    async def _why_late(self, pool: Pool, cluster: WarmCluster) -> str:
+        warning = await self.controller.api.last_warning(pool.namespace, RAY_CLUSTER, cluster.name)
+        why = warning or "see the Events of its pods"
+        return f"RayCluster {cluster.name} is not ready after {START_SECONDS:.0f} s: {why}"
 
     async def _clusters(self, pool: Pool) -> list[WarmCluster]:
         """Return the clusters of a pool. Raises Refused if there are too many to list all."""

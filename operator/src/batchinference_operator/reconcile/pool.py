@@ -39,6 +39,8 @@ REFILL_SECONDS = 15.0
 start of the job."""
 OWNER_PREFIX = "batch-inference-pool-"
 """Prefix of the ConfigMap of a pool, which owns the clusters that no attempt has claimed."""
+START_SECONDS = 300.0
+"""Seconds after which the start of a cluster is reported as late."""
 _SPEC = {
     "read": {"format": "text", "paths": ["s3://any/"]},
     "write": {"format": "parquet", "path": "s3://any-output/"},
@@ -132,6 +134,8 @@ class PoolActions:
     create_secrets: tuple[WarmCluster, ...] = ()
     """Clusters that are starting. Their Secrets are created again in case they are missing."""
     create: int = 0
+    late: tuple[WarmCluster, ...] = ()
+    """Clusters that are not ready within START_SECONDS."""
 
 
 def reconcile_pool(
@@ -142,11 +146,17 @@ def reconcile_pool(
     idle = [one for one in live if pool.keeps(one, now)]
     idle.sort(key=lambda one: (not one.ready, one.created_at))
     kept = idle[: pool.settings.size]
+    starting = [one for one in kept if not one.ready]
     return PoolActions(
         delete=tuple(one for one in live if one not in kept and not _is_used(one, used, now)),
-        create_secrets=tuple(one for one in kept if not one.ready),
+        create_secrets=tuple(starting),
         create=0 if _job_starts(live, now) else pool.settings.size - len(kept),
+        late=tuple(one for one in starting if _is_late(one, now)),
     )
+
+
+def _is_late(cluster: WarmCluster, now: datetime) -> bool:
+    return seconds_since(cluster.created_at, now) >= START_SECONDS
 
 
 def _job_starts(clusters: Iterable[WarmCluster], now: datetime) -> bool:

@@ -51,7 +51,7 @@ def start(complete: BatchInference, attempt: int = 1) -> WarmStart | None:
     """Return how an attempt starts in a warm cluster of a pool for such jobs."""
     names = Names(complete.metadata.name, UID, attempt)
     objects = attempt_objects(complete, names, Owner(complete.metadata.name, UID), 1)
-    return warm_start(complete, objects, {fingerprint_of(complete)})
+    return warm_start(complete, objects, frozenset({fingerprint_of(complete)}))
 
 
 def ray_job(complete: BatchInference) -> Object:
@@ -111,13 +111,27 @@ def test_attempt_with_more_memory_does_not_fit() -> None:
     """The memory of the next attempt is part of its complete settings."""
     more = job(cluster={"workers": {"memory": "6Gi"}})
     objects = attempt_objects(more, Names("job", UID, 2), None)
-    assert warm_start(more, objects, {fingerprint_of(job())}) is None
+    assert warm_start(more, objects, frozenset({fingerprint_of(job())})) is None
 
 
 def test_job_in_a_queue_does_not_fit() -> None:
     """Kueue does not manage RayJobs that select a cluster."""
     assert start(job()) is not None
     assert start(job(cluster={"queue": "gpu"})) is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "fingerprints"),
+    [({}, frozenset()), ({"queue": "gpu"}, frozenset({"of a pool"}))],
+    ids=["no-pools", "queue"],
+)
+def test_cluster_is_rendered_again_only_if_it_may_fit(
+    monkeypatch: pytest.MonkeyPatch, cluster: Object, fingerprints: frozenset[str]
+) -> None:
+    complete = job(cluster=cluster)
+    objects = attempt_objects(complete, Names("job", UID, 1), None)
+    monkeypatch.delattr("batchinference.rendering.warm.fingerprint_of")
+    assert warm_start(complete, objects, fingerprints) is None
 
 
 def test_job_file_that_is_too_large_for_a_variable_does_not_fit() -> None:

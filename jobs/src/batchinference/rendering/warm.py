@@ -12,7 +12,6 @@ import io
 import json
 import tarfile
 from base64 import b64encode
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,16 +73,17 @@ class WarmStart:
 def warm_start(
     job: BatchInference,
     objects: tuple[dict[str, Any], dict[str, Any]],
-    fingerprints: Container[str],
+    fingerprints: frozenset[str],
 ) -> WarmStart | None:
     """Return how an attempt with this ConfigMap and RayJob starts in a warm cluster.
 
     None if it fits into no pool with these fingerprints.
     """
+    if not fingerprints or job.spec.cluster.queue is not None:
+        return None  # before the cluster is rendered again
     config_map, ray_job = objects
     fingerprint = fingerprint_of(job)
-    fits = fingerprint in fingerprints and job.spec.cluster.queue is None
-    if not fits or len(packed(config_map["data"])) > MAX_PACKED:
+    if fingerprint not in fingerprints or len(packed(config_map["data"])) > MAX_PACKED:
         return None
     return WarmStart(fingerprint, job, config_map["data"], ray_job)
 

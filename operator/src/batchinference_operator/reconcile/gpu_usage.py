@@ -25,8 +25,9 @@ def add_usage(observed: Observed, now: datetime) -> Status:
         status["gpus"] = gpus_now
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, plan = observed.pods_of_attempt, observed.ray_jobs.get(status["rayJobName"])
-    since = unix_seconds(status["usageTime"]) if "usageTime" in status else _first_second(plan)
     *before, last = status["attempts"]
+    start = _first_second(plan, last)
+    since = unix_seconds(status["usageTime"]) if "usageTime" in status else start
     gpus = _usage_seconds([(_gpus(pod, plan), pod) for pod in pods], since, until)
     used = {
         "gpuSeconds": min(gpus, _max_gpu_seconds(plan, last, since, until)),
@@ -50,11 +51,15 @@ def current_gpus(observed: Observed) -> int:
     return sum(_gpus(pod, plan) for pod in scheduled if pod.ended is None)
 
 
-def _first_second(plan: RayJobView | None) -> float:
-    """Return the time from which pods are counted. Those of a warm cluster started earlier."""
-    if plan is None or not (plan.warm_cluster and plan.created_at):
+def _first_second(plan: RayJobView | None, attempt: Attempt) -> float:
+    """Return the time from which pods are counted. Those of a warm cluster started earlier.
+
+    If the RayJob is gone, the attempt started when it was created.
+    """
+    if plan is not None and not plan.warm_cluster:
         return 0.0
-    return unix_seconds(plan.created_at)
+    created = plan.created_at if plan is not None else attempt.get("startTime")
+    return unix_seconds(created) if created else 0.0
 
 
 def _gpus(pod: PodView, plan: RayJobView | None) -> int:

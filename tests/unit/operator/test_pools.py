@@ -167,12 +167,21 @@ def test_pools_are_read_from_the_chart_value() -> None:
         ("pools: [{namespace: a, name: b, sice: 3}]", "sice"),
         ("pools: [{namespace: a, name: b, spec: {stepps: []}}]", "pool a/b, spec.stepps"),
         ("pools: [{namespace: a, name: b}]", "pool a/b, spec.cluster.image: no image"),
+        (
+            "pools: [{namespace: a, name: b, spec: {cluster: {image: own:1, queue: gpu}}}]",
+            r"pool a/b, spec.cluster.queue: no job in a queue can take a warm cluster \(gpu\)",
+        ),
     ],
-    ids=["setting", "spec", "image"],
+    ids=["setting", "spec", "image", "queue"],
 )
 def test_invalid_pool_is_refused_with_its_name(text: str, expected: str) -> None:
     with pytest.raises(SpecError, match=expected):
         parse_pools(text, Cluster())
+
+
+def test_pool_is_refused_if_all_jobs_are_in_a_queue() -> None:
+    with pytest.raises(SpecError, match=r"spec.cluster.queue: .* \(gpu\)"):
+        parse_pools("pools: [{namespace: a, name: b}]", Cluster(image="own:1", queue="gpu"))
 
 
 def test_only_pools_of_the_namespace_fit() -> None:

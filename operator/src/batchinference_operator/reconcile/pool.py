@@ -28,6 +28,7 @@ from batchinference.spec.base import DNS_LABEL
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.documents import parse_settings
 from batchinference.spec.durations import Duration, seconds_of
+from batchinference.spec.problems import raise_for_problems
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 from batchinference_operator.status.warm_cluster import Claim, WarmCluster
@@ -91,6 +92,7 @@ class Pool:
         }
         try:
             job = effective(parse(document), defaults)
+            raise_for_problems(_check_queue(job))
             return cls(settings, job, fingerprint_of(job))
         except SpecError as error:
             where = f"pool {settings.namespace}/{settings.name}, "
@@ -119,6 +121,14 @@ class Pool:
         if cluster.claim is not None or cluster.fingerprint != self.fingerprint:
             return False
         return seconds_since(cluster.created_at, now) < seconds_of(self.settings.max_age)
+
+
+def _check_queue(job: BatchInference) -> list[Problem]:
+    """Return a problem if the jobs of a pool are in a queue of Kueue."""
+    if (queue := job.spec.cluster.queue) is None:
+        return []
+    message = f"no job in a queue can take a warm cluster ({queue}). Remove the pool or the queue."
+    return [Problem("spec.cluster.queue", message)]
 
 
 def parse_pools(text: str, defaults: Cluster) -> tuple[Pool, ...]:

@@ -201,13 +201,15 @@ class Cache:
         job = compact.job()
         ray_jobs, drivers = dict(self._ray_jobs.get(key, {})), len(self._active_drivers)
         observed = Observed(job, ray_jobs, drivers=drivers)
-        cluster, warm = observed.cluster, _warm(key)
-        of_warm = [pod for pod in self.pods.of(warm) if pod.cluster == cluster]
+        cluster = observed.cluster
+        # warm pods without the label of a cluster belong to no job
+        keys = [key, _warm(key)] if cluster else [key]
+        of_warm = [pod for each in keys[1:] for pod in self.pods.of(each) if pod.cluster == cluster]
         return replace(
             observed,
             pods=(*self.pods.of(key), *of_warm),
-            disruptions=self.pods.disruptions(key, cluster) + self.pods.disruptions(warm, cluster),
-            crashes=self.pods.crashes(key, cluster) + self.pods.crashes(warm, cluster),
+            disruptions=tuple(one for each in keys for one in self.pods.disruptions(each, cluster)),
+            crashes=tuple(one for each in keys for one in self.pods.crashes(each, cluster)),
         )
 
     def uids(self) -> dict[Key, str]:

@@ -202,6 +202,7 @@ INVALID = [
     ({"pools": [{"name": "a"}]}, "/pools/0"),
     ({"pools": [{"namespace": "a", "name": "a", "size": 0}]}, "/pools/0/size"),
     ({"pools": [{"namespace": "a", "name": "a", "maxAge": "1d"}]}, "/pools/0/maxAge"),
+    ({"pools": [{"namespace": "a", "name": "a", "maxAge": "0s"}]}, "/pools/0/maxAge"),
     ({"pools": [{"namespace": "a", "name": "a" * 21}]}, "/pools/0/name"),
     ({"policy": {"images": ["registry.example"]}}, "/policy/images"),
     ({"policy": {"volumes": False}}, "/policy/volumes"),

@@ -85,11 +85,12 @@ def claimed(name: str = "a", ago: float = 0) -> WarmCluster:
         ([claimed(ago=CLAIM_SECONDS - 1)], [], [], 2),
         ([claimed(ago=CLAIM_SECONDS)], [], ["a"], 2),
         ([claimed(ago=9999)], ["a"], [], 2),
+        ([claimed(ago=-9999)], [], ["a"], 2),
     ],
     ids=[
         *("none", "one-missing", "complete", "one-too-many", "the-youngest-goes", "deleting"),
         *("too-old", "changed-settings", "of-another-pool", "used", "job-starts"),
-        *("claimed-without-ray-job", "abandoned", "used-for-long"),
+        *("claimed-without-ray-job", "abandoned", "used-for-long", "claimed-in-the-future"),
     ],
 )
 def test_pool_keeps_its_size(
@@ -171,8 +172,9 @@ def test_pools_are_read_from_the_chart_value() -> None:
             "pools: [{namespace: a, name: b, spec: {cluster: {image: own:1, queue: gpu}}}]",
             r"pool a/b, spec.cluster.queue: no job in a queue can take a warm cluster \(gpu\)",
         ),
+        ("pools: [{namespace: a, name: b, maxAge: 9m}]", "at least 10m"),
     ],
-    ids=["setting", "spec", "image", "queue"],
+    ids=["setting", "spec", "image", "queue", "age"],
 )
 def test_invalid_pool_is_refused_with_its_name(text: str, expected: str) -> None:
     with pytest.raises(SpecError, match=expected):

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from batchinference.rendering import (
     CLAIM,
@@ -40,6 +41,8 @@ REFILL_SECONDS = 15.0
 start of the job."""
 OWNER_PREFIX = "batch-inference-pool-"
 """Prefix of the ConfigMap of a pool, which owns the clusters that no attempt has claimed."""
+MIN_AGE_SECONDS = 600
+"""Minimum of `maxAge`. A cluster must have started before it is replaced."""
 START_SECONDS = 300.0
 """Seconds after which the start of a cluster is reported as late."""
 _SPEC = {
@@ -47,6 +50,12 @@ _SPEC = {
     "write": {"format": "parquet", "path": "s3://any-output/"},
 }
 """The input and the output of a pool whose spec has none. The cluster does not depend on them."""
+
+
+def _check_age(duration: str) -> str:
+    if seconds_of(duration) < MIN_AGE_SECONDS:
+        raise PydanticCustomError("duration", "expected at least 10m, such as 24h", {})
+    return duration
 
 
 class PoolSettings(BaseModel):
@@ -59,7 +68,7 @@ class PoolSettings(BaseModel):
     namespace: str
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=20)]
     size: Annotated[int, Field(ge=1, le=50)] = 1
-    max_age: Duration = "24h"
+    max_age: Annotated[Duration, AfterValidator(_check_age)] = "24h"
     spec: dict[str, Any] = {}
     """Fields of the spec of a job, such as `cluster`. Jobs that start the same cluster fit."""
 
@@ -172,16 +181,19 @@ def _is_late(cluster: WarmCluster, now: datetime) -> bool:
 def _job_starts(clusters: Iterable[WarmCluster], now: datetime) -> bool:
     """Return whether a cluster was claimed within REFILL_SECONDS."""
     return any(
-        one.claim is not None and seconds_since(one.claimed_at, now) < REFILL_SECONDS
+        one.claim is not None and abs(seconds_since(one.claimed_at, now)) < REFILL_SECONDS
         for one in clusters
     )
 
 
 def _is_used(cluster: WarmCluster, used: Container[str], now: datetime) -> bool:
-    """Return whether the RayJob of a claimed cluster exists or may still be created."""
+    """Return whether the RayJob of a claimed cluster exists or may still be created.
+
+    A time in the future, which a user may set, does not keep the cluster.
+    """
     if cluster.claim is None:
         return False
-    return cluster.name in used or seconds_since(cluster.claimed_at, now) < CLAIM_SECONDS
+    return cluster.name in used or abs(seconds_since(cluster.claimed_at, now)) < CLAIM_SECONDS
 
 
 def candidates(

@@ -106,7 +106,7 @@ async def test_patches_are_merge_patches(
     connect: Connect, call: str, path: str, patch: object
 ) -> None:
     api, server = await connect(answering(200, {}))
-    assert bool(await CALLS[call](api) is not None) == (call in ("patch status", "claim"))
+    assert (await CALLS[call](api) is not None) == (call in ("patch status", "claim"))
     (sent,) = server.requests
     assert (sent.method, sent.path, sent.body) == ("PATCH", path, patch)
     assert sent.headers["Content-Type"] == "application/merge-patch+json"

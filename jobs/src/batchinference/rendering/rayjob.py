@@ -133,6 +133,7 @@ def entrypoint() -> str:
 def ray_cluster(
     job: BatchInference, names: Names, files: dict[str, str], groups: tuple[WorkerGroup, ...]
 ) -> dict[str, Any]:
+    """Return the spec of a RayCluster with these worker groups. The head mounts `files`."""
     cluster = job.spec.cluster
     scales = any(group.min < group.max for group in groups)
     head = head_template(cluster, names, files)

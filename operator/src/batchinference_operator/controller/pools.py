@@ -56,8 +56,8 @@ class PoolController:
         clusters = await self._clusters(pool)
         actions = reconcile_pool(pool, clusters, await self._used(pool, clusters), now)
         for cluster in actions.delete:
+            logger.info("deleting warm cluster %s of pool %s", cluster.name, pool.name)
             await api.delete_warm_cluster(pool.namespace, cluster)
-            logger.info("deleted warm cluster %s of pool %s", cluster.name, pool.name)
         for cluster in actions.create_secrets:
             await api.create(self.controller.warm_secret(pool.namespace, cluster.name, cluster.uid))
         if actions.create > 0:

@@ -154,6 +154,18 @@ def test_names_and_files_of_a_job_are_not_in_a_warm_cluster() -> None:
     assert all(variable not in str(cluster) for variable in DIGEST_VARIABLES.values())
 
 
+def test_packages_are_read_only_in_pods_that_start_before_a_job() -> None:
+    """Otherwise the hook would slow down the start of workers that a job waits for."""
+    complete = job(steps=[model_step(resources={"gpu": 1})])
+    spec = warm_cluster(complete, "any", NAME, "f", OWNER)["spec"]
+    hooks = {
+        group["minReplicas"] > 0: "lifecycle" in group["template"]["spec"]["containers"][0]
+        for group in spec["workerGroupSpecs"]
+    }
+    assert hooks == {True: True, False: False}
+    assert "lifecycle" in spec["headGroupSpec"]["template"]["spec"]["containers"][0]
+
+
 def test_hook_of_a_patch_is_kept() -> None:
     hook = {"postStart": {"exec": {"command": ["own"]}}}
     pod = {"spec": {"containers": [{"name": "ray", "lifecycle": hook}]}}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchinference.plan import plan_for_cluster
+from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.config_map import DIGEST_VARIABLES, JOB_DIRECTORY, digest_of
 from batchinference.rendering.names import (
     FINGERPRINT,
@@ -118,10 +119,12 @@ def warm_cluster_spec(job: BatchInference, name: str) -> dict[str, Any]:
     groups = plan_for_cluster(job.spec).groups
     unpatched = ray_cluster(job, WarmNames(name, "", 0), {}, groups)
     cluster = patched(unpatched, job.spec.cluster.patches)
-    for _, _, template in templates_of(cluster):
-        ray = template["spec"]["containers"][0]
-        hook = {"exec": {"command": ["/bin/sh", "-c", f"python -c '{_PRELOAD}' || true"]}}
-        ray["lifecycle"] = {"postStart": hook, **ray.get("lifecycle", {})}
+    started = {HEAD_GROUP, *(one.name for one in groups if one.min > 0)}
+    for group, _, template in templates_of(cluster):
+        if group in started:  # other pods start while a job runs
+            ray = template["spec"]["containers"][0]
+            hook = {"exec": {"command": ["/bin/sh", "-c", f"python -c '{_PRELOAD}' || true"]}}
+            ray["lifecycle"] = {"postStart": hook, **ray.get("lifecycle", {})}
     return cluster
 
 

@@ -324,15 +324,17 @@ async def test_job_starts_its_own_cluster_if_pools_are_forbidden() -> None:
     assert harness.ray_job_view.warm_cluster == ""
 
 
+def refusal(body: Object) -> str:
+    return "uses an existing cluster" if "clusterSelector" in body.get("spec", {}) else ""
+
+
 @in_virtual_time
 async def test_job_starts_its_own_cluster_if_its_ray_job_in_a_warm_cluster_is_refused() -> None:
     """Kueue refuses such RayJobs in a namespace with a LocalQueue named `default`."""
     harness = WarmHarness()
     async with harness.warm_operator():
         idle = harness.idle
-        harness.cluster.validate = lambda body: (
-            "uses an existing cluster" if "clusterSelector" in body.get("spec", {}) else ""
-        )
+        harness.cluster.validate = refusal
         harness.cluster.apply()
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
         assert harness.idle == idle

@@ -1,6 +1,7 @@
 """Two jobs as kubectl and the command line show them while they run, are retried, and have ended.
 
-One is the example text-embeddings. In the other one, a step raises an error for each row.
+One is the example text-embeddings. In the other one, a step raises an error for each row. Each job
+waits at a gate until it has been recorded: no test depends on how fast the commands are.
 docs/transcript.md and docs/cli-transcript.md are recordings of these tests: `make transcript`.
 """
 
@@ -9,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 
 from e2e.jobs import Example
-from e2e.transcripts import CommandLine, Shown, anonymous, check_page, thinned
+from e2e.transcripts import CommandLine, Shown, anonymous, check_page, is_recorded, thinned
 from support.cluster.kubectl import Kubectl, Object, condition
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import Statuses, WatchingKubectl
@@ -27,37 +28,40 @@ from support.cluster.waits import (
     CLUSTER_START,
     JOB_END,
     outcomes,
+    patch,
     wait_for_phase,
     wait_for_rows,
     wait_until_none_is_left,
 )
 from support.documents.minimal import document, python_step
 from support.outputs.rows import assert_same_rows
-from support.timeouts import scaled
+from support.timeouts import scaled, time_limit
 
 pytestmark = pytest.mark.xdist_group("transcript")
 Job = dict[str, Any]
 NAME, FAILS = "text-embeddings", "division"
+RECORDING_MINUTES = 15
+"""Minutes that both jobs and all commands may take. The timeouts of tests exclude fixtures."""
 RUNNING, RETRIED, FAILED, FINISHED = (
     "A running job", "A job that is retried", "A failed job", "A finished job"
 )  # fmt: skip
 KUBECTL_PAGE, COMMANDS_PAGE = "docs/transcript.md", "docs/cli-transcript.md"
 KUBECTL_HEAD = """# A job as kubectl shows it
 
-Recorded by `make transcript` on a cluster with KubeRay 1.6: the example
-[text-embeddings](../examples/text-embeddings/job.yaml), and a job whose step raises an error for
-each row, with one retry. A test compares the columns and fields that kubectl shows with those on
-this page. The prices of this cluster are high, because its pods request few CPUs.
+Recorded by `make transcript` on a cluster with KubeRay 1.6. The first job is the example
+[text-embeddings](../examples/text-embeddings/job.yaml) with one worker, and with a step that waits
+until the running job has been recorded. In the second job, a step raises an error for each row. Its
+first attempt allows no failed row. Then `errors.maxRows` is raised to 100 for its only retry. A
+test compares the columns and fields that kubectl shows with those on this page. The prices of this
+cluster are high, because its pods request few CPUs.
 """
 COMMANDS_HEAD = """# Jobs as the command line shows them
 
 Recorded by `make transcript` on a cluster with KubeRay 1.6, with the jobs of
-[kubectl output](transcript.md): the example
-[text-embeddings](../examples/text-embeddings/job.yaml), and a job whose step raises an error for
-each row, with one retry. A test compares fields, states and messages with those on this page. Of
-`watch`, only the first line of each state and the last line are kept. Of logs, only the lines of
-the driver are kept, without the output of Ray. [cli.md](cli.md#progress-and-failed-rows) describes
-the commands.
+[kubectl output](transcript.md). A test compares fields, states and messages with those on this
+page. Of `watch`, only the first line of each state and the last line are kept. Of logs, only the
+lines of the driver are kept, without the output of Ray.
+[cli.md](cli.md#progress-and-failed-rows) describes the commands.
 """
 
 
@@ -88,42 +92,83 @@ def command_line(kubectl: WatchingKubectl, store: ObjectStore) -> CommandLine:
 
 
 @pytest.fixture(scope="module")
-def recording(
-    kubectl: WatchingKubectl,
-    command_line: CommandLine,
-    embeddings: Example,
-    store: ObjectStore,
-    own_code: Job,
-) -> Recording:
-    failing = document(
+def small_cluster(own_code: Job) -> Job:
+    """Return the field `cluster` of a job with one worker."""
+    return {**own_code, "workers": {"max": 1}}
+
+
+@pytest.fixture(scope="module")
+def succeeding(embeddings: Example, store: ObjectStore, small_cluster: Job) -> Job:
+    """Return the example with a step that waits at the gate with one of the last rows."""
+    job = embeddings.job()
+    wait = python_step("wait", "slow:hold")
+    wait["python"]["callArgs"] = {"last": last_row(embeddings), "gate": gate_of(store, NAME)}
+    *others, embed = job["spec"]["steps"]
+    embed["replicas"] = {"min": 1, "max": 1}
+    job["spec"] |= {"steps": [wait, *others, embed], "cluster": small_cluster}
+    return job
+
+
+def last_row(example: Example) -> str:
+    """Return the last line of the input that occurs only once."""
+    (file,) = (example.directory / "data").iterdir()
+    lines = file.read_text().split("\n")
+    occurrences = Counter(lines)
+    return next(line for line in reversed(lines) if line.strip() and occurrences[line] == 1)
+
+
+@pytest.fixture(scope="module")
+def failing(embeddings: Example, store: ObjectStore, small_cluster: Job) -> Job:
+    """Return a job whose step raises an error for each row. No failed row is allowed."""
+    return document(
         FAILS,
         read=embeddings.job()["spec"]["read"],
         steps=[python_step("divide", "slow:divide")],
         write={"format": "parquet", "path": store.uri(FAILS)},
-        errors={"maxRows": 100, "values": True},
-        retry={"maxAttempts": 2, "backoff": {"initial": "1s"},
-               "onCause": {"TooManyErrors": "retry"}},
-        cluster=own_code,
-    )  # fmt: skip
-    kubectl.apply(embeddings.job(), failing)
-    with ThreadPoolExecutor(2) as pool:  # the moments of one job do not depend on the other
-        success = pool.submit(_record_success, kubectl, command_line)
-        failure = pool.submit(_record_failure, kubectl, command_line)
-    shown, running, complete = success.result()
-    more, retried, failed = failure.result()
-    commands = {
-        RUNNING: running,
-        RETRIED: retried,
-        FAILED: _after_the_end(command_line, FAILS),
-        FINISHED: _after_the_end(command_line, NAME),
-    }
+        errors={"values": True},
+        retry={"maxAttempts": 2, "backoff": {"initial": "1s"}, "onCause": {"Application": "retry"}},
+        cluster=small_cluster,
+    )
+
+
+def gate_of(store: ObjectStore, name: str) -> str:
+    """Return the URI of the object for which a job waits."""
+    return store.uri(f"gates/{name}")
+
+
+@pytest.fixture(scope="module")
+def delete_jobs(kubectl: Kubectl) -> Iterator[None]:
+    """Delete the jobs after the tests: if the recording has failed, they may wait at a gate."""
+    yield
+    kubectl("delete", "bi", NAME, FAILS, "--ignore-not-found", "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def recording(
+    kubectl: WatchingKubectl,
+    command_line: CommandLine,
+    succeeding: Job,
+    failing: Job,
+    delete_jobs: None,
+) -> Recording:
+    """Record one job after the other: two Ray clusters of one test overload a small machine."""
+    with time_limit("both jobs are recorded", RECORDING_MINUTES):
+        shown, running, complete = _record_success(kubectl, command_line, succeeding)
+        more, retried, failed = _record_failure(kubectl, command_line, failing)
+        commands = {
+            RUNNING: running,
+            RETRIED: retried,
+            FAILED: _after_the_end(command_line, FAILS),
+            FINISHED: _after_the_end(command_line, NAME),
+        }
     return Recording([*shown, *more], commands, complete, failed, kubectl.history[NAME])
 
 
 def _record_success(
-    kubectl: WatchingKubectl, command_line: CommandLine
+    kubectl: WatchingKubectl, command_line: CommandLine, job: Job
 ) -> tuple[list[Shown], list[Shown], Object]:
     """Return what kubectl and the command line show, and the last status."""
+    kubectl.apply(job)
     table: list[str] = []
     with watched(kubectl, NAME, table):
         wait_for_rows(kubectl, NAME)
@@ -131,7 +176,7 @@ def _record_success(
         shown = [command_line("status", NAME)]
         with command_line.watching(NAME, shown):
             shown += command_line.of_output(NAME)
-            assert "completionTime" not in kubectl.status(NAME), "the job has ended too early"
+            _open_gate(command_line, NAME)
             seconds = scaled(JOB_END)
             wait = ("wait", "--for=condition=Complete", f"bi/{NAME}", f"--timeout={seconds:.0f}s")
             waited = _kubectl(kubectl, *wait, timeout=seconds + 10)
@@ -141,20 +186,41 @@ def _record_success(
 
 
 def _record_failure(
-    kubectl: WatchingKubectl, command_line: CommandLine
+    kubectl: WatchingKubectl, command_line: CommandLine, job: Job
 ) -> tuple[list[Shown], list[Shown], Object]:
     """Return what kubectl shows, what the command line shows during the retry, and the last
     status."""
+    kubectl.apply(job)
     table: list[str] = []
     with watched(kubectl, FAILS, table):
-        kubectl.status_when(
-            FAILS, "is retried", lambda status: status.get("attempt") == 2, CLUSTER_START
-        )
+        kubectl.status_when(FAILS, "has started", _has_started, CLUSTER_START)
+        _allow_failed_rows(kubectl, job, gate_of(command_line.store, FAILS))
+        kubectl.status_when(FAILS, "runs again", _runs_again, JOB_END)
         shown = [command_line("status", FAILS)]
         with command_line.watching(FAILS, shown):
             shown += command_line.of_output(FAILS)
+            _open_gate(command_line, FAILS)
             failed = wait_for_phase(kubectl, FAILS, "Failed")
     return [_table(FAILS, table), _kubectl(kubectl, "describe", "bi", FAILS)], shown, failed
+
+
+def _has_started(status: Object) -> bool:
+    """Return whether the RayJob of the first attempt exists: changes apply to the next attempt."""
+    return any("startTime" in attempt for attempt in status.get("attempts", []))
+
+
+def _runs_again(status: Object) -> bool:
+    return (status.get("attempt"), status.get("phase")) == (2, "Running")
+
+
+def _allow_failed_rows(kubectl: Kubectl, job: Job, gate: str) -> None:
+    """Allow failed rows in the next attempt, and let its step wait at a gate."""
+    env = [*job["spec"]["cluster"]["env"], {"name": "GATE", "value": gate}]
+    patch(kubectl, FAILS, errors={"maxRows": 100}, cluster={"env": env})
+
+
+def _open_gate(command_line: CommandLine, name: str) -> None:
+    command_line.store.put(gate_of(command_line.store, name))
 
 
 def _after_the_end(command_line: CommandLine, name: str) -> list[Shown]:
@@ -186,7 +252,7 @@ def watched(kubectl: Kubectl, name: str, lines: list[str]) -> Iterator[None]:
 
 @pytest.fixture
 def write(request: pytest.FixtureRequest) -> bool:
-    """Return whether the pages are written."""
+    """Return whether the pages are written, and not only compared."""
     return bool(request.config.getoption("--write-transcript"))
 
 
@@ -194,14 +260,16 @@ def test_page_has_the_columns_and_fields_that_kubectl_shows(
     kubectl: Kubectl, recording: Recording, write: bool
 ) -> None:
     sections = anonymous({"": recording.kubectl}, kubectl.namespace)
-    check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, write=write)
+    if write or is_recorded(COMMANDS_PAGE):  # both pages are of the same recording
+        check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, write=write)
 
 
 def test_page_has_the_fields_and_messages_that_the_command_line_shows(
     kubectl: Kubectl, recording: Recording, write: bool
 ) -> None:
     sections = anonymous(recording.commands, kubectl.namespace)
-    check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, write=write)
+    if write or is_recorded(COMMANDS_PAGE):
+        check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, write=write)
 
 
 def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) -> None:
@@ -217,8 +285,8 @@ def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) 
 
 def test_command_line_shows_the_last_attempt_of_a_retried_job(recording: Recording) -> None:
     assert re.search(r"^attempt +2$", recording.shown(RETRIED, "status").text, re.MULTILINE)
-    assert "ZeroDivisionError" in recording.shown(RETRIED, "errors").text
-    assert "division: failed: TooManyErrors: " in recording.shown(RETRIED, "logs").text
+    assert recording.shown(RETRIED, "errors").text == "no failed rows\n"
+    assert "division: failed: Application: " in recording.shown(RETRIED, "logs").text
     assert re.search(r"^result +failed$", recording.shown(RETRIED, "report").text, re.MULTILINE)
     assert recording.shown(RETRIED, "watch").exit_code == 1
 
@@ -297,12 +365,14 @@ def test_complete_job_releases_its_cluster(kubectl: Kubectl, recording: Recordin
     wait_until_none_is_left(kubectl, NAME, "rayclusters,pods")
 
 
-def test_raising_step_is_retried_and_named_with_exception_and_file(
-    recording: Recording,
-) -> None:
+def test_raising_step_is_retried_and_named_with_exception_and_file(recording: Recording) -> None:
+    """Without a limit, the first failed row fails an attempt. With one, too many failed rows do."""
+    attempts = recording.failed["attempts"]
     assert outcomes(recording.failed) == ["Failed", "Failed"]
+    assert [one["cause"] for one in attempts] == ["Application", "TooManyErrors"]
     failed = condition(recording.failed, "Failed", "True")
     assert failed is not None
     assert failed["reason"] == "TooManyErrors"
-    for word in ("divide", "ZeroDivisionError", "no row can be divided today", ".txt"):
-        assert word in failed["message"]
+    for message in (attempts[0]["message"], failed["message"]):
+        for word in ("divide", "ZeroDivisionError", "no row can be divided today", ".txt"):
+            assert word in message

@@ -86,7 +86,7 @@ class CommandLine:
                 yield
                 printed, _ = process.communicate(timeout=scaled(COMMAND_SECONDS))
             finally:
-                process.terminate()
+                process.kill()  # if the block has failed
         shown.append(self._shown("watch", name, printed, process.returncode))
 
     def of_output(self, name: str) -> list[Shown]:
@@ -173,12 +173,18 @@ def anonymous(sections: dict[str, list[Shown]], namespace: str) -> dict[str, lis
     }
 
 
+def is_recorded(page: str) -> bool:
+    """Return whether a page has commands."""
+    return bool(blocks(page, "console"))
+
+
 def check_page(page: str, head: str, sections: dict[str, list[Shown]], *, write: bool) -> None:
     """Fail if a page of docs/ differs from these commands. With `write`, write it first."""
     if write:
         (ROOT / page).write_text(page_of(head, sections))
+    advice = f"{page} differs. Record it with `make transcript`"
     recorded = [Shown.of(block) for block in blocks(page, "console")]
     found = [shown for commands in sections.values() for shown in commands]
-    assert _masked(one.command for one in recorded) == _masked(one.command for one in found)
+    assert _masked(one.command for one in recorded) == _masked(one.command for one in found), advice
     for before, now in zip(recorded, found, strict=True):
-        assert shape(now) == shape(before), now.command
+        assert shape(now) == shape(before), f"{now.command}: {advice}"

@@ -15,10 +15,14 @@ from typer.testing import CliRunner
 from batchinference.api.jobs_on_cluster import JobHandle
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.api.targets import Target
-from batchinference.api.workers import GROUP_LABEL, NODE_TYPE_LABEL
 from batchinference.cli.main import app
 from batchinference.cli.watch import watch_status
-from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
+from batchinference.rendering import (
+    ATTEMPT_LABEL,
+    NAME_LABEL,
+    NODE_TYPE_LABEL,
+    POD_GROUP_LABEL,
+)
 from support.documents.minimal import document, schedule_document
 from support.servers.api_server import ApiServer, Namespace, Refused
 
@@ -110,7 +114,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
 def add_worker(namespace: Namespace, name: str, group: str, *, attempt: int, ready: bool) -> None:
     """Create a worker pod of the job `daily`, as KubeRay does."""
     labels = {NAME_LABEL: "daily", ATTEMPT_LABEL: str(attempt), NODE_TYPE_LABEL: "worker"}
-    metadata = {"name": name, "labels": {**labels, GROUP_LABEL: group}}
+    metadata = {"name": name, "labels": {**labels, POD_GROUP_LABEL: group}}
     spec = {"containers": [{"name": "ray", "image": "registry/pipeline:1"}]}
     namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     condition = {"type": "Ready", "status": str(ready)}

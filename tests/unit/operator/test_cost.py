@@ -64,19 +64,19 @@ def test_older_definition_gets_no_cost() -> None:
     assert "cost" not in without_newer_fields(add_cost(running(500), PRICES))
 
 
-def told(ray_job: dict[str, Any]) -> PodPrices | None:
+def prices_for_driver(ray_job: dict[str, Any]) -> PodPrices | None:
     """Return the prices that the driver of a RayJob reads."""
     head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
     env = head["containers"][0]["env"]
     return PodPrices.of({one["name"]: one.get("value", "") for one in env})
 
 
-def test_driver_is_told_the_price_of_each_pod() -> None:
+def test_driver_gets_the_price_of_each_pod() -> None:
     """The head has a CPU, and the autoscaler 0.05 CPUs."""
     steps = [model_step(resources={"gpu": 1, "cpu": 2}, replicas={"min": 1, "max": 2})]
     ray_job = render(job(steps=steps, cluster={"workers": {"cpu": 4}})).ray_job
     add_prices(ray_job, PRICES, {})
-    found = told(ray_job)
+    found = prices_for_driver(ray_job)
     assert found is not None
     expected = {"head": 1.05 * 0.04, "cpu": 4 * 0.04, "embed": 2 * 0.04 + 2.5}
     assert found.per_hour == pytest.approx(expected)
@@ -87,17 +87,17 @@ def test_pods_with_lower_requests_are_priced_by_their_requests() -> None:
     cluster = {"workers": {"cpu": 4}, "requests": {"cpu": 0.5}}
     ray_job = render(job(steps=[model_step()], cluster=cluster)).ray_job
     add_prices(ray_job, PRICES, {})
-    found = told(ray_job)
+    found = prices_for_driver(ray_job)
     assert found is not None
     assert found.per_hour["cpu"] == pytest.approx(0.5 * 0.04)
 
 
 @pytest.mark.parametrize(("prices", "before"), [(PRICES, 5.4), (Prices(), None)])
-def test_next_attempt_is_told_the_cost_of_the_earlier_ones(
+def test_next_attempt_gets_the_cost_of_the_earlier_ones(
     prices: Prices, before: float | None
 ) -> None:
     again = JobView.of(job_body(status=running(500)))
     names, now = Names("job", UID, 2), datetime(2026, 3, 1, tzinfo=UTC)
     _, ray_job = create_actions(again, names, replace(CONFIG, prices=prices), now).create
-    found = told(ray_job)
+    found = prices_for_driver(ray_job)
     assert (found.before if found else None) == before

@@ -9,10 +9,13 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.rendering import ATTEMPT_LABEL, NAME_LABEL
+from batchinference.rendering import (
+    ATTEMPT_LABEL,
+    NAME_LABEL,
+    NODE_TYPE_LABEL,
+    POD_GROUP_LABEL,
+)
 
-NODE_TYPE_LABEL, GROUP_LABEL = "ray.io/node-type", "ray.io/group"
-"""Labels of KubeRay."""
 _GONE = ("Succeeded", "Failed")
 
 
@@ -26,6 +29,12 @@ class Workers:
 
     def __str__(self) -> str:
         return f"{self.group} {self.ready}/{self.pods} ready"
+
+
+def read_job(cluster: Kubernetes, name: str) -> tuple[JobStatus, Sequence[Workers]]:
+    """Return the state of a job and the workers of its running attempt."""
+    job = JobStatus.of(cluster.get(name))
+    return job, read_workers(cluster, job)
 
 
 def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
@@ -52,7 +61,7 @@ def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
 
 
 def _group(pod: dict[str, Any]) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(GROUP_LABEL, ""))
+    return str((pod["metadata"].get("labels") or {}).get(POD_GROUP_LABEL, ""))
 
 
 def _ends(pod: dict[str, Any]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
 from batchinference.api.targets import Target
-from batchinference.api.workers import Workers, read_workers
+from batchinference.api.workers import Workers, read_job
 from batchinference.cli.printing import Format, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
 
@@ -16,9 +16,7 @@ from batchinference.cli.targets import exit_on_cluster_error, read_output
 def show_status(target: Target, form: Format) -> None:
     if target.is_job:
         with exit_on_cluster_error("status"):
-            cluster = target.cluster()
-            job = JobStatus.of(cluster.get(target.text))
-            workers = read_workers(cluster, job)
+            job, workers = read_job(target.cluster(), target.text)
         _show_job(job, workers, form)
         return
     found: list[OutputStatus] = read_output("status", target, status_of)

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
 from batchinference.api.progress import JobProgress, progress_of_job, progress_of_output
 from batchinference.api.targets import Target
-from batchinference.api.workers import read_workers
+from batchinference.api.workers import read_job
 from batchinference.cli import exits
 from batchinference.cli.printing import echo
 from batchinference.cli.show_status import rows_text
@@ -49,9 +48,7 @@ def watch_status(
 def _read_progress(target: Target) -> JobProgress:
     if target.is_job:
         with exit_on_cluster_error("watch"):
-            cluster = target.cluster()
-            job = JobStatus.of(cluster.get(target.text))
-            return progress_of_job(job, read_workers(cluster, job))
+            return progress_of_job(*read_job(target.cluster(), target.text))
     found: list[OutputStatus] = read_output("watch", target, status_of)
     return progress_of_output(found)
 

@@ -11,6 +11,8 @@ from batchinference.rendering.names import (
     MANAGED_BY,
     MANAGER,
     NAME_LABEL,
+    NODE_TYPE_LABEL,
+    POD_GROUP_LABEL,
     Names,
 )
 from batchinference.rendering.objects import Owner
@@ -30,6 +32,8 @@ __all__ = [
     "MANAGED_BY",
     "MANAGER",
     "NAME_LABEL",
+    "NODE_TYPE_LABEL",
+    "POD_GROUP_LABEL",
     "POD_TEMPLATE",
     "QUEUE_LABEL",
     "RAY_API_VERSION",

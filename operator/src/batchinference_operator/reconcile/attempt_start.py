@@ -15,9 +15,9 @@ from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.owned import (
-    names_of,
     next_names,
     owned_live,
+    ray_job_names,
     stuck_in_deletion,
 )
 from batchinference_operator.reconcile.pending import (
@@ -116,8 +116,7 @@ def _delete_previous_attempts(observed: Observed, now: datetime) -> Actions | No
     waited for at most POD_TERMINATION_SECONDS: a healthy node ends them in this time, and a lost
     node does not report their state.
     """
-    last = attempt_number(observed.job.status)
-    names = {names_of(observed.job, number).ray_job for number in range(1, last + 1)}
+    names = ray_job_names(observed.job, attempt_number(observed.job.status))
     ended = [ray_job for ray_job in owned_live(observed) if ray_job.name in names]
     live = tuple(ray_job for ray_job in ended if not ray_job.ended)
     retained = tuple(one for one in ended if one.ended and one.cluster_retained)

@@ -68,12 +68,12 @@ def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
     if not prices.currency:
         return
     cluster = ray_job["spec"]["rayClusterSpec"]
-    told = PodPrices(
+    of_pods = PodPrices(
         currency=prices.currency,
         perHour={group: prices.of(usage) for group, usage in _usage_per_hour(cluster)},
         before=round(prices.of(status), 4),
     )
-    variable = {"name": PRICES_VARIABLE, "value": told.model_dump_json(by_alias=True)}
+    variable = {"name": PRICES_VARIABLE, "value": of_pods.model_dump_json(by_alias=True)}
     head = cluster["headGroupSpec"]["template"]["spec"]
     head["containers"][0]["env"].insert(0, variable)
 

@@ -14,6 +14,11 @@ def names_of(job: JobView, attempt: int) -> Names:
     return Names(job.name, job.uid, attempt)
 
 
+def ray_job_names(job: JobView, last: int) -> set[str]:
+    """Return the names of the RayJobs of the first `last` attempts."""
+    return {names_of(job, number).ray_job for number in range(1, last + 1)}
+
+
 def last_names(job: JobView) -> Names:
     """Return the names of the objects of the last attempt."""
     return names_of(job, attempt_number(job.status))
@@ -51,8 +56,7 @@ def superseded(observed: Observed) -> tuple[RayJobView, ...]:
 
     A late request of a former leader may create such a RayJob again.
     """
-    earlier = range(1, attempt_number(observed.job.status))
-    names = {names_of(observed.job, number).ray_job for number in earlier}
+    names = ray_job_names(observed.job, attempt_number(observed.job.status) - 1)
     return tuple(one for one in owned_live(observed) if one.name in names and not one.ended)
 
 

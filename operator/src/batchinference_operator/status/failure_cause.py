@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batchinference.plan.groups import HEAD_GROUP
+from batchinference.rendering import POD_GROUP_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference_operator.status.job_status import ended_at
 from batchinference_operator.status.pod_status import containers_of, is_gate, is_head, pod_ended_at
-from batchinference_operator.status.ray_job import GROUP_LABEL, RAY_CONTAINERS, Object, RayJobView
+from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 
 _KUBERAY_CAUSES = {
@@ -147,7 +148,7 @@ def disruption_of(pod: Object) -> Disruption | None:
         return None
     cause, reason, at = found
     metadata, of_head = pod["metadata"], is_head(pod)
-    group = HEAD_GROUP if of_head else metadata["labels"].get(GROUP_LABEL, "")
+    group = HEAD_GROUP if of_head else metadata["labels"].get(POD_GROUP_LABEL, "")
     return Disruption(cause, f"pod {metadata['name']}: {reason}", of_head, at, group)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from batchinference_operator.status.ray_job import NODE_TYPE_LABEL, Object
+from batchinference.rendering import NODE_TYPE_LABEL
+from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import unix_seconds
 
 

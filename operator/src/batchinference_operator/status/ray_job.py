@@ -24,9 +24,7 @@ Object = dict[str, Any]
 
 DASHBOARD_PORT = 8265
 CLUSTER_LABEL = "ray.io/cluster"
-NODE_TYPE_LABEL = "ray.io/node-type"
-GROUP_LABEL = "ray.io/group"
-"""Labels of KubeRay. No label of a pod contains its RayJob."""
+"""Label of KubeRay with the RayCluster of a pod. No label contains its RayJob."""
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
 """Names of the Ray container, including names from earlier versions. Others are sidecars."""
 

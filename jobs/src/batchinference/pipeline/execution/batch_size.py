@@ -63,16 +63,17 @@ class BatchSize:
         if self.most is None:
             return
         self._smaller = self._smaller + 1 if rows < self.size else 0
-        if 0 < self._smaller < MAX_SMALLER:
+        ends = self._smaller == MAX_SMALLER
+        if self._smaller and not ends:
             return
         rates = self._rates.setdefault(self.size, [])
         rates.append(rows / max(seconds, 1e-9))
-        if len(rates) < RUNS and not self._smaller:
+        if len(rates) < RUNS and not ends:
             return
         best = max(self._rates, key=lambda size: max(self._rates[size]))
         before = self._rates.get(self.size // 2)
         gained = before is None or max(rates) >= GAIN * max(before)
-        grows = gained and not self._smaller and self.size * 2 <= self.most
+        grows = gained and not ends and self.size * 2 <= self.most
         if best == self.size and grows:
             self.size *= 2
         else:

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import ray
@@ -150,7 +150,7 @@ class Executor:
         fused = FusedSizing(self._at_once, parts, prefer_large, merged)
         return fused.tasks(sizing.blocks, share * count.rows)
 
-    @property
+    @cached_property
     def _at_once(self) -> float:
         """The number of fused tasks that the CPUs can run."""
         return all_cpus(self._plan) / self._plan.task_cpus

@@ -31,7 +31,7 @@ Job = dict[str, Any]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-transcript", action="store_true", help="Record docs/transcript.md.")
+    parser.addoption("--write-transcript", action="store_true", help="Record the transcripts.")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

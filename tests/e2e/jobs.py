@@ -18,22 +18,32 @@ SLOT = "batchinference.test/slot"
 """A label of the node. Pods that select it are pending until `open_slot` has set it."""
 CODE = """
 import os, socket, time
+from functools import lru_cache
 from pyarrow.fs import FileType, S3FileSystem  # every version of the pipeline has it
+
+@lru_cache
+def wait_for(gate):
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
+    store = S3FileSystem(endpoint_override=endpoint, region="us-east-1")
+    while store.get_file_info(gate.removeprefix("s3://")).type == FileType.NotFound:
+        time.sleep(0.5)
+
+def hold(batch, last, gate):
+    if last in batch["text"]:
+        wait_for(gate)
+    return batch
 
 class Slow:
     def __call__(self, batch, last, gate):
         time.sleep(0.4)
-        if last in batch["text"]:
-            endpoint = os.environ["AWS_ENDPOINT_URL"]
-            store = S3FileSystem(endpoint_override=endpoint, region="us-east-1")
-            while store.get_file_info(gate.removeprefix("s3://")).type == FileType.NotFound:
-                time.sleep(0.5)
-        return batch
+        return hold(batch, last, gate)
 
 def prepare(row):
     return {**row, "prepared_on": socket.gethostname()}
 
 def divide(batch):
+    if gate := os.environ.get("GATE"):
+        wait_for(gate)
     raise ZeroDivisionError("no row can be divided today")
 """
 

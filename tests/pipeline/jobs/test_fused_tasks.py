@@ -30,7 +30,8 @@ from batchinference.pipeline.output.file_layout import FileLayout
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.pipeline.storage.memory_limit import memory_limit
-from batchinference.plan import plan_for_cluster, plan_for_machine
+from batchinference.plan import plan_for_cluster, plan_for_machine, ray_cpus
+from support.documents.minimal import Document
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
 from support.outputs.batches import end, failed, filtered, good
@@ -526,3 +527,33 @@ def test_replica_with_a_device_leaves_its_cpu_to_decoding(*, on_cluster: bool, c
     spec = spec_of(steps=[step])
     plan = plan_for_cluster(spec) if on_cluster else plan_for_machine(spec, 0, {"NPU": 1})
     assert resources.cpus_of(plan.stages[0], plan) == cpus
+
+
+CLASS = {"name": "own", "python": {"callable": "own:Class"}}
+POOL = {"name": "pool", "python": {"callable": "own:Pool"}, "replicas": {"max": 3}}
+LARGE = {**CLASS, "resources": {"cpu": 3}}
+FUNCTION = {"name": "f", "python": {"callable": "own:f"}, "resources": {"cpu": 2}}
+SIZES: dict[str, tuple[list[Document], int, list[tuple[int, int]]]] = {
+    "one pool": ([CLASS], 8, [(1, 8)]),
+    "two pools": ([CLASS, {**CLASS, "name": "b"}], 8, [(1, 4), (1, 4)]),
+    "beside limited replicas": ([CLASS, POOL], 8, [(1, 5), (1, 3)]),
+    "few CPUs": ([LARGE], 2, [(1, 1)]),
+    "workers with room for tasks": ([LARGE], 0, [(1, 2)]),
+    "workers without room for tasks": ([LARGE, FUNCTION], 0, [(1, 1), (1, 1)]),
+}
+
+
+@pytest.mark.parametrize(("steps", "machine", "sizes"), SIZES.values(), ids=SIZES)
+def test_pools_without_limits_use_all_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+    steps: list[Document],
+    machine: int,
+    sizes: list[tuple[int, int]],
+) -> None:
+    """Also if the job cannot run as fused tasks, here because it sets `rowsPerFile`."""
+    write = {"format": "parquet", "path": "/out", "rowsPerFile": 100}
+    spec = spec_of(steps=steps, write=write, cluster={"workers": {"cpu": 4, "max": 2}})
+    plan = plan_for_machine(spec) if machine else plan_for_cluster(spec)
+    cpus = ray_cpus(plan, machine)
+    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}))
+    assert [resources.pool_size(stage, plan) for stage in plan.stages] == sizes

@@ -9,9 +9,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +102,21 @@ class ObjectStore:
     def python(self, script: str) -> str:
         """Run a Python script in the pipeline's image, and return its output."""
         return self.kubectl("exec", "toolbox", "--", "python3", "-c", script)
+
+    @contextmanager
+    def forwarded(self) -> Iterator[str]:
+        """Make the server available on this machine during the block, and yield its address."""
+        namespace = ["--namespace", self.kubectl.namespace]
+        command = ["kubectl", *namespace, "port-forward", "pod/s3", ":7070"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                line = process.stdout.readline()
+                found = re.search(r"127\.0\.0\.1:\d+", line)
+                assert found, f"kubectl port-forward has failed: {line}"
+                yield f"http://{found[0]}"
+            finally:
+                process.terminate()
 
     def verified(self, uri: str) -> dict[str, Any]:
         """Return the findings of `batchinference verify` for an output."""

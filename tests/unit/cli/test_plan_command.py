@@ -68,7 +68,7 @@ def test_plan_output(invoke: Invoke, write_job: WriteJob) -> None:
         "read   text        tasks       -      1     -        cpu\n"
         "prose  prose       tasks       block  1     -        cpu\n"
         "embed  embed,slim  1-4 actors  32     1     1 GPU    embed\n"
-        "judge  judge       1 actor     8      2.5   -        cpu\n"
+        "judge  judge       actors      8      2.5   -        cpu\n"
         "write  parquet     tasks       -      0.25  -        cpu\n"
         "\n"
         "GROUP  CPU  DEVICES  MEMORY  MIN  MAX\n"

@@ -237,6 +237,8 @@ def _stage_row(stage: Stage, group: str) -> tuple[str, ...]:
 def _runs_as(stage: Stage) -> str:
     if stage.replicas is None:
         return "tasks"
+    if not stage.needs_pool:
+        return "actors"  # as many as the CPUs can run
     least, most = stage.replicas.min, stage.replicas.max
     number = str(most) if least == most else f"{least}-{most}"
     return f"{number} actor" if most == 1 else f"{number} actors"

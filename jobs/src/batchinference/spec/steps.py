@@ -180,8 +180,9 @@ class Step(SpecModel):
     size."""
     replicas: Replicas | None = None
     """The number of replicas of a model or a python class. Each replica is an actor. Without this
-    field, a step that needs only CPUs has one copy per task if the whole job can run in tasks, else
-    one replica."""
+    field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.
+    Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
+    tasks."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step, or the CPUs of a nearest step."""
 

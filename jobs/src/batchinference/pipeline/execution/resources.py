@@ -10,8 +10,15 @@ import ray
 
 from batchinference.pipeline.errors import JobFailure
 from batchinference.plan import Plan, Stage, WorkerGroup
-from batchinference.plan.groups import CPU_GROUP, GROUP_LABEL, HEAD_GROUP, is_cpu_stage
+from batchinference.plan.groups import (
+    CPU_GROUP,
+    GROUP_LABEL,
+    HEAD_GROUP,
+    is_cpu_stage,
+    pods_needed,
+)
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
+from batchinference.plan.writing import writers
 from batchinference.spec.profiles import GPU
 from batchinference.spec.quantities import memory_bytes
 from batchinference.spec.steps import Replicas
@@ -84,23 +91,51 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     too, so that a second replica does not fit into the remainder.
 
     On a single machine, replicas need 0 CPUs in two cases. Replicas with a device are limited by
-    the number of devices, and their CPUs are idle while they wait for rows. If the plan is fused
-    but the input cannot be read by fused tasks, Ray only has the CPUs for fused tasks."""
-    if stage.replicas and not plan.groups and (plan.fused or stage.resources):
+    the number of devices, and their CPUs are idle while they wait for rows. Pools that grow until
+    they use all CPUs must leave some for the tasks that feed them."""
+    if stage.replicas and not plan.groups and (stage.resources or not stage.needs_pool):
         return 0
     in_own_pod = bool(plan.groups) and not is_cpu_stage(stage)
     return math.ceil(stage.cpus) if in_own_pod else stage.cpus
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
-    """Return the minimum and maximum number of actors of a pool. In a fused plan, pools grow
-    until they use all CPUs."""
+    """Return the minimum and maximum number of actors of a pool. Pools for which the job requests
+    only CPUs grow until they use all CPUs."""
     replicas = stage.replicas or Replicas()
-    if not plan.fused:
+    if stage.needs_pool:
         return replicas.min, replicas.max
-    pools = sum(stage.cpus for stage in plan.stages if stage.replicas)
-    others = TASK_CPUS + WRITE_CPUS if plan.groups else 0
-    return 1, max(1, int((all_cpus(plan) - others) / pools))
+    cpus = _cpus_for_pools(plan)
+    worker = plan.groups[0].cpus if plan.groups else cpus
+    others = _cpus_beside_pools(plan)
+    pools = [one.cpus for one in plan.stages if one.replicas and not one.needs_pool]
+
+    def fit(size: int) -> bool:
+        return pods_needed([*others, *(pools * size)], worker) <= int(cpus / worker + 1e-9)
+
+    return 1, next((size for size in range(int(cpus / sum(pools)), 1, -1) if fit(size)), 1)
+
+
+def _cpus_for_pools(plan: Plan) -> float:
+    """Return the CPUs of the machine, or of the group `cpu`."""
+    cpus = all_cpus(plan)
+    if plan.groups:
+        return cpus - sum(group.max * group.cpus for group in plan.groups[1:])
+    return cpus if plan.fused else cpus - writers(cpus) * WRITE_CPUS
+
+
+def _cpus_beside_pools(plan: Plan) -> list[float]:
+    """Return the CPUs of everything that runs beside the pools that grow: of each other actor and,
+    on a cluster, where each actor holds CPUs, of a task and a write task."""
+    cpus: list[float] = []
+    if plan.groups:
+        tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
+        cpus = [max([TASK_CPUS, *tasks]), WRITE_CPUS]
+    for stage in plan.stages:
+        if stage.replicas and stage.needs_pool:
+            own = [cpus_of(stage, plan)] if is_cpu_stage(stage) or not plan.groups else []
+            cpus += [*own, *stage.beside] * stage.replicas.max
+    return cpus
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:

@@ -1,0 +1,190 @@
+"""Runs commands against jobs on the cluster, and compares what they show with pages of docs/.
+
+Numbers, times and what depends on timing may differ from a page; columns, fields, states and
+messages may not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from support.cluster.deployment import ROOT
+from support.cluster.kubectl import Kubectl
+from support.cluster.object_store import KEYS, ObjectStore
+from support.documents.pages import blocks
+from support.timeouts import scaled
+
+COMMAND_SECONDS = 120
+OUTPUT_COMMANDS = ("errors", "logs", "report")
+"""Commands that read the output of a job."""
+_FIELD = re.compile(r"^ {0,2}([A-Z][A-Za-z ]+):")
+"""A field of `kubectl describe`. Fields that are indented further depend on the progress."""
+_LOG_LINE = re.compile(r"^\d{4}-\S+Z [^:]+: (\w+)")
+"""A line of a stored log that the driver itself has added. The others are the output of Ray."""
+_STATES = ("preparing", "running", "succeeded", "failed")
+_VARYING = {"", "failed rows", "retries", "speed", "stage", "steps", "workers"}
+"""Fields of `status` and `report` that depend on timing."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command and what it shows."""
+
+    command: str
+    text: str
+    exit_code: int = field(default=0, compare=False)
+
+    @classmethod
+    def of(cls, block: str) -> Self:
+        """Parse a block of a page."""
+        command, text = block.removeprefix("$ ").split("\n", 1)
+        return cls(command, text)
+
+    @property
+    def block(self) -> str:
+        """The block of a page."""
+        return f"```console\n$ {self.command}\n{self.text.rstrip()}\n```\n"
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """`batchinference` on this machine, for the jobs of a namespace."""
+
+    kubectl: Kubectl
+    store: ObjectStore
+
+    def __call__(self, verb: str, name: str, *options: str) -> Shown:
+        """Run a command for a job. It can read the object store, as on the machine of a user."""
+        with self.store.forwarded() as address:
+            done = subprocess.run(
+                self._command(verb, name, *options),
+                env={**os.environ, **KEYS, "AWS_ENDPOINT_URL": address},
+                capture_output=True,
+                text=True,
+                timeout=scaled(COMMAND_SECONDS),
+                check=False,
+            )
+        return self._shown(verb, name, done.stdout or done.stderr, done.returncode)
+
+    @contextmanager
+    def watching(self, name: str, shown: list[Shown]) -> Iterator[None]:
+        """Run `watch` from the start of the block to the end of the job. Add it to `shown`."""
+        command = self._command("watch", name)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield
+                printed, _ = process.communicate(timeout=scaled(COMMAND_SECONDS))
+            finally:
+                process.kill()  # if the block has failed
+        shown.append(self._shown("watch", name, printed, process.returncode))
+
+    def of_output(self, name: str) -> list[Shown]:
+        """Return what the commands that read the output of a job show."""
+        return [self(verb, name) for verb in OUTPUT_COMMANDS]
+
+    def _command(self, verb: str, name: str, *options: str) -> list[str]:
+        within = ("--namespace", self.kubectl.namespace)
+        return [sys.executable, "-m", "batchinference", verb, name, *within, *options]
+
+    def _shown(self, verb: str, name: str, text: str, exit_code: int) -> Shown:
+        command = f"batchinference {verb} {name} -n {self.kubectl.namespace}"
+        return _shortened(verb, Shown(command, text, exit_code))
+
+
+def _shortened(verb: str, shown: Shown) -> Shown:
+    """Keep the first line of each state of `watch`, and the lines of the driver in a log."""
+    if verb == "watch":
+        return replace(shown, text=thinned(shown.lines, [_state(line) for line in shown.lines]))
+    if verb == "logs" and not shown.exit_code:
+        return replace(shown, text="\n".join(filter(_LOG_LINE.match, shown.lines)) + "\n")
+    return shown
+
+
+def thinned(lines: Sequence[str], states: Sequence[str]) -> str:
+    """Keep the first line of each state, and the last line."""
+    kept = [
+        line
+        for at, line in enumerate(lines)
+        if at in (0, len(lines) - 1) or states[at] != states[at - 1]
+    ]
+    return "\n".join(kept) + "\n"
+
+
+def _state(line: str) -> str:
+    return line.split(",", maxsplit=1)[0]
+
+
+def shape(shown: Shown) -> list[str]:
+    """Return what must be the same on a page."""
+    program, verb, *_ = shown.command.split()
+    lines = shown.lines
+    if program == "kubectl":
+        fields = [found.group(1) for line in lines if (found := _FIELD.match(line))]
+        return fields or lines[0].split()
+    if verb == "watch":
+        return [_state(lines[-1])]
+    if shown.text.startswith(f"{verb}: "):
+        return _masked(lines)
+    if verb == "errors":
+        return _masked(line for line in lines if not line.startswith("  values: "))
+    if verb == "logs":
+        states = [found.group(1) for line in lines if (found := _LOG_LINE.match(line))]
+        return [state for state in states if state in _STATES]
+    names = [re.split(r"\s{2,}", line)[0] for line in lines]
+    return [name for name in names if name not in _VARYING]
+
+
+def _masked(lines: Iterable[str]) -> list[str]:
+    return [re.sub(r"\d+", "N", line) for line in lines]
+
+
+def page_of(head: str, sections: dict[str, list[Shown]]) -> str:
+    """Return a page with a heading for each section that has a title."""
+    parts = [head]
+    for title, commands in sections.items():
+        parts += [f"## {title}\n"] if title else []
+        parts += [shown.block for shown in commands]
+    return "\n".join(parts)
+
+
+def anonymous(sections: dict[str, list[Shown]], namespace: str) -> dict[str, list[Shown]]:
+    """Return the commands as if they had been run in the namespace `team`."""
+
+    def renamed(text: str) -> str:
+        return text.replace(namespace, "team")
+
+    return {
+        title: [
+            replace(shown, command=renamed(shown.command), text=renamed(shown.text))
+            for shown in commands
+        ]
+        for title, commands in sections.items()
+    }
+
+
+def is_recorded(page: str) -> bool:
+    """Return whether a page has commands."""
+    return bool(blocks(page, "console"))
+
+
+def check_page(page: str, head: str, sections: dict[str, list[Shown]], *, write: bool) -> None:
+    """Fail if a page of docs/ differs from these commands. With `write`, write it first."""
+    if write:
+        (ROOT / page).write_text(page_of(head, sections))
+    advice = f"{page} differs. Record it with `make transcript`"
+    recorded = [Shown.of(block) for block in blocks(page, "console")]
+    found = [shown for commands in sections.values() for shown in commands]
+    assert _masked(one.command for one in recorded) == _masked(one.command for one in found), advice
+    for before, now in zip(recorded, found, strict=True):
+        assert shape(now) == shape(before), f"{now.command}: {advice}"

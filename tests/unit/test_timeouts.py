@@ -16,7 +16,7 @@ def test_block_that_hangs_is_ended_with_what_it_waits_for() -> None:
 
 def test_time_limit_is_longer_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FACTOR, "2")
-    with pytest.raises(AssertionError, match="not within 0.002 m"), time_limit("recorded", 0.001):
+    with pytest.raises(AssertionError, match=r"not within 0\.002 m"), time_limit("recorded", 0.001):
         Event().wait(60)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from batchinference.api.outputs import ErrorGroup
 from batchinference.api.progress import JobProgress
+from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import cell
 from batchinference.spec.report import RowsOverTime
 from batchinference.ui import pages
@@ -19,10 +20,15 @@ from support.browser import DESKTOP, PHONE, served_ui
 
 LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
 PATHS = ["", "jobs/0", "jobs/0/search"]
+MAX_LABEL = 63
+"""Maximum number of characters of a label of Kubernetes, such as the name of a worker group."""
 
 
 class GrowingJob:
-    """Serves the pages of one job, which has 10 more rows at each request, and ends at 40."""
+    """Serves the pages of one job, which has 10 more rows at each request, and ends at 40.
+
+    As on a cluster, another worker becomes ready at each request, and the job ends without workers.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -33,7 +39,9 @@ class GrowingJob:
         self.rows = min(40, self.rows + 10)
         ended = self.rows == 40
         state = "complete" if ended else "running"
-        progress = JobProgress(state, self.rows, 40, 2, ended, message=LONG)
+        ready = self.rows // 10
+        workers = [] if ended else [Workers("cpu", ready, 3), Workers("g" * MAX_LABEL, 0, 1)]
+        progress = JobProgress(state, self.rows, 40, 2, ended, message=LONG, workers=workers)
         return Answer(self._page(path, JobEntry("0", LONG, progress, 10.0)).encode())
 
     def _page(self, path: str, entry: JobEntry) -> str:
@@ -78,7 +86,10 @@ def test_page_is_updated_until_the_job_has_ended(browser: Any, address: str) -> 
     page.on("request", lambda request: requested.append(request.url))
     page.goto(address + "jobs/0")
     assert "10 of 40" in page.inner_text("main")
+    assert "cpu 1/3 ready" in page.inner_text("main")
+    page.wait_for_selector("text=cpu 2/3 ready")
     page.wait_for_selector("text=40 of 40")
+    assert "cpu" not in page.inner_text("main")
     assert "does not change any more" in page.inner_text("footer")
     assert all(url.startswith(address) for url in requested)
 

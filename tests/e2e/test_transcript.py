@@ -1,8 +1,10 @@
-"""Two jobs as kubectl and the command line show them while they run, are retried, and have ended.
+"""Two jobs as kubectl, the command line and the page of `ui` show them while they run, are retried,
+and have ended.
 
 One is the example text-embeddings. In the other one, a step raises an error for each row. Each job
 waits at a gate until it has been recorded: no test depends on how fast the commands are.
-docs/transcript.md and docs/cli-transcript.md are recordings of these tests: `make transcript`.
+docs/transcript.md and docs/cli-transcript.md are recordings of these tests: `make transcript`. The
+second one has images of the page.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from typing import Any
 
 import pytest
 
+from e2e.job_pages import fetched_page, write_images
 from e2e.jobs import Example
-from e2e.transcripts import CommandLine, Shown, anonymous, check_page, is_recorded, thinned
+from e2e.transcripts import CommandLine, Shown, anonymous, check_page, in_team, is_recorded, thinned
 from support.cluster.kubectl import Kubectl, Object, condition
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import Statuses, WatchingKubectl
@@ -45,6 +48,15 @@ RECORDING_MINUTES = 15
 RUNNING, RETRIED, FAILED, FINISHED = (
     "A running job", "A job that is retried", "A failed job", "A finished job"
 )  # fmt: skip
+PHASES = {RUNNING: "running", RETRIED: "running", FAILED: "failed", FINISHED: "succeeded"}
+"""The phase on the page of `ui`, by the state of the job."""
+IMAGES = {
+    RUNNING: "cluster-running",
+    RETRIED: "cluster-retried",
+    FAILED: "cluster-failed",
+    FINISHED: "cluster-finished",
+}
+WORKERS = r"cpu \d+/\d+ ready"
 KUBECTL_PAGE, COMMANDS_PAGE = "docs/transcript.md", "docs/cli-transcript.md"
 KUBECTL_HEAD = """# A job as kubectl shows it
 
@@ -61,23 +73,41 @@ Recorded by `make transcript` on a cluster with KubeRay 1.6, with the jobs of
 [kubectl output](transcript.md). A test compares fields, states and messages with those on this
 page. Of `watch`, only the first line of each state and the last line are kept. Of logs, only the
 lines of the driver are kept, without the output of Ray.
-[cli.md](cli.md#progress-and-failed-rows) describes the commands.
+[cli.md](cli.md#progress-and-failed-rows) describes the commands. The images show the page
+of the job in [`batchinference ui`](cli.md#jobs-in-the-browser) in the same states.
 """
+
+
+@dataclass(frozen=True)
+class State:
+    """What the command line shows in a state of a job, and the HTML of the page of `ui`."""
+
+    commands: list[Shown]
+    page: str
 
 
 @dataclass(frozen=True)
 class Recording:
     kubectl: list[Shown]
-    commands: dict[str, list[Shown]]
-    """What the command line shows, by the state of the job."""
+    states: dict[str, State]
     complete: Object
     """The last status of the job that succeeds."""
     failed: Object
     """The last status of the job that fails."""
     history: Statuses
 
+    @property
+    def commands(self) -> dict[str, list[Shown]]:
+        """What the command line shows, by the state of the job."""
+        return {title: state.commands for title, state in self.states.items()}
+
+    @property
+    def pages(self) -> dict[str, str]:
+        """The HTML of the pages of `ui`, by the names of their images."""
+        return {IMAGES[title]: state.page for title, state in self.states.items()}
+
     def shown(self, state: str, verb: str) -> Shown:
-        (found,) = (one for one in self.commands[state] if one.command.split()[1] == verb)
+        (found,) = (one for one in self.states[state].commands if one.command.split()[1] == verb)
         return found
 
 
@@ -155,25 +185,26 @@ def recording(
     with time_limit("both jobs are recorded", RECORDING_MINUTES):
         shown, running, complete = _record_success(kubectl, command_line, succeeding)
         more, retried, failed = _record_failure(kubectl, command_line, failing)
-        commands = {
+        states = {
             RUNNING: running,
             RETRIED: retried,
             FAILED: _after_the_end(command_line, FAILS),
             FINISHED: _after_the_end(command_line, NAME),
         }
-    return Recording([*shown, *more], commands, complete, failed, kubectl.history[NAME])
+    return Recording([*shown, *more], states, complete, failed, kubectl.history[NAME])
 
 
 def _record_success(
     kubectl: WatchingKubectl, command_line: CommandLine, job: Job
-) -> tuple[list[Shown], list[Shown], Object]:
-    """Return what kubectl and the command line show, and the last status."""
+) -> tuple[list[Shown], State, Object]:
+    """Return what kubectl shows, the state of the running job, and the last status."""
     kubectl.apply(job)
     table: list[str] = []
     with watched(kubectl, NAME, table):
         wait_for_rows(kubectl, NAME)
         described = _kubectl(kubectl, "describe", "bi", NAME)
         shown = [command_line("status", NAME)]
+        page = fetched_page(command_line, NAME)
         with command_line.watching(NAME, shown):
             shown += command_line.of_output(NAME)
             _open_gate(command_line, NAME)
@@ -182,14 +213,13 @@ def _record_success(
             waited = _kubectl(kubectl, *wait, timeout=seconds + 10)
             complete = kubectl.wait_complete(NAME, JOB_END)
     after = _kubectl(kubectl, "describe", "bi", NAME)
-    return [_table(NAME, table), described, waited, after], shown, complete
+    return [_table(NAME, table), described, waited, after], State(shown, page), complete
 
 
 def _record_failure(
     kubectl: WatchingKubectl, command_line: CommandLine, job: Job
-) -> tuple[list[Shown], list[Shown], Object]:
-    """Return what kubectl shows, what the command line shows during the retry, and the last
-    status."""
+) -> tuple[list[Shown], State, Object]:
+    """Return what kubectl shows, the state of the job during the retry, and the last status."""
     kubectl.apply(job)
     table: list[str] = []
     with watched(kubectl, FAILS, table):
@@ -197,11 +227,13 @@ def _record_failure(
         _allow_failed_rows(kubectl, job, gate_of(command_line.store, FAILS))
         kubectl.status_when(FAILS, "runs again", _runs_again, JOB_END)
         shown = [command_line("status", FAILS)]
+        page = fetched_page(command_line, FAILS)
         with command_line.watching(FAILS, shown):
             shown += command_line.of_output(FAILS)
             _open_gate(command_line, FAILS)
             failed = wait_for_phase(kubectl, FAILS, "Failed")
-    return [_table(FAILS, table), _kubectl(kubectl, "describe", "bi", FAILS)], shown, failed
+    described = _kubectl(kubectl, "describe", "bi", FAILS)
+    return [_table(FAILS, table), described], State(shown, page), failed
 
 
 def _has_started(status: Object) -> bool:
@@ -223,9 +255,10 @@ def _open_gate(command_line: CommandLine, name: str) -> None:
     command_line.store.put(gate_of(command_line.store, name))
 
 
-def _after_the_end(command_line: CommandLine, name: str) -> list[Shown]:
-    ended = [command_line(verb, name) for verb in ("status", "watch")]
-    return [*ended, *command_line.of_output(name)]
+def _after_the_end(command_line: CommandLine, name: str) -> State:
+    shown = [command_line(verb, name) for verb in ("status", "watch")]
+    page = fetched_page(command_line, name)
+    return State([*shown, *command_line.of_output(name)], page)
 
 
 def _kubectl(kubectl: Kubectl, *arguments: str, timeout: float = 120) -> Shown:
@@ -261,23 +294,25 @@ def test_page_has_the_columns_and_fields_that_kubectl_shows(
 ) -> None:
     sections = anonymous({"": recording.kubectl}, kubectl.namespace)
     if write or is_recorded(COMMANDS_PAGE):  # both pages are of the same recording
-        check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, write=write)
+        check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, {}, write=write)
 
 
 def test_page_has_the_fields_and_messages_that_the_command_line_shows(
     kubectl: Kubectl, recording: Recording, write: bool
 ) -> None:
     sections = anonymous(recording.commands, kubectl.namespace)
+    if write:
+        pages = recording.pages.items()
+        write_images({image: in_team(html, kubectl.namespace) for image, html in pages})
     if write or is_recorded(COMMANDS_PAGE):
-        check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, write=write)
+        check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, IMAGES, write=write)
 
 
 def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) -> None:
     assert re.search(r"^phase +Running$", recording.shown(RUNNING, "status").text, re.MULTILINE)
-    workers = r"cpu \d+/\d+ ready"
-    assert re.search(rf"^workers +{workers}", recording.shown(RUNNING, "status").text, re.MULTILINE)
+    assert re.search(rf"^workers +{WORKERS}", recording.shown(RUNNING, "status").text, re.MULTILINE)
     watched_lines = recording.shown(RUNNING, "watch")
-    assert re.search(rf"^Running, .* rows.* workers {workers}", watched_lines.text, re.MULTILINE)
+    assert re.search(rf"^Running, .* rows.* workers {WORKERS}", watched_lines.text, re.MULTILINE)
     assert (watched_lines.exit_code, watched_lines.lines[-1].split(",")[0]) == (0, "Succeeded")
     codes = [recording.shown(RUNNING, verb).exit_code for verb in ("errors", "logs", "report")]
     assert codes == [0, 2, 2], "the log and the report are stored at the end of a run"
@@ -305,6 +340,26 @@ def test_command_line_shows_a_finished_job(recording: Recording) -> None:
     assert [one.exit_code for one in recording.commands[FINISHED]] == [0] * 5
     assert recording.shown(FINISHED, "errors").text == "no failed rows\n"
     assert "text-embeddings: succeeded" in recording.shown(FINISHED, "logs").text
+
+
+@pytest.mark.parametrize(("state", "phase"), PHASES.items())
+def test_page_of_ui_shows_the_phase(recording: Recording, state: str, phase: str) -> None:
+    assert f">{phase}</strong>" in recording.states[state].page
+
+
+def test_page_of_ui_shows_the_workers_of_a_running_job(recording: Recording) -> None:
+    with_workers = {state for state in PHASES if re.search(WORKERS, recording.states[state].page)}
+    assert RUNNING in with_workers
+    assert not with_workers & {FAILED, FINISHED}
+
+
+def test_page_of_ui_shows_failed_rows_and_links_to_the_report(recording: Recording) -> None:
+    failed, finished = recording.states[FAILED].page, recording.states[FINISHED].page
+    assert "ZeroDivisionError: no row can be divided today" in failed
+    assert "Failed rows by cause" in failed
+    for page in (failed, finished):
+        assert 'href="0/report"' in page
+    assert "Failed rows by cause" not in finished
 
 
 def test_cost_in_the_report_is_about_that_of_the_status(

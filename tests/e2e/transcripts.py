@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -66,10 +66,10 @@ class CommandLine:
 
     def __call__(self, verb: str, name: str, *options: str) -> Shown:
         """Run a command for a job. It can read the object store, as on the machine of a user."""
-        with self.store.forwarded() as address:
+        with self._environment() as environment:
             done = subprocess.run(
                 self._command(verb, name, *options),
-                env={**os.environ, **KEYS, "AWS_ENDPOINT_URL": address},
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=scaled(COMMAND_SECONDS),
@@ -89,9 +89,34 @@ class CommandLine:
                 process.kill()  # if the block has failed
         shown.append(self._shown("watch", name, printed, process.returncode))
 
+    @contextmanager
+    def serving(self, name: str) -> Iterator[str]:
+        """Run `ui` for a job during the block, and yield its address."""
+        command = self._command("ui", name, "--no-browser", "--port", "0")
+        with (
+            self._environment() as environment,
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, text=True
+            ) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                line = process.stdout.readline()
+                found = re.search(r"http://\S+/", line)
+                assert found, f"batchinference ui has failed: {line}"
+                yield found[0]
+            finally:
+                process.terminate()
+
     def of_output(self, name: str) -> list[Shown]:
         """Return what the commands that read the output of a job show."""
         return [self(verb, name) for verb in OUTPUT_COMMANDS]
+
+    @contextmanager
+    def _environment(self) -> Iterator[dict[str, str]]:
+        """Yield the environment of a command that can read the object store during the block."""
+        with self.store.forwarded() as address:
+            yield {**os.environ, **KEYS, "AWS_ENDPOINT_URL": address}
 
     def _command(self, verb: str, name: str, *options: str) -> list[str]:
         within = ("--namespace", self.kubectl.namespace)
@@ -149,28 +174,35 @@ def _masked(lines: Iterable[str]) -> list[str]:
     return [re.sub(r"\d+", "N", line) for line in lines]
 
 
-def page_of(head: str, sections: dict[str, list[Shown]]) -> str:
-    """Return a page with a heading for each section that has a title."""
+def page_of(head: str, sections: dict[str, list[Shown]], images: Mapping[str, str]) -> str:
+    """Return a page with a heading for each section that has a title, and with images by title."""
     parts = [head]
     for title, commands in sections.items():
         parts += [f"## {title}\n"] if title else []
+        if title in images:
+            parts.append(f"![{title} in the browser](images/{images[title]}.png)\n")
         parts += [shown.block for shown in commands]
     return "\n".join(parts)
 
 
 def anonymous(sections: dict[str, list[Shown]], namespace: str) -> dict[str, list[Shown]]:
     """Return the commands as if they had been run in the namespace `team`."""
-
-    def renamed(text: str) -> str:
-        return text.replace(namespace, "team")
-
     return {
         title: [
-            replace(shown, command=renamed(shown.command), text=renamed(shown.text))
+            replace(
+                shown,
+                command=in_team(shown.command, namespace),
+                text=in_team(shown.text, namespace),
+            )
             for shown in commands
         ]
         for title, commands in sections.items()
     }
+
+
+def in_team(text: str, namespace: str) -> str:
+    """Return a text with the namespace `team` instead of another one."""
+    return text.replace(namespace, "team")
 
 
 def is_recorded(page: str) -> bool:
@@ -178,10 +210,20 @@ def is_recorded(page: str) -> bool:
     return bool(blocks(page, "console"))
 
 
-def check_page(page: str, head: str, sections: dict[str, list[Shown]], *, write: bool) -> None:
-    """Fail if a page of docs/ differs from these commands. With `write`, write it first."""
+def check_page(
+    page: str,
+    head: str,
+    sections: dict[str, list[Shown]],
+    images: Mapping[str, str],
+    *,
+    write: bool,
+) -> None:
+    """Fail if a page of docs/ differs from these commands. With `write`, write it first.
+
+    `images` names the image of a section in docs/images by the title of the section.
+    """
     if write:
-        (ROOT / page).write_text(page_of(head, sections))
+        (ROOT / page).write_text(page_of(head, sections, images))
     advice = f"{page} differs. Record it with `make transcript`"
     recorded = [Shown.of(block) for block in blocks(page, "console")]
     found = [shown for commands in sections.values() for shown in commands]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
+
+from PIL import Image
 
 from batchinference.ui.server import address_of, serving
 from batchinference.ui.site import Site
@@ -57,3 +60,9 @@ def served_ui(site: Any) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def save_image(content: bytes, name: str) -> None:
+    """Write an image to docs/images with few colors, so that it is small."""
+    image = Image.open(io.BytesIO(content)).convert("RGB")  # one that the tests have made
+    image.quantize(128).save(ROOT / f"docs/images/{name}.png", optimize=True)

@@ -23,7 +23,7 @@ from batchinference.api.targets import Target
 from batchinference.cli.main import app
 from batchinference.ui.jobs import GivenJobs
 from batchinference.ui.site import Answer, SearchTrust, Site
-from support.browser import DESKTOP, PHONE, ROOT, chromium, opened, served_ui
+from support.browser import DESKTOP, PHONE, ROOT, chromium, opened, save_image, served_ui
 from support.models import tiny_transformers
 
 PICTURES, TRUNCATED, DARK = 400, 5, 12
@@ -109,13 +109,13 @@ def take(browser: Any, page: Path, name: str) -> None:
         full = shown.evaluate("document.documentElement.scrollHeight")
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(height, full)}
         content = shown.screenshot(full_page=True, clip=clip)
-    save(content, name)
+    save_image(content, name)
 
 
 def take_rows(browser: Any, page: Path) -> None:
     """Write an image of the section with rows of the output."""
     with opened(browser, page, "light", DESKTOP) as shown:
-        save(shown.locator("section[aria-labelledby=sample]").screenshot(), "report-rows")
+        save_image(shown.locator("section[aria-labelledby=sample]").screenshot(), "report-rows")
 
 
 class WithoutFolder(Site):
@@ -137,13 +137,7 @@ def take_search(browser: Any, folder: Path) -> None:
     with served_ui(WithoutFolder(folder)) as address:
         page = browser.new_page(viewport=DESKTOP)
         page.goto(address + "jobs/0/search?row=5")
-        save(page.screenshot(), "ui-search")
-
-
-def save(content: bytes, name: str) -> None:
-    """Write an image with few colors, so that it is small."""
-    image = Image.open(io.BytesIO(content)).convert("RGB")  # one that this program has made
-    image.quantize(128).save(ROOT / f"docs/images/{name}.png", optimize=True)
+        save_image(page.screenshot(), "ui-search")
 
 
 def main() -> None:

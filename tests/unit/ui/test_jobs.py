@@ -6,20 +6,23 @@ from typing import Any
 
 import pytest
 
+from batchinference.api.kubernetes import ClusterError
 from batchinference.api.targets import Target
-from batchinference.ui.jobs import JobsOfNamespace
+from batchinference.api.workers import Workers
+from batchinference.ui.jobs import JobsOfNamespace, ObservedJob
 
 
 class FakeCluster:
-    """The jobs of a namespace."""
+    """The jobs of a namespace, each with a ready and a pending worker."""
 
     namespace, host = "research", "https://cluster"
 
     def __init__(self) -> None:
+        self.pods_listed, self.refuses_pods = 0, False
         self.jobs: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, phase: str, rows: int = 0) -> None:
-        status = {"phase": phase, "progress": {"rows": rows, "total": 100}}
+        status = {"phase": phase, "attempt": 1, "progress": {"rows": rows, "total": 100}}
         spec = {"write": {"path": "s3://absent/out"}}
         self.jobs[name] = {"metadata": {"name": name}, "spec": spec, "status": status}
 
@@ -28,6 +31,14 @@ class FakeCluster:
 
     def get(self, name: str) -> dict[str, Any]:
         return self.jobs[name]
+
+    def list_pods(self, selector: str) -> list[dict[str, Any]]:
+        self.pods_listed += 1
+        if self.refuses_pods:
+            raise ClusterError("pods is forbidden (403)", 403)
+        pod = {"metadata": {"labels": {"ray.io/group": "cpu"}}}
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        return [{**pod, "status": ready}, {**pod, "status": {"phase": "Pending"}}]
 
 
 @pytest.fixture
@@ -55,3 +66,34 @@ def test_job_of_a_namespace_is_found_by_name_until_it_is_deleted(cluster: FakeCl
     cluster.jobs.clear()
     jobs.entries()
     assert jobs.find("a") is None
+
+
+def found_job(cluster: FakeCluster, phase: str) -> ObservedJob:
+    cluster.add("a", phase, rows=20)
+    found = JobsOfNamespace("research", None).find("a")
+    assert found is not None
+    return found
+
+
+def test_running_job_has_workers(cluster: FakeCluster) -> None:
+    progress = found_job(cluster, "Running").entry().progress
+    assert progress is not None
+    assert progress.workers == [Workers("cpu", 1, 2)]
+
+
+def test_job_is_shown_to_a_user_who_may_not_list_pods(cluster: FakeCluster) -> None:
+    cluster.refuses_pods = True
+    entry = found_job(cluster, "Running").entry()
+    assert (entry.problem, entry.percent) == ("", 20)
+    assert entry.progress is not None
+    assert entry.progress.workers == ()
+
+
+def test_pods_of_an_ended_job_are_not_listed(cluster: FakeCluster) -> None:
+    assert found_job(cluster, "Succeeded").entry().ended
+    assert cluster.pods_listed == 0
+
+
+def test_path_of_the_output_is_known_without_the_pods(cluster: FakeCluster) -> None:
+    assert found_job(cluster, "Running").output() == "s3://absent/out"
+    assert cluster.pods_listed == 0

@@ -6,6 +6,7 @@ import pytest
 
 from batchinference.api.outputs import ErrorGroup
 from batchinference.api.progress import JobProgress
+from batchinference.api.workers import Workers
 from batchinference.pipeline.html_report.samples import Cell
 from batchinference.spec.report import RowsOverTime
 from batchinference.ui.pages import (
@@ -54,8 +55,19 @@ def test_page_of_a_running_job_has_a_chart() -> None:
     assert "<svg" not in job_page(JobDetails(JobEntry("0", "./out", ENDED), history))
 
 
+def test_page_of_a_running_job_on_a_cluster_has_the_workers_of_each_group() -> None:
+    state = progress(workers=[Workers("cpu", 2, 2), Workers("embed", 1, 3)])
+    page = job_page(JobDetails(JobEntry("0", "daily", state), NO_HISTORY))
+    assert "cpu 2/2 ready, embed 1/3 ready" in page
+
+
+def test_page_of_an_output_has_no_workers() -> None:
+    page = job_page(JobDetails(JobEntry("0", "./out", progress()), NO_HISTORY))
+    assert "Workers" not in page
+
+
 def test_all_values_are_escaped() -> None:
-    state = progress(message=SCRIPT, stage=SCRIPT)
+    state = progress(message=SCRIPT, stage=SCRIPT, workers=[Workers(SCRIPT, 1, 1)])
     entry = JobEntry("0", SCRIPT, state)
     group = ErrorGroup(SCRIPT, SCRIPT, 1, {"path": SCRIPT, "row": 1})
     row = FoundRow(1, 0.5, {SCRIPT: Cell(SCRIPT)})

@@ -21,6 +21,7 @@ from batchinference.api.outputs import (
 )
 from batchinference.api.progress import JobProgress, progress_of_job, progress_of_output
 from batchinference.api.targets import Target
+from batchinference.api.workers import Workers, read_job
 from batchinference.pipeline.errors import JobFailure, shown
 from batchinference.pipeline.search.index import open_index
 from batchinference.pipeline.storage.location import Location
@@ -85,15 +86,16 @@ class ObservedJob:
         """Read the state of the job. Raises Unreadable."""
         with readable():
             if self.target.is_job:
-                return _of_job(JobStatus.of(self._cluster.get(self.target.text)))
+                return _of_job(*read_job(self._cluster, self.target.text))
             output = self.target.output()
             return _of_output(output, status_of(output))
 
     def output(self) -> str:
         """Return the path of the output. Raises Unreadable."""
-        if self.target.is_job:
-            return self.observe().output
-        return self.target.output()
+        if not self.target.is_job:
+            return self.target.output()
+        with readable():
+            return JobStatus.of(self._cluster.get(self.target.text)).output
 
     def entry(self) -> JobEntry:
         """Return the progress of the job. Errors become part of the entry."""
@@ -153,12 +155,12 @@ def _or_default(read: Callable[[], Any], default: Any) -> Any:
         return default
 
 
-def _of_job(job: JobStatus) -> Observation:
+def _of_job(job: JobStatus, workers: Sequence[Workers]) -> Observation:
     facts = [("Namespace", job.namespace), ("Output", job.output)]
     facts += [("Attempt", str(job.attempt))] if job.attempt else []
     facts += [("GPUs", str(job.gpus))] if job.gpus else []
     facts += [("Cost", job.cost)] if job.cost else []
-    return Observation(progress_of_job(job), job.output, facts)
+    return Observation(progress_of_job(job, workers), job.output, facts)
 
 
 def _of_output(output: str, found: Sequence[OutputStatus]) -> Observation:

@@ -51,7 +51,7 @@ class Running:
     def assert_unchanged(self) -> None:
         """Check that the driver runs, in the same attempt."""
         assert driver_runs(self.kubectl, self.name)
-        assert unchanged(self.kubectl, self.name) == self.before
+        assert identity(self.kubectl, self.name) == self.before
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def running(
     name = create(job)
     wait_for_rows(kubectl, name)
     eventually("KubeRay has seen the driver", lambda: driver_runs(kubectl, name), 60)
-    before = unchanged(kubectl, name)
+    before = identity(kubectl, name)
     assert before["attempts"] == [(1, None)]
     return Running(kubectl, job, name, before)
 
@@ -100,7 +100,7 @@ def test_running_job_outlives_upgrade_rollback_and_reinstallation(
     assert_each_row_is_written_once(store, running.job, tmp_path)
 
 
-def unchanged(kubectl: Kubectl, name: str) -> dict[str, Any]:
+def identity(kubectl: Kubectl, name: str) -> dict[str, Any]:
     """Return what no operation on the release may change: the CRDs, the job, its RayJob, its head
     and its attempts."""
     objects = [*(("crd", crd) for crd in CRDS), ("bi", name), ("rayjob", f"{name}-1")]

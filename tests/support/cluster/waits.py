@@ -109,8 +109,8 @@ def outcomes(status: Object) -> list[str]:
 
 
 def driver_runs(kubectl: Kubectl, name: str) -> bool:
-    """Return whether the RayJob of the first attempt runs. Without an operator, the
-    status of the job is out of date."""
+    """Return whether the RayJob of the first attempt runs. Without an operator, the status of the
+    job is out of date."""
     ray_job = kubectl.get("rayjob", f"{name}-1") or {}
     return bool(ray_job.get("status", {}).get("jobStatus") == "RUNNING")
 

@@ -69,6 +69,7 @@ def running(
 
 
 def test_running_job_outlives_upgrade_rollback_and_reinstallation(
+    *,
     running: Running,
     kubectl: Kubectl,
     store: ObjectStore,

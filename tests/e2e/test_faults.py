@@ -16,6 +16,7 @@ from support.cluster.kubectl import Kubectl, run
 from support.cluster.statuses import WatchingKubectl
 from support.cluster.waits import (
     JOB_END,
+    driver_runs,
     kill,
     objects_of_job,
     outcomes,
@@ -75,12 +76,6 @@ def test_operator_killed_repeatedly_resumes_the_job(
     assert outcomes(status) == ["Succeeded"]
     assert status["counts"] == counts(LONG)
     assert objects_of_job(kubectl, name, "rayjobs") == [f"RayJob {name}-1"]
-
-
-def driver_runs(kubectl: Kubectl, name: str) -> bool:
-    """Return whether the RayJob runs. The job's own status is out of date without an operator."""
-    ray_job = kubectl.get("rayjob", f"{name}-1") or {}
-    return bool(ray_job.get("status", {}).get("jobStatus") == "RUNNING")
 
 
 def test_job_completes_without_kuberay_and_suspension_waits_for_it(

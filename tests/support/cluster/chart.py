@@ -67,7 +67,7 @@ def one(manifests: list[Object], kind: str) -> Object:
 def defaults_map(manifests: list[Object]) -> Object:
     """Return the ConfigMap with the defaults of jobs."""
     maps = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
-    (found,) = (each for each in maps if "defaults.yaml" in each["data"])
+    (found,) = (each for each in maps if "defaults.yaml" in each.get("data", {}))
     return found
 
 

@@ -79,18 +79,53 @@ def upgraded(values: dict[str, Any]) -> Iterator[None]:
         install({})
 
 
+@contextmanager
+def rolled_back(values: dict[str, Any]) -> Iterator[None]:
+    """Upgrade the operator with additional values while the block runs, then roll it back."""
+    before = revision()
+    install(values)
+    try:
+        yield
+    finally:
+        _until_ready("rollback", RELEASE, str(before))
+
+
+@contextmanager
+def uninstalled() -> Iterator[None]:
+    """Uninstall the operator while the block runs, then install it again."""
+    try:
+        uninstall()
+        yield
+    finally:
+        install({})
+
+
+def revision() -> int:
+    """Return the number of the latest revision of the release."""
+    history = run([*_HELM, "history", RELEASE, "--max", "1", "--output", "json"])
+    (latest,) = json.loads(history)
+    return int(latest["revision"])
+
+
 def install(values: dict[str, Any], chart: Path = CHART) -> None:
     """Install or upgrade the operator; its pod is always replaced.
 
     The values are JSON: in YAML, Helm would read the tag 0284584 as a number.
     """
-    command = [*_HELM, "upgrade", "--install", RELEASE, str(chart), "--create-namespace"]
     fresh: dict[str, Any] = {"podAnnotations": {"installed": uuid.uuid4().hex}}
     if chart == CHART:
         fresh["prices"] = PRICES
+    _until_ready(
+        "upgrade", "--install", RELEASE, str(chart), "--create-namespace", "--values", "-",
+        text=json.dumps({**VALUES, **fresh, **values}),
+    )  # fmt: skip
+
+
+def _until_ready(*arguments: str, text: str | None = None) -> None:
+    """Call Helm, and wait until the operator is ready."""
     timeout = scaled(240)
-    run([*command, "--values", "-", "--wait", "--timeout", f"{timeout:.0f}s"],
-        text=json.dumps({**VALUES, **fresh, **values}), timeout=timeout + 10)  # fmt: skip
+    run([*_HELM, *arguments, "--wait", "--timeout", f"{timeout:.0f}s"],
+        text=text, timeout=timeout + 10)  # fmt: skip
 
 
 def uninstall() -> None:

@@ -108,6 +108,13 @@ def outcomes(status: Object) -> list[str]:
     return [attempt.get("outcome", "none yet") for attempt in status["attempts"]]
 
 
+def driver_runs(kubectl: Kubectl, name: str) -> bool:
+    """Return whether the RayJob of the first attempt runs. Without an operator, the status of the
+    job is out of date."""
+    ray_job = kubectl.get("rayjob", f"{name}-1") or {}
+    return bool(ray_job.get("status", {}).get("jobStatus") == "RUNNING")
+
+
 def ray_jobs_created(kubectl: Kubectl, *names: str) -> list[str]:
     """Return the name of each RayJob of these jobs that has existed, in the order of the jobs."""
     found = {

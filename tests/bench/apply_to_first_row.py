@@ -38,7 +38,11 @@ OWN_LIMIT = 0.95
 TIMEOUT = 200
 HERE = Path(__file__).parent
 CODE = {"name": "code", "mountPath": "/code", "configMap": {"name": "code"}}
-CLUSTER = {"volumes": [CODE], "env": [{"name": "PYTHONPATH", "value": "/code"}]}
+CLUSTER = {
+    "volumes": [CODE],
+    "env": [{"name": "PYTHONPATH", "value": "/code"}],
+    "workers": {"cpu": 2, "max": 1},
+}
 Run = Callable[[Kubectl, ObjectStore, str], None]
 
 

@@ -6,12 +6,16 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import ObjectStore, starts
 from support.cluster.waits import JOB_END, objects_of_job, outcomes, wait_for_reason, wait_for_rows
 
+# two tests that upgrade the operator at the same time would overwrite each other's values
+pytestmark = pytest.mark.xdist_group("upgrades")
 Job = dict[str, Any]
 ONE_PER_NAMESPACE = {"concurrency": {"maxRunningPerNamespace": 1}}
 """Tests of other namespaces run during the upgrade: this limit delays them least."""

@@ -13,6 +13,7 @@ from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl, eventually
 from support.cluster.waits import CLUSTER_START, JOB_END, suspend, wait_for_phase, wait_for_rows
 
+pytestmark = pytest.mark.xdist_group("upgrades")
 Job = dict[str, Any]
 
 
@@ -30,27 +31,43 @@ def names(kubectl: Kubectl) -> list[str]:
     return [body["metadata"]["name"] for body in kubectl.list("rayclusters")]
 
 
-@pytest.fixture
+WORKERS = {"cpu": 3, "max": 1}
+"""Without a size, the default of workers depends on the steps."""
+
+
+@pytest.fixture(scope="module")
 def pool(kubectl: Kubectl, own_code: Job) -> Iterator[None]:
     """Keep one warm cluster for jobs with the tests' own code."""
-    pool = {"namespace": kubectl.namespace, "name": "any", "spec": {"cluster": own_code}}
-    with upgraded({"pools": [pool]}):
+    spec = {"cluster": {**own_code, "workers": WORKERS}}
+    with upgraded({"pools": [{"namespace": kubectl.namespace, "name": "any", "spec": spec}]}):
         eventually("an idle cluster", lambda: idle(kubectl), CLUSTER_START, 1)
         yield
     eventually("no cluster of a pool", lambda: not kubectl.list("rayclusters", POOL_LABEL), 120, 1)
 
 
+@pytest.fixture
+def fitting_job(slow_job: Callable[..., Job]) -> Callable[[str], Job]:
+    """Return a function that creates a job that fits into the clusters of the pool."""
+
+    def make(name: str) -> Job:
+        job = slow_job(name)
+        job["spec"]["cluster"]["workers"] = WORKERS
+        # an actor pool would need its own worker group
+        del job["spec"]["steps"][0]["replicas"]
+        return job
+
+    return make
+
+
 def test_job_takes_a_warm_cluster_and_a_new_one_starts(
     pool: None,
     kubectl: Kubectl,
-    slow_job: Callable[..., Job],
+    fitting_job: Callable[[str], Job],
     open_gate: Callable[[Job], None],
     create: Callable[[Job], str],
 ) -> None:
     (first,) = idle(kubectl)
-    job = slow_job("warm")
-    # an actor pool would need more than the pods of the pool
-    del job["spec"]["steps"][0]["replicas"]
+    job = fitting_job("warm")
     name = create(job)
     wait_for_rows(kubectl, name)
     (ray_job,) = kubectl.list("rayjobs", f"batchinference.dev/name={name}")
@@ -65,10 +82,9 @@ def test_job_takes_a_warm_cluster_and_a_new_one_starts(
 
 
 def test_suspended_job_deletes_its_warm_cluster(
-    pool: None, kubectl: Kubectl, slow_job: Callable[..., Job], create: Callable[[Job], str]
+    pool: None, kubectl: Kubectl, fitting_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
-    job = slow_job("pausing")
-    del job["spec"]["steps"][0]["replicas"]
+    job = fitting_job("pausing")
     (first,) = idle(kubectl)
     name = create(job)
     wait_for_rows(kubectl, name)

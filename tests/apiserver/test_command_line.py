@@ -104,6 +104,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
         assert line in shown.splitlines()
     assert json.loads(invoke("status", "daily", "-o", "json").stdout)["phase"] == "Running"
     set_status(namespace, "daily", "Failed", progress=progress, stage=None)
+    assert "speed" not in invoke("status", "daily").stdout, "the job has ended"
     watched = invoke("watch", "daily")
     assert watched.exit_code == 1
     assert watched.stdout == "Failed, 30 rows, 50 %, 2 failed, it is Failed\n"

@@ -43,6 +43,8 @@ CLUSTER = {
     "env": [{"name": "PYTHONPATH", "value": "/code"}],
     "workers": {"cpu": 2, "max": 1},
 }
+OWN = {**CLUSTER, "env": [*CLUSTER["env"], {"name": "OWN_CLUSTER", "value": "1"}]}
+"""Its pods differ from those of the pool."""
 Run = Callable[[Kubectl, ObjectStore, str], None]
 
 
@@ -108,7 +110,7 @@ def warm(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
 
 
 def own(kubectl: Kubectl, store: ObjectStore, name: str) -> None:
-    job(kubectl, store, name, {**CLUSTER, "idleTimeout": "61s"})  # so that it fits into no pool
+    job(kubectl, store, name, OWN)
     (ray_job,) = kubectl.list("rayjobs", f"batchinference.dev/name={name}")
     assert "clusterSelector" not in ray_job["spec"], "the job has taken a warm cluster"
 

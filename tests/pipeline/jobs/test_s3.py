@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from batchinference.pipeline.input.files import open_files
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec import parse
 from batchinference.spec.read import ReadParquet
 from batchinference.spec.report import JobState, Report
@@ -52,13 +50,11 @@ def bucket(s3: S3Server, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def here(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Make this process use the server. Tests may change the environment variables."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
-    object_store.cache_clear()
-    yield monkeypatch
-    object_store.cache_clear()
+    return monkeypatch
 
 
 class TestJobs:

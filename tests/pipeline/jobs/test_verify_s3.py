@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchinference.pipeline.storage.object_stores import object_store
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
 from support.outputs.builders import every_tenth, make_output
@@ -20,16 +18,14 @@ LINES = "".join(f"text {n}\n" for n in range(50)).encode()
 
 
 @pytest.fixture
-def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Create a bucket with texts below in/, and let this process use the server."""
     name = tmp_path.name.replace("_", "-").lower().strip("-")
     s3.client().create_bucket(Bucket=name)
     s3.put(name, {f"in/{n}.txt": LINES for n in range(4)})
     for variable, value in s3.environment.items():
         monkeypatch.setenv(variable, value)
-    object_store.cache_clear()
-    yield name
-    object_store.cache_clear()
+    return name
 
 
 def job(bucket: str, **spec: Any) -> Document:

@@ -35,7 +35,8 @@ def _show_job(job: JobStatus, workers: Sequence[Workers], form: Format) -> None:
     lines += [("", job.message)] if job.message else []
     lines += [("rows", rows_text(job.rows, job.total, job.percent))]
     lines += [("failed rows", str(job.failed))] if job.failed else []
-    lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")] if job.rate else []
+    if job.rate and not job.ended:
+        lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")]
     lines += [("stage", job.stage)] if job.stage else []
     lines += [("workers", ", ".join(map(str, workers)))] if workers else []
     lines += [("attempt", str(job.attempt))] if job.attempt else []

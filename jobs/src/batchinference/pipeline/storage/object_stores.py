@@ -22,6 +22,11 @@ from batchinference.spec.storage import Storage
 
 GCS_PATIENCE = timedelta(seconds=15)
 """How long Google's library retries. Its default is 15 minutes."""
+_S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+_S3_VARIABLES = (
+    *_S3_KEYS,
+    *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"),
+)
 _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
@@ -29,9 +34,17 @@ _NO_GCS_ACCOUNT = json.dumps(
 """Without this, writes request a token: skip_signature affects reads only."""
 
 
-@lru_cache(maxsize=16)
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
     """Return the file system of a bucket. Raises OSError if its settings are insufficient."""
+    return _object_store(scheme, bucket, storage, tuple(map(os.environ.get, _S3_VARIABLES)))
+
+
+@lru_cache(maxsize=16)
+def _object_store(
+    scheme: str, bucket: str, storage: Storage, _environment: tuple[str | None, ...]
+) -> pafs.FileSystem:
+    """Create a file system once for each environment, because a notebook may replace keys that
+    have expired."""
     return _STORES[scheme](bucket, storage)
 
 
@@ -56,7 +69,20 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
         options |= {"endpoint_override": parts.netloc, "scheme": parts.scheme}
     elif region is None:
         region = pafs.resolve_s3_region(bucket)
+    if not storage.anonymous:
+        options |= _s3_keys()
     return pafs.S3FileSystem(region=region or "us-east-1", **options)
+
+
+def _s3_keys() -> dict[str, str | None]:
+    """Return the keys in the environment, if any.
+
+    They are the first in the credential chain. But a process that creates this chain first looks
+    for the instance metadata service of AWS, for 6 seconds if there is none."""
+    key, secret, token = (os.environ.get(name) for name in _S3_KEYS)
+    return (
+        {"access_key": key, "secret_key": secret, "session_token": token} if key and secret else {}
+    )
 
 
 def _gcs(_: str, storage: Storage) -> pafs.FileSystem:

@@ -1,0 +1,79 @@
+"""Which credentials of S3 a process uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pyarrow.fs as pafs
+import pytest
+
+from batchinference.pipeline.storage.object_stores import object_store
+from batchinference.spec.storage import Storage
+
+PROGRAM = """
+from batchinference.pipeline.storage.object_stores import object_store
+from batchinference.spec.storage import Storage
+object_store("s3", "bucket", Storage())
+"""
+KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+@contextmanager
+def metadata_service(requests: list[str]) -> Iterator[str]:
+    """Run an instance metadata service that knows nothing. Yield its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            self.send_error(404)
+
+        def do_PUT(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def requests_to_metadata_service(home: Path, keys: dict[str, str]) -> list[str]:
+    """Return the requests of a process that opens an object store with these keys."""
+    requests: list[str] = []
+    with metadata_service(requests) as address:
+        others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        environment = others | keys | {
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": address,
+            "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+            "HOME": str(home),
+        }  # fmt: skip
+        subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, timeout=120)
+    return requests
+
+
+def test_keys_in_the_environment_need_no_metadata_service(tmp_path: Path) -> None:
+    """Outside AWS, each process would wait for 6 seconds for the service."""
+    assert requests_to_metadata_service(tmp_path, KEYS) == []
+    assert requests_to_metadata_service(tmp_path, {}) != []
+
+
+def test_replaced_keys_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    stores: list[pafs.FileSystem] = []
+    for key in ("first", "second", "second"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        stores.append(object_store("s3", "bucket", Storage()))
+    assert stores[0] != stores[1]
+    assert stores[1] is stores[2]

@@ -17,12 +17,7 @@ from batchinference.api.kubernetes import Kubernetes
 from batchinference.api.targets import Target
 from batchinference.cli.main import app
 from batchinference.cli.watch import watch_status
-from batchinference.rendering import (
-    ATTEMPT_LABEL,
-    NAME_LABEL,
-    NODE_TYPE_LABEL,
-    POD_GROUP_LABEL,
-)
+from batchinference.rendering import NODE_TYPE_LABEL, POD_GROUP_LABEL, SELECTOR
 from support.documents.minimal import document, schedule_document
 from support.servers.api_server import ApiServer, Namespace, Refused
 
@@ -114,7 +109,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
 
 def add_worker(namespace: Namespace, name: str, group: str, *, attempt: int, ready: bool) -> None:
     """Create a worker pod of the job `daily`, as KubeRay does."""
-    labels = {NAME_LABEL: "daily", ATTEMPT_LABEL: str(attempt), NODE_TYPE_LABEL: "worker"}
+    labels = {SELECTOR: f"daily-{attempt}", NODE_TYPE_LABEL: "worker"}
     metadata = {"name": name, "labels": {**labels, POD_GROUP_LABEL: group}}
     spec = {"containers": [{"name": "ray", "image": "registry/pipeline:1"}]}
     namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
@@ -126,7 +121,7 @@ def test_status_and_watch_show_the_workers_of_the_running_attempt(
     invoke: Invoke, namespace: Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit(invoke, document("daily"))
-    set_status(namespace, "daily", "Running", attempt=2)
+    set_status(namespace, "daily", "Running", attempt=2, rayClusterName="daily-2")
     add_worker(namespace, "a", "cpu", attempt=2, ready=True)
     add_worker(namespace, "b", "cpu", attempt=2, ready=False)
     add_worker(namespace, "c", "embed", attempt=2, ready=False)
@@ -144,7 +139,7 @@ def test_user_who_may_not_list_pods_sees_no_workers(
     invoke: Invoke, namespace: Namespace, server: ApiServer, tmp_path: Path
 ) -> None:
     submit(invoke, document("daily"))
-    set_status(namespace, "daily", "Running", attempt=1)
+    set_status(namespace, "daily", "Running", attempt=1, rayClusterName="daily-1")
     add_worker(namespace, "a", "cpu", attempt=1, ready=True)
     rbac, metadata = "rbac.authorization.k8s.io", {"name": "reader", "namespace": namespace.name}
     rule = {"apiGroups": ["batchinference.dev"], "resources": ["batchinferences"], "verbs": ["get"]}

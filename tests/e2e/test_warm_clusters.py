@@ -85,6 +85,7 @@ def test_suspended_job_deletes_its_warm_cluster(
     pool: None, kubectl: Kubectl, fitting_job: Callable[[str], Job], create: Callable[[Job], str]
 ) -> None:
     job = fitting_job("pausing")
+    eventually("an idle cluster", lambda: idle(kubectl), CLUSTER_START, 1)
     (first,) = idle(kubectl)
     name = create(job)
     wait_for_rows(kubectl, name)

@@ -31,6 +31,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged
 from batchinference.pipeline.storage.memory_limit import memory_limit
 from batchinference.plan import plan_for_cluster, plan_for_machine, ray_cpus
+from batchinference.plan.groups import GROUP_LABEL
 from support.documents.minimal import Document
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import write_lines
@@ -551,9 +552,41 @@ def test_pools_without_limits_use_all_cpus(
     sizes: list[tuple[int, int]],
 ) -> None:
     """Also if the job cannot run as fused tasks, here because it sets `rowsPerFile`."""
-    write = {"format": "parquet", "path": "/out", "rowsPerFile": 100}
-    spec = spec_of(steps=steps, write=write, cluster={"workers": {"cpu": 4, "max": 2}})
+    spec = spec_of(steps=steps, write=ONE_FILE, cluster={"workers": {"cpu": 4, "max": 2}})
     plan = plan_for_machine(spec) if machine else plan_for_cluster(spec)
-    cpus = ray_cpus(plan, machine)
-    monkeypatch.setattr(resources, "ray", SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}))
+    use_cluster(monkeypatch, ray_cpus(plan, machine))
     assert [resources.pool_size(stage, plan) for stage in plan.stages] == sizes
+
+
+ONE_FILE = {"format": "parquet", "path": "/out", "rowsPerFile": 100}
+
+
+def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str, int]) -> None:
+    """Let Ray have these CPUs, and nodes of these groups with these CPUs."""
+    alive = [
+        {"Alive": True, "Labels": {GROUP_LABEL: group}, "Resources": {"CPU": count}}
+        for group, count in nodes
+    ]
+    fake = SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}, nodes=lambda: alive)
+    monkeypatch.setattr(resources, "ray", fake)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size"),
+    [
+        ((("head", 0), ("cpu", 4), ("gpu", 64)), (1, 6)),
+        ((("cpu", 4), ("gpu", 64)), (1, 2)),
+        ((("cpu", 4), ("cpu", 8), ("gpu", 64)), (1, 6)),
+    ],
+    ids=["autoscaling", "existing", "of different sizes"],
+)
+def test_pools_use_no_cpus_of_other_groups(
+    monkeypatch: pytest.MonkeyPatch, nodes: tuple[tuple[str, int], ...], size: tuple[int, int]
+) -> None:
+    """Their actors would take all CPUs of the group `cpu`, and no task could read or write."""
+    pool = {"name": "gpu", "python": {"callable": "own:Pool"}, "resources": {"gpu": 1}}
+    workers = {"cpu": 4, "max": 2}
+    spec = spec_of(steps=[CLASS, pool], write=ONE_FILE, cluster={"workers": workers})
+    plan = plan_for_cluster(spec)
+    use_cluster(monkeypatch, sum(cpus for _, cpus in nodes), *nodes)
+    assert resources.pool_size(plan.stages[0], plan) == size

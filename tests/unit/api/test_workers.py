@@ -21,7 +21,7 @@ def pod(group: str = "cpu", ready: str = "True", phase: str = "Running", **metad
 
 def job(phase: str = "Running", **status: Any) -> JobStatus:
     metadata, spec = {"name": "daily"}, {"write": {"path": "s3://a/b"}}
-    status = {"phase": phase, "attempt": 2, **status}
+    status = {"phase": phase, "rayClusterName": "daily-2-x7kq2", **status}
     return JobStatus.of({"metadata": metadata, "spec": spec, "status": status})
 
 
@@ -59,14 +59,12 @@ def test_only_workers_of_the_last_attempt_are_read() -> None:
     cluster = Pods(pod())
     assert read_workers(cluster, job()) == [Workers("cpu", 1, 1)]  # type: ignore[arg-type]
     (selector,) = cluster.selectors
-    assert set(selector.split(",")) == {
-        "batchinference.dev/name=daily",
-        "batchinference.dev/attempt=2",
-        "ray.io/node-type=worker",
-    }
+    assert selector == "ray.io/cluster=daily-2-x7kq2,ray.io/node-type=worker"
 
 
-@pytest.mark.parametrize("one", [job("Failed"), job(attempt=None)], ids=["ended", "not started"])
+@pytest.mark.parametrize(
+    "one", [job("Failed"), job(rayClusterName=None)], ids=["ended", "not started"]
+)
 def test_pods_are_not_read_without_a_running_attempt(one: JobStatus) -> None:
     cluster = Pods(pod())
     assert read_workers(cluster, one) == ()  # type: ignore[arg-type]

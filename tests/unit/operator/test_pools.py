@@ -82,6 +82,7 @@ def claimed(name: str = "a", ago: float = 0) -> WarmCluster:
         ([cluster(pool="other", fingerprint="other")], [], [], 2),
         ([claimed(ago=REFILL_SECONDS)], ["a"], [], 2),
         ([claimed(ago=REFILL_SECONDS - 1), cluster("b")], ["a"], [], 0),
+        ([claimed(ago=REFILL_SECONDS - 1)], ["a"], [], 1),
         ([claimed(ago=CLAIM_SECONDS - 1)], [], [], 2),
         ([claimed(ago=CLAIM_SECONDS)], [], ["a"], 2),
         ([claimed(ago=9999)], ["a"], [], 2),
@@ -89,7 +90,7 @@ def claimed(name: str = "a", ago: float = 0) -> WarmCluster:
     ],
     ids=[
         *("none", "one-missing", "complete", "one-too-many", "the-youngest-goes", "deleting"),
-        *("too-old", "changed-settings", "of-another-pool", "used", "job-starts"),
+        *("too-old", "changed-settings", "of-another-pool", "used", "job-starts", "earlier-claim"),
         *("claimed-without-ray-job", "abandoned", "used-for-long", "claimed-in-the-future"),
     ],
 )

@@ -22,7 +22,8 @@ class FakeCluster:
         self.jobs: dict[str, dict[str, Any]] = {}
 
     def add(self, name: str, phase: str, rows: int = 0) -> None:
-        status = {"phase": phase, "attempt": 1, "progress": {"rows": rows, "total": 100}}
+        progress = {"rows": rows, "total": 100}
+        status = {"phase": phase, "rayClusterName": f"{name}-1-x7kq2", "progress": progress}
         spec = {"write": {"path": "s3://absent/out"}}
         self.jobs[name] = {"metadata": {"name": name}, "spec": spec, "status": status}
 

@@ -9,12 +9,7 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.rendering import (
-    ATTEMPT_LABEL,
-    NAME_LABEL,
-    NODE_TYPE_LABEL,
-    POD_GROUP_LABEL,
-)
+from batchinference.rendering import NODE_TYPE_LABEL, POD_GROUP_LABEL, SELECTOR
 
 _GONE = ("Succeeded", "Failed")
 
@@ -41,13 +36,15 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
     """Return the workers of the running attempt of a job.
 
     Empty if no attempt is running, or if the pods cannot be read: not every user may list pods.
+    Pods are selected by their Ray cluster: those of a warm cluster have no label of the job.
     """
-    if job.ended or job.attempt is None:
+    ray_cluster = job.raw.get("rayClusterName")
+    if job.ended or not ray_cluster:
         return ()
-    labels = {NAME_LABEL: job.name, ATTEMPT_LABEL: job.attempt, NODE_TYPE_LABEL: "worker"}
-    selector = ",".join(f"{name}={value}" for name, value in labels.items())
     try:
-        return count_workers(cluster.list_pods(selector))
+        return count_workers(
+            cluster.list_pods(f"{SELECTOR}={ray_cluster},{NODE_TYPE_LABEL}=worker")
+        )
     except ClusterError:
         return ()
 

@@ -37,11 +37,10 @@ MAX_PACKED = 96 << 10
 """Maximum size of the packed files. Linux limits each environment variable to 128 KiB."""
 FILES = "batchinference-files"
 """Key of the packed files in the metadata of the Ray job."""
-_PRELOAD = (
-    "import batchinference.pipeline.job, batchinference.pipeline.execution.fused; "
-    "import torch, transformers"
-)
-"""Reads the packages of the driver and of tasks from disk before a job needs them."""
+_DRIVER_PACKAGES = "batchinference.pipeline.job"
+_TASK_PACKAGES = "batchinference.pipeline.execution.fused, torch, transformers"
+"""The packages that are read from disk before a job needs them, in the head and in workers. In a
+head with little memory, torch might use too much."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,9 @@ def warm_cluster_spec(job: BatchInference, name: str) -> dict[str, Any]:
     for group, _, template in templates_of(cluster):
         if group in started:  # other pods start while a job runs
             ray = template["spec"]["containers"][0]
-            hook = {"exec": {"command": ["/bin/sh", "-c", f"python -c '{_PRELOAD}' || true"]}}
+            packages = _DRIVER_PACKAGES if group == HEAD_GROUP else _TASK_PACKAGES
+            read = f"python -c 'import {packages}' || true"
+            hook = {"exec": {"command": ["/bin/sh", "-c", read]}}
             ray["lifecycle"] = {"postStart": hook, **ray.get("lifecycle", {})}
     return cluster
 

@@ -37,8 +37,8 @@ from batchinference_operator.status.warm_cluster import Claim, WarmCluster
 CLAIM_SECONDS = 120.0
 """Seconds after which a claimed cluster is deleted if its RayJob does not exist."""
 REFILL_SECONDS = 15.0
-"""Seconds after a claim in which no cluster is created, so that its start does not slow down the
-start of the job."""
+"""Seconds after a claim in which the claimed cluster is not replaced, so that the start of another
+cluster does not slow down the start of the job."""
 OWNER_PREFIX = "batch-inference-pool-"
 """Prefix of the ConfigMap of a pool, which owns the clusters that no attempt has claimed."""
 MIN_AGE_SECONDS = 600
@@ -169,7 +169,7 @@ def reconcile_pool(
     return PoolActions(
         delete=tuple(one for one in live if one not in kept and not _is_used(one, used, now)),
         create_secrets=tuple(starting),
-        create=0 if _job_starts(live, now) else pool.settings.size - len(kept),
+        create=max(0, pool.settings.size - len(kept) - _recent_claims(live, now)),
         late=tuple(one for one in starting if _is_late(one, now)),
     )
 
@@ -178,9 +178,9 @@ def _is_late(cluster: WarmCluster, now: datetime) -> bool:
     return seconds_since(cluster.created_at, now) >= START_SECONDS
 
 
-def _job_starts(clusters: Iterable[WarmCluster], now: datetime) -> bool:
-    """Return whether a cluster was claimed within REFILL_SECONDS."""
-    return any(
+def _recent_claims(clusters: Iterable[WarmCluster], now: datetime) -> int:
+    """Return how many clusters were claimed within REFILL_SECONDS."""
+    return sum(
         one.claim is not None and abs(seconds_since(one.claimed_at, now)) < REFILL_SECONDS
         for one in clusters
     )

@@ -105,23 +105,27 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
     replicas = stage.replicas or Replicas()
     if stage.needs_pool:
         return replicas.min, replicas.max
-    cpus = _cpus_for_pools(plan)
-    worker = plan.groups[0].cpus if plan.groups else cpus
+    nodes, cpus = _nodes_for_pools(plan)
     others = _cpus_beside_pools(plan)
     pools = [one.cpus for one in plan.stages if one.replicas and not one.needs_pool]
 
     def fit(size: int) -> bool:
-        return pods_needed([*others, *(pools * size)], worker) <= int(cpus / worker + 1e-9)
+        return pods_needed([*others, *(pools * size)], cpus) <= nodes
 
-    return 1, next((size for size in range(int(cpus / sum(pools)), 1, -1) if fit(size)), 1)
+    return 1, next((size for size in range(int(nodes * cpus / sum(pools)), 1, -1) if fit(size)), 1)
 
 
-def _cpus_for_pools(plan: Plan) -> float:
-    """Return the CPUs of the machine, or of the group `cpu`."""
-    cpus = all_cpus(plan)
-    if plan.groups:
-        return cpus - sum(group.max * group.cpus for group in plan.groups[1:])
-    return cpus if plan.fused else cpus - writers(cpus) * WRITE_CPUS
+def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
+    """Return the number of nodes that pools may use, and the CPUs of each: of the machine, or of
+    the nodes of the group `cpu`. An autoscaling cluster can start as many as the plan says."""
+    if not plan.groups:
+        cpus = all_cpus(plan)
+        return 1, cpus if plan.fused else cpus - writers(cpus) * WRITE_CPUS
+    nodes = _nodes_by_group(ray.nodes())
+    found = [resources["CPU"] for group, resources in nodes if group == CPU_GROUP]
+    if HEAD_GROUP in dict(nodes) or not found:
+        return plan.groups[0].max, plan.groups[0].cpus
+    return len(found), min(found)
 
 
 def _cpus_beside_pools(plan: Plan) -> list[float]:
@@ -153,11 +157,7 @@ def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     A head node in the group `head` belongs to an autoscaling cluster. Such clusters are not
     checked, because they start nodes on demand.
     """
-    groups = [
-        ((node.get("Labels") or {}).get(GROUP_LABEL), node["Resources"])
-        for node in nodes
-        if node["Alive"]
-    ]
+    groups = _nodes_by_group(nodes)
     if HEAD_GROUP in dict(groups):
         return
     missing = [
@@ -169,6 +169,17 @@ def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     ]
     if problems := [problem for problem in missing if problem]:
         raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
+
+
+def _nodes_by_group(
+    nodes: Sequence[Mapping[str, Any]],
+) -> list[tuple[str | None, dict[str, float]]]:
+    """Return the group and the resources of each node that is alive."""
+    return [
+        ((node.get("Labels") or {}).get(GROUP_LABEL), node["Resources"])
+        for node in nodes
+        if node["Alive"]
+    ]
 
 
 def _required_resources(plan: Plan, group: WorkerGroup) -> dict[str, float]:

@@ -171,7 +171,7 @@ def last_log(output: str) -> Location:
 
     logs = logs_of(works_at(output)[0])
     if not logs:
-        raise BadInput(f"'{output}' has no log: the run has not ended, or it was a run of 0.1.0")
+        raise BadInput(f"'{output}' has no log: no run has ended")
     return logs[-1]
 
 

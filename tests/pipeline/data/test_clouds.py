@@ -22,14 +22,11 @@ SIGNATURE = "signature-of-the-tests"
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Use only the credentials of the test, and no cached file system."""
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use only the credentials of the test."""
     for name in ("ACCOUNT", "ACCOUNT_NAME", "ACCOUNT_KEY", "SAS_TOKEN"):
         monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
     monkeypatch.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
-    object_store.cache_clear()
-    yield
-    object_store.cache_clear()
 
 
 @pytest.fixture(scope="session")

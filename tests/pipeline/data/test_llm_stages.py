@@ -39,7 +39,6 @@ from batchinference.pipeline.runtimes.vllm_processor import (
 )
 from batchinference.pipeline.runtimes.vllm_row_codec import ADAPTER, ERROR
 from batchinference.pipeline.storage import retry
-from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.models import VllmModel
 from support.documents.vllm_models import vllm
 from support.models.hub_cache import add_to_hub_cache
@@ -314,7 +313,6 @@ class TestAdapters:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
         storage = {"endpoint": "http://127.0.0.1:1"}
         spec = self.with_adapters(folder, loraPath="s3://adapters", storage=storage)
-        object_store.cache_clear()
         reason = "step 'ask': the adapter 'poem' cannot be fetched: OSError: "
         with pytest.raises(JobFailure, match=reason):
             made_of(engine(spec), asking(None), asking("poem"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from batchinference.pipeline.prepare import check_step
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_of, files_without_weights
-from batchinference.pipeline.storage.object_stores import object_store
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from support.documents.vllm_models import vllm
@@ -37,18 +35,14 @@ def bucket(s3: S3Server) -> None:
 
 
 @pytest.fixture
-def storage(
-    s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[dict[str, Any]]:
-    """Yield the `storage` field for the server. The environment has only the access keys."""
+def storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """Return the `storage` field for the server. The environment has only the access keys."""
     for name, value in s3.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL")
     monkeypatch.delenv("AWS_REGION")
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))
-    object_store.cache_clear()
-    yield {"endpoint": s3.endpoint, "region": "us-east-1"}
-    object_store.cache_clear()
+    return {"endpoint": s3.endpoint, "region": "us-east-1"}
 
 
 def step(runtime: str, **fields: Any) -> Step:

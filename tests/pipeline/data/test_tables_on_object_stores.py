@@ -14,7 +14,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
 from batchinference.pipeline.input.sources import open_table
-from batchinference.pipeline.storage.object_stores import iceberg_properties, object_store
+from batchinference.pipeline.storage.object_stores import iceberg_properties
 from batchinference.spec.read import ReadLance
 from batchinference.spec.storage import Storage
 from support.inputs.read_files import Outcome
@@ -30,11 +30,6 @@ Write = dict[str, Any]
 def clouds() -> Iterator[dict[str, Cloud]]:
     with served("google") as google, served("azure") as azure:
         yield {"gs": google, "az": azure}
-
-
-@pytest.fixture(autouse=True)
-def fresh_file_systems() -> None:
-    object_store.cache_clear()
 
 
 def iceberg(bucket: str, directory: Path) -> Write:

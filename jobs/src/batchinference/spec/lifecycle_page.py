@@ -33,7 +33,8 @@ With `retry.outOfMemory`, an attempt after `OutOfMemory` requests more memory
 """
 _BACKSTOP = """
 `DeadlineExceeded` is also the cause if KubeRay ended the attempt because the operator was
-unavailable when the deadline passed
+unavailable when the deadline passed. In a [warm cluster](pools.md), the driver
+continues until the operator is back
 ([operations.md](operations.md#when-the-operator-is-unavailable)).
 """
 

@@ -23,10 +23,13 @@ from batchinference.spec.storage import Storage
 GCS_PATIENCE = timedelta(seconds=15)
 """How long Google's library retries. Its default is 15 minutes."""
 _S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
-_S3_VARIABLES = (
+_VARIABLES = (
     *_S3_KEYS,
     *("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    *("GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"),
+    *("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 )
+"""The environment variables on which a file system depends."""
 _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
@@ -36,7 +39,7 @@ _NO_GCS_ACCOUNT = json.dumps(
 
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
     """Return the file system of a bucket. Raises OSError if its settings are insufficient."""
-    return _object_store(scheme, bucket, storage, tuple(map(os.environ.get, _S3_VARIABLES)))
+    return _object_store(scheme, bucket, storage, tuple(map(os.environ.get, _VARIABLES)))
 
 
 @lru_cache(maxsize=16)

@@ -17,7 +17,7 @@ from batchinference.api.kubernetes import Kubernetes
 from batchinference.api.targets import Target
 from batchinference.cli.main import app
 from batchinference.cli.watch import watch_status
-from batchinference.rendering import NODE_TYPE_LABEL, POD_GROUP_LABEL, SELECTOR
+from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL
 from support.documents.minimal import document, schedule_document
 from support.servers.api_server import ApiServer, Namespace, Refused
 
@@ -109,7 +109,7 @@ def test_status_and_watch_show_a_job(invoke: Invoke, namespace: Namespace) -> No
 
 def add_worker(namespace: Namespace, name: str, group: str, *, attempt: int, ready: bool) -> None:
     """Create a worker pod of the job `daily`, as KubeRay does."""
-    labels = {SELECTOR: f"daily-{attempt}", NODE_TYPE_LABEL: "worker"}
+    labels = {CLUSTER_LABEL: f"daily-{attempt}", NODE_TYPE_LABEL: "worker"}
     metadata = {"name": name, "labels": {**labels, POD_GROUP_LABEL: group}}
     spec = {"containers": [{"name": "ray", "image": "registry/pipeline:1"}]}
     namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})

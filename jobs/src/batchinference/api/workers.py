@@ -9,7 +9,7 @@ from typing import Any
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.kubernetes import ClusterError, Kubernetes
-from batchinference.rendering import NODE_TYPE_LABEL, POD_GROUP_LABEL, SELECTOR
+from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL
 
 _GONE = ("Succeeded", "Failed")
 
@@ -43,7 +43,7 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
         return ()
     try:
         return count_workers(
-            cluster.list_pods(f"{SELECTOR}={ray_cluster},{NODE_TYPE_LABEL}=worker")
+            cluster.list_pods(f"{CLUSTER_LABEL}={ray_cluster},{NODE_TYPE_LABEL}=worker")
         )
     except ClusterError:
         return ()

@@ -8,6 +8,7 @@ from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CLAIM,
     CLAIM_TIME,
+    CLUSTER_LABEL,
     FINGERPRINT,
     GENERATION,
     GPUS_LABEL,
@@ -31,7 +32,6 @@ from batchinference.rendering.rayjob import (
 )
 from batchinference.rendering.token_secret import token_secret
 from batchinference.rendering.warm import (
-    SELECTOR,
     WarmStart,
     fingerprint_of,
     warm_cluster,
@@ -43,6 +43,7 @@ __all__ = [
     "ATTEMPT_LABEL",
     "CLAIM",
     "CLAIM_TIME",
+    "CLUSTER_LABEL",
     "FINGERPRINT",
     "GENERATION",
     "GPUS_LABEL",
@@ -57,7 +58,6 @@ __all__ = [
     "RAY_API_VERSION",
     "RAY_CLUSTER",
     "RAY_JOB",
-    "SELECTOR",
     "WARM",
     "Backstop",
     "Names",

@@ -19,6 +19,7 @@ from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.config_map import DIGEST_VARIABLES, JOB_DIRECTORY, digest_of
 from batchinference.rendering.names import (
+    CLUSTER_LABEL,
     FINGERPRINT,
     MANAGED_BY,
     MANAGER,
@@ -31,8 +32,6 @@ from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_CLUSTER, entryp
 from batchinference.rendering.token_secret import token_secret
 from batchinference.spec.job import BatchInference
 
-SELECTOR = "ray.io/cluster"
-"""The key in `clusterSelector` of a RayJob for the name of its cluster."""
 MAX_PACKED = 96 << 10
 """Maximum size of the packed files. Linux limits each environment variable to 128 KiB."""
 FILES = "batchinference-files"
@@ -63,7 +62,7 @@ class WarmStart:
             "entrypoint": unpacking_entrypoint(self.files),
             "metadata": {FILES: packed(self.files)},
             "shutdownAfterJobFinishes": False,
-            "clusterSelector": {SELECTOR: cluster},
+            "clusterSelector": {CLUSTER_LABEL: cluster},
             # KubeRay ignores it, and the operator reads the resources of the pods from it
             "rayClusterSpec": warm_cluster_spec(self.job, cluster),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from batchinference.rendering import WARM
+from batchinference.rendering import CLUSTER_LABEL, WARM
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
 from batchinference_operator.controller.keys import Key, identity, key_of, parent_of
@@ -17,7 +17,7 @@ from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.queue_entry import entry_of
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.ray_job import CLUSTER_LABEL, Object, RayJobView
+from batchinference_operator.status.ray_job import Object, RayJobView
 
 
 class Cache:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from batchinference.rendering import NAME_LABEL, POD_GROUP_LABEL
+from batchinference.rendering import CLUSTER_LABEL, NAME_LABEL, POD_GROUP_LABEL
 from batchinference.rendering.pod_resources import running_containers
 from batchinference.rendering.quantities import cpus_of
 from batchinference_operator.status.failure_cause import (
@@ -16,7 +16,7 @@ from batchinference_operator.status.failure_cause import (
     problem_of,
 )
 from batchinference_operator.status.pod_status import containers_of, is_gate, is_head, pod_ended_at
-from batchinference_operator.status.ray_job import CLUSTER_LABEL, Object, gpus_of
+from batchinference_operator.status.ray_job import Object, gpus_of
 from batchinference_operator.status.timestamps import unix_seconds
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering import GENERATION, GPUS_LABEL, QUEUE_LABEL, SELECTOR, Backstop
+from batchinference.rendering import CLUSTER_LABEL, GENERATION, GPUS_LABEL, QUEUE_LABEL, Backstop
 from batchinference.rendering.patches import RAY_CONTAINER
 from batchinference.spec.base import MEMORY
 from batchinference.spec.report import parse_failure_line
@@ -23,8 +23,6 @@ Object = dict[str, Any]
 """A Kubernetes object in the JSON form of the API server."""
 
 DASHBOARD_PORT = 8265
-CLUSTER_LABEL = "ray.io/cluster"
-"""Label of KubeRay with the RayCluster of a pod. No label contains its RayJob."""
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
 """Names of the Ray container, including names from earlier versions. Others are sidecars."""
 
@@ -79,7 +77,7 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
 
 def _selected(spec: Object) -> str:
     """Return the name of the cluster that a RayJob selects; empty if it has its own."""
-    return str((spec.get("clusterSelector") or {}).get(SELECTOR, ""))
+    return str((spec.get("clusterSelector") or {}).get(CLUSTER_LABEL, ""))
 
 
 def _is_suspended(status: Object) -> bool:

@@ -1,4 +1,5 @@
-"""Processes that die: the job survives a single death, and fails if a process dies repeatedly."""
+"""Processes that die: the job survives a single death. If a process dies repeatedly, the row that
+kills it fails if that is allowed, else the job."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from batchinference.pipeline.execution import resources, staged
+from batchinference.pipeline.execution.crashed_rows import CRASHED
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import job_document, run_job, write_lines
+from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -17,9 +19,8 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 LINES = {f"{n}.txt": [f"text {n} {m}" for m in range(5)] for n in range(6)}
 TEXTS = sorted(line for lines in LINES.values() for line in lines)
-
-
 POOL = {"replicas": {}}
+ANY_ROW = {"maxPercent": 100.0}
 
 
 @pytest.mark.parametrize(
@@ -42,23 +43,28 @@ def test_dead_process_is_replaced_and_each_row_counts_once(
 
 
 @pytest.mark.parametrize(
-    ("name", "fields", "cause"),
+    ("name", "fields", "errors", "cause"),
     [
-        ("exit_process", {}, "died again and again (WorkerCrashedError)"),
-        ("Die", POOL, "died again and again (Actor"),
-        ("DieInConstructor", POOL, "died"),
+        ("exit_process", {}, {}, "died again and again (WorkerCrashedError)"),
+        ("Die", POOL, ANY_ROW, "died again and again (Actor"),
+        ("DieInConstructor", POOL, ANY_ROW, "died"),
     ],
     ids=["a task that exits", "an actor", "an actor as it is made"],
 )
 def test_code_that_always_kills_its_process_fails_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: Document, cause: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    fields: Document,
+    errors: Document,
+    cause: str,
 ) -> None:
     monkeypatch.setattr(resources, "TASK_RETRIES", 1)
     monkeypatch.setattr(staged, "TASK_RETRIES", 1)
     monkeypatch.setattr(staged, "ACTOR_RESTARTS", 1)
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
     steps = [{"name": "own", "python": {"callable": f"own_code:{name}"}, **fields}]
-    job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxPercent": 100.0})
+    job = job_document("dies", source, tmp_path / "out", steps=steps, errors=errors)
     run = run_job(job)
     assert run.report.state == JobState.FAILED
     message = run.report.message or ""
@@ -66,3 +72,54 @@ def test_code_that_always_kills_its_process_fails_the_job(
     place = f"The process died in step 'own' on rows 0 to 0 of {source}/a.txt"
     assert (place in message) == (name != "DieInConstructor")
     assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("text", ["text 2 3", "text 4 0"])
+def test_row_that_kills_its_process_fails_if_rows_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    run = run_with_deaths(tmp_path, monkeypatch, LINES, [text], {"maxRows": 1})
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 29, 1, 0))
+    others = [line for line in TEXTS if line != text]
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == others
+    (error,) = errors_of(tmp_path / "out")
+    _, file, row = text.split()
+    assert (error["path"], error["row"]) == (f"{tmp_path}/in/{file}.txt", int(row))
+    assert (error["step"], error["error"]) == ("own", f"WorkerCrashed: {CRASHED}")
+    assert verified(tmp_path / "out").result == "proven"
+
+
+def test_several_rows_that_kill_their_process_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = ["text 0 0", "text 0 4", "text 5 2"]
+    run = run_with_deaths(tmp_path, monkeypatch, LINES, bad, {"maxPercent": 10.0})
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 27, 3, 0))
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted({*TEXTS} - {*bad})
+    assert run.report.retries >= 3
+    assert verified(tmp_path / "out").result == "proven"
+
+
+def test_job_fails_if_more_rows_kill_their_process_than_may_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = {"a.txt": ["bad 1", "bad 2", "good"]}
+    run = run_with_deaths(tmp_path, monkeypatch, lines, ["bad 1", "bad 2"], {"maxRows": 1})
+    assert run.report.state == JobState.FAILED
+    assert run.report.reason in ("TooManyErrors", "WorkerCrashed")
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def run_with_deaths(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: dict[str, list[str]],
+    texts: list[str],
+    errors: Document,
+) -> Run:
+    """Run a job over lines of text. Each of the texts kills the process that computes it."""
+    monkeypatch.setattr(resources, "TASK_RETRIES", 1)
+    source = write_lines(tmp_path / "in", lines)
+    python = {"callable": "own_code:die_of", "callArgs": {"texts": texts}}
+    steps = [{"name": "own", "python": python}]
+    return run_job(job_document("dies", source, tmp_path / "out", steps=steps, errors=errors))

@@ -20,6 +20,7 @@ from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.crashed_rows import MAX_RUNS
 from batchinference.pipeline.execution.fused import (
     FusedExecution,
     FusedTask,
@@ -172,7 +173,16 @@ class Executor:
         arguments = fused_task_arguments(self._plan, repeatable=prepared.input.repeatable)
         at_once = partial(fused_tasks_at_once, self._plan)
         self._control.stage = ", ".join(["read", *(s.name for s in self._plan.stages), "write"])
-        return FusedExecution(fused, stop, arguments, at_once, self._control)
+        return FusedExecution(fused, stop, arguments, at_once, self._control, self._max_crashed)
+
+    @property
+    def _max_crashed(self) -> int:
+        """The maximum number of rows of a task that may kill its process; 0 if no rows may fail, or
+        if a part of the input cannot be read again."""
+        errors = self._spec.errors
+        if not (errors.tolerant and self._prepared.input.repeatable):
+            return 0
+        return MAX_RUNS if errors.max_rows is None else errors.max_rows
 
     def _window_limits(self, share: float) -> WindowLimits | None:
         """Return the limits of windows of texts; None if the number of rows is unknown."""

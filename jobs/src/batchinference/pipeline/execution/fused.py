@@ -8,29 +8,41 @@ processes as tasks fit on its CPUs, and each process loads the models once.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import ray
+from ray.exceptions import NodeDiedError, OutOfMemoryError, WorkerCrashedError
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import JobFailure, WorkerCrashed
 from batchinference.pipeline.execution.batch_size import (
     BATCH_SECONDS,
     UNLIMITED,
     WINDOW_BATCHES,
     BatchRows,
     BatchSize,
+)
+from batchinference.pipeline.execution.crashed_rows import (
+    CRASHED,
+    CrashNote,
+    Isolation,
+    next_isolation,
+    noted_as,
+    take_crash_note,
 )
 from batchinference.pipeline.execution.fused_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
@@ -60,7 +72,7 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.control import ExecutionControl
-    from batchinference.plan import Plan
+    from batchinference.plan import Plan, Stage
 
 ABORT_SECONDS = 5.0
 """Seconds that the other tasks have to commit their rows after a task has failed."""
@@ -179,6 +191,30 @@ class Steps:
     def _window_bytes(self) -> int:
         return MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
 
+    def applied_isolated(
+        self, read: Iterator[RowBatch], isolation: Isolation, stopping: Event
+    ) -> Iterator[RowBatch]:
+        """Yield the results of the rows of an isolated run (see `crashed_rows`)."""
+        for batch in read:
+            suspects, others = isolation.divided(self._without_crashed(batch, isolation.crashed))
+            for part in suspects:
+                yield from _run_stages(_stages_of_process(self.pickled), part)
+            yield from self.applied_to(iter([others]), stopping)
+
+    def _without_crashed(self, batch: RowBatch, crashed: Sequence[CrashNote]) -> RowBatch:
+        """Return the batch with the crashed rows as failed rows."""
+        _, errors = _unpickled(self.pickled)
+        failed = [
+            row
+            for note in crashed
+            for place in np.flatnonzero(batch.ids == note.first).tolist()
+            for row in errors.failed_rows(note.step, batch, {place: WorkerCrashed(CRASHED)})
+        ]
+        if not failed:
+            return batch
+        kept = np.setdiff1d(np.arange(len(batch.ids)), [place for place, _ in failed])
+        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
+
     def _prepared(
         self, window: RowBatch, rows: BatchRows, stopping: Event
     ) -> Iterator[PreparedRows]:
@@ -255,10 +291,15 @@ def _run_stages(stages: list[StageRunner], batch: RowBatch) -> Iterator[RowBatch
 
 @lru_cache(maxsize=1)  # models are large
 def _stages_of_process(pickled: bytes) -> list[StageRunner]:
-    stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    stages, errors = _unpickled(pickled)
     if stages:  # tokenizers would start a thread for each CPU of the machine
         os.environ.setdefault("RAYON_NUM_THREADS", str(int(stages[0].cpus)))
     return [StageRunner(stage, errors) for stage in stages]
+
+
+def _unpickled(pickled: bytes) -> tuple[list[Stage], ErrorHandling]:
+    stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
+    return stages, errors
 
 
 @dataclass(frozen=True)
@@ -275,6 +316,8 @@ class FusedTask:
     rows_per_commit: int
     stop: StopRequest
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
+    isolation: Isolation | None = None
+    """How an isolated run computes the rows; None if this is none."""
 
     def __call__(self, *, retried: bool) -> None:
         """Run the task. With `retried`, another execution of it may have committed rows."""
@@ -283,18 +326,49 @@ class FusedTask:
             return
         attempt.check_lease()
         earlier = attempt.manifests(self.number) if retried else []
-        with self.stop.watched() as stopping, ThreadPoolExecutor(1) as pool:
+        with (
+            self.stop.watched() as stopping,
+            ThreadPoolExecutor(1) as pool,
+            noted_as(self.note_name if retried else None),
+        ):
             number = max((manifest.number + 1 for manifest in earlier), default=0)
             commits = ChunkCommits(self, pool, number)
             read = commits.read_time.of(self.read(), lambda batch: len(batch.source))
             read = _without_committed(read, earlier)
-            for batch in self.steps.applied_to(read, stopping):
+            for batch in self._results(read, stopping):
                 commits.add(batch)
+                if self.isolation is not None:
+                    commits.wait()  # a death during the next rows is not the fault of the commit
                 if stopping.is_set():
                     commits.flush()  # do not wait until the reader has ended its requests
                     break
             commits.flush()
             commits.wait()
+
+    def _results(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        if self.isolation is None:
+            return self.steps.applied_to(read, stopping)
+        return self.steps.applied_isolated(read, self.isolation, stopping)
+
+    @property
+    def note_name(self) -> str:
+        """The name of the note of the rows that the task computes."""
+        return f"batchinference-task-{self.committer.attempt.lease.run}-{self.number}"
+
+    def retry_notes(self) -> tuple[tuple[str, str], ...]:
+        """Return a note for the report if the task runs again because its process died."""
+        if self.isolation is None:
+            return retry_notes(WRITE_STEP)
+        note = {"retries": self.isolation.runs, "task": self.number}
+        return ((WRITE_STEP, json.dumps(note)),)
+
+    def isolated_after(self, death: Exception, max_rows: int) -> FusedTask | None:
+        """Return the isolated run that follows the death of the process of this task; None if the
+        job must fail. `max_rows` is the maximum number of crashed rows of a task."""
+        of_process = isinstance(death, WorkerCrashedError)
+        note = take_crash_note(self.note_name) if of_process else None
+        isolation = next_isolation(self.isolation, note, max_rows)
+        return None if isolation is None else replace(self, isolation=isolation)
 
 
 def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
@@ -350,7 +424,7 @@ class ChunkCommits:
             return
         chunk, committer = merged(self._batches), self._task.committer
         notes = (*self._times(), *peak_memory(committer.attempt.lease.run).notes(WRITE_STEP))
-        chunk = replace(chunk, notes=(*chunk.notes, *notes, *retry_notes(WRITE_STEP)))
+        chunk = replace(chunk, notes=(*chunk.notes, *notes, *self._task.retry_notes()))
         put = partial(committer.put, chunk, self._task.number, self._number)
         # a repeated commit writes files of other names
         self._pending_commit = self._pool.submit(beside_limits, put)
@@ -378,18 +452,20 @@ class FusedExecution:
     arguments: dict[str, Any]
     at_once: Callable[[float], int]
     control: ExecutionControl
+    max_crashed: int = 0
+    """The maximum number of crashed rows of a task. With 0, a task whose process dies again and
+    again always fails the job."""
 
     def run(self) -> None:
         """Run the tasks until all rows are committed, or, if the job is draining, until running
         tasks have committed the rows that are complete. Raises the first failure of a task."""
-        task: Any = ray.remote(**self.arguments)(_run).options(name=self.control.stage)
         waiting = iter(self.tasks)
-        running: list[Any] = []
+        running: dict[Any, FusedTask] = {}
         began = time.monotonic()
         try:
             while not self.control.draining:
                 room = max(0, self.at_once(time.monotonic() - began) - len(running))
-                running += [task.remote(fused) for fused in itertools.islice(waiting, room)]
+                running |= {self._start(task): task for task in itertools.islice(waiting, room)}
                 if not running:
                     return
                 running = self._wait_for_tasks(running)
@@ -399,18 +475,41 @@ class FusedExecution:
         except BaseException:
             self.stop.send()
             # tasks that do not end in time are killed together with the driver
-            ray.wait(running, num_returns=len(running), timeout=ABORT_SECONDS)
+            ray.wait(list(running), num_returns=len(running), timeout=ABORT_SECONDS)
             raise
 
-    def _wait_for_tasks(self, running: list[Any]) -> list[Any]:
-        """Wait up to POLL_SECONDS for tasks, and return those that still run. Raises the failure
-        of a task, and JobFailure if the job is given up."""
+    @cached_property
+    def _function(self) -> Any:
+        return ray.remote(**self.arguments)(_run)
+
+    def _start(self, task: FusedTask) -> Any:
+        """Start a task and return its reference. Isolated runs are not retried by Ray."""
+        retries = {} if task.isolation is None else {"max_retries": 0}
+        return self._function.options(name=self.control.stage, **retries).remote(task)
+
+    def _wait_for_tasks(self, running: dict[Any, FusedTask]) -> dict[Any, FusedTask]:
+        """Wait up to POLL_SECONDS for tasks, and return those that still run, including isolated
+        runs of tasks whose process died. Raises the failure of a task, and JobFailure if the job is
+        given up."""
         if self.control.given_up:
             raise JobFailure("given up")
-        done, left = ray.wait(running, timeout=POLL_SECONDS)
-        ray.get(done)
-        return left
+        done, left = ray.wait(list(running), timeout=POLL_SECONDS)
+        isolated = [self._isolated_after(reference, running[reference]) for reference in done]
+        again = {self._start(task): task for task in isolated if task is not None}
+        return {reference: running[reference] for reference in left} | again
+
+    def _isolated_after(self, reference: Any, task: FusedTask) -> FusedTask | None:
+        """Return the isolated run that follows an ended task; None if it has succeeded. Raises the
+        failure of the task."""
+        try:
+            ray.get(reference)
+        except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as death:
+            isolated = task.isolated_after(death, self.max_crashed)
+            if isolated is None:
+                raise
+            return isolated
+        return None
 
 
 def _run(task: FusedTask) -> None:
-    task(retried=retries_of_this_task() > 0)
+    task(retried=task.isolation is not None or retries_of_this_task() > 0)

@@ -22,6 +22,12 @@ from batchinference.pipeline.error_attribution import (
 )
 from batchinference.pipeline.errors import JobFailure, describe, shown
 from batchinference.pipeline.execution.batch_size import BatchSize
+from batchinference.pipeline.execution.crashed_rows import (
+    CrashNote,
+    is_noted,
+    put_crash_note,
+    remove_crash_note,
+)
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import put_note, replaces_dead_process
@@ -59,8 +65,9 @@ class ErrorHandling:
     values: bool = False
 
     def note_start(self, step: str, ids: np.ndarray) -> None:
-        """Store the step and the rows that this process computes next, for the error message if the
-        process dies. Ignores errors."""
+        """Store the step and the rows that this process computes next, for the error message and
+        for isolated runs if the process dies. Ignores errors."""
+        put_crash_note(CrashNote.of(step, ids))
         (file, _), (first, last) = unpack_ids(ids[[0, -1]])
         with suppress(Exception):
             path = paths_of(self.input)[int(file)].as_py()
@@ -130,9 +137,10 @@ class StepRunner:
             if not len(rest.ids):
                 yield rest
                 return
-            if replaces_dead_process():
+            if is_noted() or replaces_dead_process():
                 self._errors.note_start(self.name, rest.ids)
             results = self._results(rest)
+            remove_crash_note()
             batch, rest = rest, None
             if results.rows < len(batch.ids):
                 batch, rest = batch.divided(results.rows)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import yaml
-from PIL import Image
 
 from batchinference.spec.report import REPORT_FILE, JobState, Report
 from support.jobs.command import Command, wait_until
@@ -93,35 +92,6 @@ def check_printed(printed: str, directory: Path) -> None:
     assert (directory / "died").exists()  # Ray prints a long message about it
     for text in ("row 3:", SECRET, "Dataset", "worker.py", "A worker died"):
         assert text not in printed
-
-
-def test_preview_shows_the_first_rows_and_leaves_no_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "in").mkdir()
-    for name in "abc":
-        Image.new("RGB", (197, 221)).save(tmp_path / "in" / f"{name}.png")
-    read = {"format": "images", "options": {"include_paths": True}}
-    write = {"format": "images", "column": "image", "path": "out"}
-    job = job_document("pets", "in", "out", read=read)
-    job["spec"]["write"] = write
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    monkeypatch.chdir(tmp_path)
-    done = invoke_without_ray("run", "job.yaml", "--preview", "2")
-    assert done.exit_code == 0
-    shown = done.stderr.partition("row 0:")[2]
-    assert shown.count("image: 221x197x3 uint8") == 2
-    assert "output  none (--preview)" in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "job.yaml"]
-    for arguments, message in (
-        (["--address", "auto"], "--preview runs on this machine only"),
-        (["--restart"], "--preview leaves the output as it is. Remove --restart"),
-        ([], "read.format sql has no limit"),
-    ):
-        job["spec"]["read"] = {"format": "sql", "query": "SELECT 1", "url": "sqlite://"}
-        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-        refused = invoke_without_ray("run", "job.yaml", "--preview", "2", *arguments)
-        assert (refused.exit_code, message in refused.stderr) == (2, True)
 
 
 def test_failed_job_ends_with_1_and_its_reason(

@@ -27,7 +27,7 @@ from support.operator.objects import report
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
-FILE_COMMANDS = ["run", "retry-errors", "validate", "plan", "render", "search", "verify"]
+FILE_COMMANDS = ["run", "preview", "retry-errors", "validate", "plan", "render", "search", "verify"]
 COMMANDS = [*FILE_COMMANDS, "status", "watch", "errors", "logs", "report", "ui"]
 COMMANDS += ["submit", "suspend", "resume", "cancel", "init", "doctor"]
 SLOWDOWN = 6
@@ -72,7 +72,7 @@ def test_unknown_arguments_exit_with_2(invoke: Invoke, arguments: list[str]) -> 
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "plan", "render"])
+@pytest.mark.parametrize("command", ["run", "preview", "validate", "plan", "render"])
 def test_missing_file_exits_with_2(invoke: Invoke, command: str) -> None:
     result = invoke(command, "missing.yaml")
     assert (result.exit_code, result.stdout) == (2, "")

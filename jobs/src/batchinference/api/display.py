@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -122,10 +123,8 @@ class Display:
         """Print the first rows of the output."""
         from batchinference.pipeline.output.preview import first_rows
 
-        for number, row in enumerate(first_rows(job.spec.write, rows)):
-            self._print(f"row {number}:")
-            for name, value in row.items():
-                self._print(f"  {in_one_line(name)}: {short(value)}")
+        for line in lines_of_rows(first_rows(job.spec.write, rows)):
+            self._print(line)
 
 
 def _progress(report: Report) -> list[str]:
@@ -187,6 +186,14 @@ def _shape(value: Any) -> list[int]:
         inner = _shape(value[0])
         return [len(value), *inner] if inner or isinstance(value[0], int | float) else []
     return []
+
+
+def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the number of each row, and a line for each of its values."""
+    for number, row in enumerate(rows):
+        yield f"row {number}:"
+        for name, value in row.items():
+            yield f"  {in_one_line(name)}: {short(value)}"
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:

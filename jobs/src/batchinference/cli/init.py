@@ -59,7 +59,7 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     for path, text in content.items():
         path.write_text(text, encoding="utf-8")
         echo(f"wrote {path}")
-    echo(f"Next: batchinference validate --deep {file} && batchinference run --preview 3 {file}")
+    echo(f"Next: batchinference validate --deep {file} && batchinference preview {file}")
     return exits.SUCCESS
 
 

@@ -67,9 +67,6 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         Path | None, typer.Option(help="Write the report of the running job to this directory.")
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
-    preview: Annotated[
-        int, typer.Option(min=0, help="Run over the first rows, show them, and leave no output.")
-    ] = 0,
     restart: Annotated[
         bool,
         typer.Option(
@@ -98,12 +95,29 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         sample,
         verbose,
         restart=restart,
-        preview=preview,
         quiet=quiet,
         form=output,
         settings=settings or (),
     )
     raise typer.Exit(run_file(file, options))
+
+
+@app.command()
+def preview(
+    file: File,
+    rows: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 5,
+    settings: Settings = None,
+) -> None:
+    """Run the steps of a job over its first rows in this process, and print the results.
+
+    Ray is not started, and nothing is written.
+
+    Exit codes: 0 done, 1 a row or a step failed, 2 the file is wrong or its input is missing,
+    130 interrupted.
+    """
+    from batchinference.cli.preview import preview_file
+
+    raise typer.Exit(preview_file(file, rows, settings or ()))
 
 
 @app.command()

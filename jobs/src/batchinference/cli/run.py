@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from batchinference.api.changed_jobs import overwrites, preview_of, restarted, retried
+from batchinference.api.changed_jobs import overwrites, restarted, retried
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -49,7 +48,6 @@ class RunOptions:
     verbose: bool = False
     retry_errors: bool = False
     restart: bool = False
-    preview: int = 0
     quiet: bool = False
     form: Format = Format.TEXT
     """The format in which the report is printed to stdout. `text` prints no report."""
@@ -82,10 +80,9 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.errors import JobFailure
 
     try:
-        with TemporaryDirectory(prefix="batchinference-") as temporary:
-            own_only = options.restart and not overwrites(job)
-            job = _apply_options(job, options, temporary)
-            report = _run(job, plan, directory, options, own_only=own_only)
+        own_only = options.restart and not overwrites(job)
+        job = _apply_options(job, options)
+        report = _run(job, plan, directory, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
         return _failure_exit_code(failure.reason, failure.message, options)
@@ -116,16 +113,10 @@ def _conflict(options: RunOptions) -> str | None:
             f"--address {options.address}: Ray Client cannot run a job. Run this command on a node "
             "of the cluster with --address auto, or give the HOST:PORT of the cluster's GCS"
         )
-    if options.preview and options.address is not None:
-        return "--preview runs on this machine only. Remove --address"
-    if options.preview and options.restart:
-        return "--preview leaves the output as it is. Remove --restart"
     return None
 
 
-def _apply_options(job: BatchInference, options: RunOptions, temporary: str) -> BatchInference:
-    if options.preview:
-        return preview_of(job, options.preview, temporary)
+def _apply_options(job: BatchInference, options: RunOptions) -> BatchInference:
     if options.restart:
         return restarted(job)
     return retried(job) if options.retry_errors else job
@@ -150,16 +141,13 @@ def _run(
         )  # fmt: skip
         address = options.address
         report = runner.run_here() if address is None else runner.run_on(address, plan)
-    if options.preview:
-        report = report.model_copy(update={"output": "none (--preview)"})
-    log = None if options.preview else runner.log.uri
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
     if options.quiet and report.state == JobState.SUCCEEDED:
         return report
-    display.summarize(report, resumes=not job.spec.why_not_retried, log=log)
-    if report.state == JobState.SUCCEEDED and (rows := options.preview or options.sample):
-        display.show_sample(job, rows)
+    display.summarize(report, resumes=not job.spec.why_not_retried, log=runner.log.uri)
+    if report.state == JobState.SUCCEEDED and options.sample:
+        display.show_sample(job, options.sample)
     return report
 
 

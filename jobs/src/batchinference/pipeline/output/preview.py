@@ -1,4 +1,4 @@
-"""Reads the first rows of a written output."""
+"""Reads the first rows of a written output, and converts rows to Python values."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
+from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_tables
@@ -52,7 +53,7 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
         with part.open_input_file() as source:
             for table in read_tables(source):
                 for start in range(0, table.num_rows, ROWS_AT_ONCE):
-                    yield from _rows_of_table(table.slice(start, ROWS_AT_ONCE))
+                    yield from rows_of_table(table.slice(start, ROWS_AT_ONCE))
         return
     content = part.read()
     if part.path.endswith(".gz"):
@@ -73,15 +74,17 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
             yield from map(json.loads, content.split(b"\n")[:-1])
 
 
-def _rows_of_table(table: pa.Table) -> Iterator[Row]:
+def rows_of_table(table: pa.Table) -> Iterator[Row]:
+    """Yield the rows of a table, with tensors and nested lists of numbers as NumPy arrays."""
     columns = [_with_arrays(column) for column in table.columns]
     for row in zip(*columns, strict=True):
         yield dict(zip(table.column_names, row, strict=True))
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column, with nested lists of numbers as NumPy arrays."""
-    values: list[Any] = column.to_pylist()
+    """Return the values of a column, with nested lists of numbers as NumPy arrays, and tensors of
+    one dimension as lists."""
+    values = [_without_vectors(value) for value in values_of(column)]
     kind, depth = column.type, 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind, depth = kind.value_type, depth + 1
@@ -89,6 +92,10 @@ def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
     if depth < 2 or not number:
         return values
     return [None if value is None else _array(value, kind.to_pandas_dtype()) for value in values]
+
+
+def _without_vectors(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
 
 
 def _array(value: Any, kind: Any) -> Any:

@@ -1,0 +1,102 @@
+"""The command `preview`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchinference.api.files import (
+    directory_of,
+    parameter_values,
+    read_text,
+    with_absolute_paths,
+)
+from batchinference.cli import exits
+from batchinference.cli.check import pipeline_is_installed, print_problems
+from batchinference.cli.printing import echo
+from batchinference.cli.run import exit_code
+from batchinference.plan import plan_for_machine
+from batchinference.shadows import shadowing
+from batchinference.spec import BatchInference, Problem, SpecError, parse_one
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.profiles import GPU
+from batchinference.text import in_one_line
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.preview import Outcome
+
+
+def preview_file(file: str, rows: int, settings: Sequence[str] = ()) -> int:
+    """Run the steps of the job in a file over its first rows, and print each step and the results.
+
+    Return the exit code, which is 1 if a row has failed.
+    """
+    directory = directory_of(file)
+    try:
+        job = with_absolute_paths(parse_one(read_text(file), parameter_values(settings)), directory)
+        problems = [Problem("", problem) for problem in shadowing([str(directory)])]
+        if problems := [*problems, *_without_preview(job.spec)]:
+            raise SpecError(problems)
+        plan_for_machine(job.spec)
+    except SpecError as error:
+        print_problems(file, error)
+        return exits.BAD_INPUT
+    if not pipeline_is_installed():
+        return exits.BAD_INPUT
+    from batchinference.pipeline.error_attribution import root_cause
+
+    try:
+        return exits.JOB_FAILED if _show(job, directory, rows) else exits.SUCCESS
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
+        failure = root_cause(error)
+        echo(f"{job.metadata.name}: {failure.message}", err=True)
+        return exit_code(failure.reason)
+
+
+def _without_preview(spec: BatchInferenceSpec) -> list[Problem]:
+    """Return a problem for each step that runs only on Ray."""
+    return [
+        Problem(
+            f"spec.steps[{number}].model.runtime",
+            "the engine runs only on Ray, which a preview does not start (vllm). Run a copy of the "
+            "job with read.options.limit and another write.path",
+        )
+        for number, step in enumerate(spec.steps)
+        if step.model is not None and step.model.runtime == "vllm"
+    ]
+
+
+def _show(job: BatchInference, directory: Path, rows: int) -> int:
+    """Print what each step does and the resulting rows. Return the number of failed rows."""
+    from batchinference.api.display import lines_of_rows
+    from batchinference.pipeline.execution.cluster import importable, machine_devices
+    from batchinference.pipeline.output.preview import rows_of_table
+    from batchinference.pipeline.preview import Preview
+
+    importable(str(directory))
+    devices = machine_devices()
+    plan = plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices)
+    for note in plan.notes:
+        echo(note, err=True)
+    preview, failed = Preview(job.spec, plan, rows), 0
+    for outcome in preview.run():
+        failed += outcome.failed
+        for line in _lines_of(outcome):
+            echo(line)
+    for line in lines_of_rows(rows_of_table(preview.written())):
+        echo(line)
+    return failed
+
+
+def _lines_of(outcome: Outcome) -> Iterator[str]:
+    """Yield the line of a step or of the read, and a line for its first failed row."""
+    load = f" after {outcome.load_seconds:.2f} s of loading" if outcome.load_seconds >= 0.01 else ""
+    counts = [f"{outcome.rows} returned"]
+    counts += [f"{outcome.filtered} filtered"] if outcome.filtered else []
+    counts += [f"{outcome.failed} failed"] if outcome.failed else []
+    yield f"{outcome.name}: {', '.join(counts)}, {outcome.seconds:.2f} s{load}"
+    if outcome.first_failed:
+        yield f"  {in_one_line(outcome.first_failed)}"

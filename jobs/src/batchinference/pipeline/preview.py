@@ -1,0 +1,152 @@
+"""Runs the steps of a job over its first rows in this process. Ray is not started, and nothing is
+written.
+
+The reader and the steps are those that tasks use. A step is loaded when its rows are ready, and all
+of them are one batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.input import JobInput
+from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.output.error_records import error_records
+from batchinference.pipeline.output.file_layout import FileLayout
+from batchinference.pipeline.prepare import check_input, check_step
+from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
+from batchinference.pipeline.storage.arrow_files import read_table
+from batchinference.plan import Plan, Stage
+from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.read import Read, ReadSql
+from batchinference.spec.steps import Step
+from batchinference.spec.write import WriteColumns
+
+MAX_QUERY_ROWS = 10_000
+"""Maximum rows of an SQL query in a preview, because all of them are read."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step, or the read, did: its seconds, and its numbers of rows."""
+
+    name: str
+    seconds: float
+    rows: int
+    """The number of rows that it returned."""
+    filtered: int
+    failed: int
+    first_failed: str
+    """The first failed row with its error; empty if no row failed."""
+    load_seconds: float = 0.0
+    """The seconds until its model or code was loaded."""
+
+
+@dataclass
+class Preview:
+    """A preview of a job, over at most `rows` rows. `plan` assigns devices to the steps."""
+
+    spec: BatchInferenceSpec
+    plan: Plan
+    rows: int
+    _batch: RowBatch = field(default_factory=RowBatch, init=False)
+    """The rows after the last step that has run."""
+    _paths: pa.ChunkedArray | None = field(default=None, init=False)
+    """The paths of the input files, by file number."""
+
+    def run(self) -> Iterator[Outcome]:
+        """Read the rows and run the steps. Yield the outcome of each as soon as it has ended. Ends
+        before a step if no row is left. Raises JobFailure, and errors of storage and libraries."""
+        for step in self.spec.steps:
+            check_step(step)
+        yield self._read()
+        for step in self.spec.steps:
+            if len(self._batch.ids) and step.repartition is None:
+                yield self._run(step)
+
+    def written(self) -> pa.Table:
+        """Return the rows after the last step, with the columns that the job would write. Raises
+        JobFailure if there is no such column."""
+        write, table = self.spec.write, self._batch.table
+        columns = write.columns if isinstance(write, WriteColumns) else None
+        return FileLayout(tuple(columns)).chosen(table) if columns and table.num_rows else table
+
+    def _read(self) -> Outcome:
+        began = time.perf_counter()
+        source = open_input(limited(self.spec.read, self.rows))
+        check_input(self.spec, source, self._layout)
+        check_query(self.spec.read, source)
+        content = pa.BufferReader(source.serialized())
+        self._paths = read_table(content, columns=["path"]).column("path")
+        batch = first_rows(source, self.rows)
+        return self._outcome(READ_STEP, batch, time.perf_counter() - began)
+
+    def _run(self, step: Step) -> Outcome:
+        began = time.perf_counter()
+        stage = replace(self._stages.get(step.name, Stage(step.name, ())), steps=(step,))
+        runner = StageRunner(stage, ErrorHandling(tolerant=True, input=self._layout.input))
+        loaded = time.perf_counter()
+        batch = merged(runner(self._batch))
+        outcome = self._outcome(step.name, batch, time.perf_counter() - loaded)
+        return replace(outcome, load_seconds=loaded - began)
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return Layout.of(self.spec)
+
+    @cached_property
+    def _stages(self) -> dict[str, Stage]:
+        """The stage of each step. A step that drops columns may have been joined with another."""
+        return {step.name: stage for stage in self.plan.stages for step in stage.steps}
+
+    def _outcome(self, name: str, batch: RowBatch, seconds: float) -> Outcome:
+        """Return the outcome of a step that made this batch, and keep the batch."""
+        filtered = len(batch.filtered) - len(self._batch.filtered)
+        failed = batch.errors.filter(pc.equal(batch.errors.column("step"), name))
+        self._batch = batch
+        first = self._described(failed) if failed.num_rows else ""
+        return Outcome(name, seconds, len(batch.ids), filtered, failed.num_rows, first)
+
+    def _described(self, failed: pa.Table) -> str:
+        (record,) = error_records(failed.slice(0, 1), self._paths).to_pylist()
+        return f"row {record['row']} of {record['path']}: {record['error']}"
+
+
+def limited(read: Read, rows: int) -> Read:
+    """Return the input with at most `rows` rows, or unchanged if its format has no limit."""
+    options = read.options
+    if "limit" not in type(options).model_fields:
+        return read
+    limit = min(rows, getattr(options, "limit", None) or rows)
+    return read.model_copy(update={"options": options.model_copy(update={"limit": limit})})
+
+
+def check_query(read: Read, source: JobInput) -> None:
+    """Raise BadInput if the input is an SQL query with many rows."""
+    count = source.count() if isinstance(read, ReadSql) else None
+    if count is not None and count.rows > MAX_QUERY_ROWS:
+        raise BadInput(
+            f"read.query: a preview reads all rows of the query ({count.rows} rows). Preview a "
+            f"copy of the job whose query returns at most {MAX_QUERY_ROWS} rows"
+        )
+
+
+def first_rows(source: JobInput, rows: int) -> RowBatch:
+    """Return the first rows of an input, with the failed rows that were read before the last."""
+    found: list[RowBatch] = []
+    left = rows
+    for batch in (batch for read in source.read_tasks(1) for batch in read()):
+        first, _ = batch.cut(left)
+        found.append(first)
+        left -= len(first.ids)
+        if left == 0:
+            break
+    return merged(found)

@@ -1,0 +1,255 @@
+"""`batchinference preview`: its output and exit codes. It starts no Ray and writes nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import Result
+from PIL import Image
+from typer.testing import CliRunner
+
+from batchinference.cli.main import app
+from batchinference.pipeline import preview as module_of_preview
+from support.documents.minimal import Document
+from support.documents.vllm_models import vllm_step
+from support.jobs.on_ray import job_document, write_lines
+
+CODE = """
+def show(batch):
+    print("batch of", len(batch["text"]))
+    return batch
+
+def refuse(row):
+    if "bad" in row["text"]:
+        raise ValueError("not this one")
+    return row
+
+def shape(batch):
+    return {**batch, "height": [len(image) for image in batch["image"]]}
+
+def wrong(batch):
+    return None
+
+class Broken:
+    def __init__(self):
+        raise RuntimeError("no model")
+
+    def __call__(self, batch):
+        return batch
+"""
+TEXTS = ["one", "two bad", "three", "four bad", "five", "six", "seven"]
+JobFile = Callable[..., str]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> str:
+    """Write the module of the user, which no other test has imported, and return its name."""
+    name = f"own_{uuid.uuid4().hex[:6]}"
+    (tmp_path / f"{name}.py").write_text(CODE)
+    return name
+
+
+@pytest.fixture
+def job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobFile:
+    """Return a function that writes a job over seven lines of text, and returns its file."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "in", {"a.txt": TEXTS[:3], "b.txt": TEXTS[3:]})
+
+    def write(*steps: Document, **spec: Any) -> str:
+        job = job_document("few", "in", "out", steps=list(steps), **spec)
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        return "job.yaml"
+
+    return write
+
+
+def python(name: str, module: str, **fields: Any) -> Document:
+    return {"name": name.lower(), "python": {"callable": f"{module}:{name}", **fields}}
+
+
+def preview(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["preview", *arguments])
+
+
+def files_in(directory: Path) -> dict[str, int]:
+    """Return the time of the last change of each file, except for compiled modules."""
+    return {
+        str(path.relative_to(directory)): path.stat().st_mtime_ns
+        for path in directory.rglob("*")
+        if "__pycache__" not in path.parts and path.is_file()
+    }
+
+
+def test_steps_and_rows_are_printed_in_order(job_file: JobFile, module: str) -> None:
+    keep = {"name": "keep", "filter": "len(text) > 4"}
+    done = preview(job_file(keep, python("show", module)))
+    assert (done.exit_code, done.stderr) == (0, "")
+    read, kept, said, shown, *rows = done.stdout.splitlines()
+    assert read.startswith("read: 5 returned, 0.")
+    assert kept.startswith("keep: 3 returned, 2 filtered, 0.")
+    assert said == "batch of 3"
+    assert shown.startswith("show: 3 returned, 0.")
+    texts = ["two bad", "three", "four bad"]
+    lines = zip(rows[::2], rows[1::2], strict=True)
+    assert list(lines) == [(f"row {n}:", f"  text: {text}") for n, text in enumerate(texts)]
+
+
+def test_first_failed_row_is_shown_with_the_line_of_the_code(
+    job_file: JobFile, module: str, tmp_path: Path
+) -> None:
+    done = preview(job_file(python("refuse", module, method="map")), "-n", "7")
+    assert done.exit_code == 1
+    _, step, error, *rows = done.stdout.splitlines()
+    assert step.startswith("refuse: 5 returned, 2 failed, 0.")
+    line = f"ValueError: not this one ({module}.py:8 in refuse)"
+    assert error == f"  row 1 of {tmp_path}/in/a.txt: {line}"
+    assert rows[-1] == "  text: seven"
+
+
+def test_steps_without_rows_are_not_run(job_file: JobFile, module: str) -> None:
+    nothing = {"name": "nothing", "filter": "len(text) > 100"}
+    done = preview(job_file(nothing, python("Broken", module)))
+    assert done.exit_code == 0
+    assert [line.partition(",")[0] for line in done.stdout.splitlines()] == [
+        "read: 5 returned",
+        "nothing: 0 returned",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "rows"), [([], None, 5), (["-n", "2"], None, 2), (["-n", "6"], 4, 4)]
+)
+def test_number_of_rows(
+    job_file: JobFile, options: list[str], limit: int | None, rows: int
+) -> None:
+    done = preview(job_file(read={"options": {"limit": limit} if limit else {}}), *options)
+    assert done.stdout.startswith(f"read: {rows} returned")
+    assert done.stdout.count("\nrow ") == rows
+
+
+def test_rows_divided_into_blocks_stay_together(job_file: JobFile) -> None:
+    divided = {"name": "divided", "repartition": {"rowsPerBlock": 1}}
+    done = preview(job_file(divided, {"name": "all", "filter": "len(text) > 0"}))
+    assert "divided" not in done.stdout
+    assert "all: 5 returned" in done.stdout
+
+
+def test_pictures_are_shown_by_their_shape(job_file: JobFile, module: str, tmp_path: Path) -> None:
+    for name in "abc":
+        Image.new("RGB", (197, 221)).save(tmp_path / "in" / f"{name}.png")
+    read = {"format": "images", "options": {"include_paths": True}}
+    write = {"format": "images", "column": "image"}
+    done = preview(job_file(python("shape", module), read=read, write=write), "-n", "2")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("  image: 221x197x3 uint8") == 2
+    assert done.stdout.count("  height: 221") == 2
+    assert done.stdout.count("  path: ") == 2
+
+
+def test_columns_are_those_of_the_output(job_file: JobFile) -> None:
+    length = {"name": "length", "addColumns": {"n": "len(text)", "m": "upper(text)"}}
+    done = preview(job_file(length, write={"columns": ["n"]}), "-n", "1")
+    assert done.stdout.splitlines()[2:] == ["row 0:", "  n: 3"]
+
+
+def test_parameters_are_set(job_file: JobFile) -> None:
+    parameters = [{"name": "least", "type": "number", "value": "1"}]
+    keep = {"name": "keep", "filter": "len(text) > {{ params.least }}"}
+    done = preview(job_file(keep, parameters=parameters), "--set", "least=5")
+    assert "keep: 2 returned, 3 filtered" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong", "step 'wrong' must return a dict of column name to array, got NoneType"),
+        ("Broken", "cannot be constructed: RuntimeError: no model (MODULE.py:19 in __init__)"),
+        ("missing", "MODULE"),
+    ],
+)
+def test_step_that_cannot_run_ends_the_preview(
+    job_file: JobFile, module: str, name: str, message: str
+) -> None:
+    done = preview(job_file(python(name, module)))
+    assert (done.exit_code, "row 0" in done.stdout) == (1, False)
+    assert done.stderr.startswith("few: step")
+    assert message.replace("MODULE", module) in done.stderr
+
+
+def test_missing_input_ends_with_2(job_file: JobFile) -> None:
+    done = preview(job_file(read={"paths": ["nowhere"]}))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "few: read.paths[0]" in done.stderr
+
+
+def test_interrupt_ends_with_130(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module_of_preview, "open_input", interrupted)
+    assert preview(job_file()).exit_code == 130
+
+
+def test_vllm_is_refused(job_file: JobFile) -> None:
+    done = preview(job_file(vllm_step()))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "job.yaml: spec.steps[0].model.runtime: the engine runs only on Ray" in done.stderr
+
+
+def test_queries_with_few_rows_are_read(
+    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sqlite3.connect(tmp_path / "numbers.db") as database:
+        database.execute("CREATE TABLE numbers (n INTEGER)")
+        database.executemany("INSERT INTO numbers VALUES (?)", [(n,) for n in range(7)])
+    database.close()
+    job = job_document("few", "in", "out")
+    url = f"sqlite:///{tmp_path / 'numbers.db'}"
+    job["spec"]["read"] = {"format": "sql", "query": "SELECT n FROM numbers", "url": url}
+    Path("job.yaml").write_text(yaml.safe_dump(job))
+    done = preview("job.yaml", "-n", "2")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[1:] == ["row 0:", "  n: 0", "row 1:", "  n: 1"]
+    monkeypatch.setattr(module_of_preview, "MAX_QUERY_ROWS", 6)
+    done = preview("job.yaml")
+    assert done.exit_code == 2
+    assert "read.query: a preview reads all rows of the query (7 rows)" in done.stderr
+
+
+def test_ray_is_not_started_and_nothing_is_written(
+    job_file: JobFile, module: str, tmp_path: Path
+) -> None:
+    file, temporary = job_file(python("show", module)), tmp_path / "temporary"
+    temporary.mkdir()
+    before = files_in(tmp_path)
+    code = f"""
+import subprocess
+def refuse(*_, **__):
+    raise AssertionError("a process was started")
+subprocess.Popen.__init__ = refuse
+from batchinference.cli.main import app
+app(["preview", {file!r}], standalone_mode=False)
+import ray
+print("started:", ray.is_initialized())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "show: 5 returned" in done.stdout
+    assert done.stdout.endswith("started: False\n")
+    assert files_in(tmp_path) == before
+    assert not (tmp_path / "out").exists()

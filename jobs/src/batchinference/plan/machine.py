@@ -22,7 +22,7 @@ def fit_to_machine(
     note.
 
     A step whose device is missing is planned as if it had not requested it, so that it needs no
-    pool for it. Other missing resources, such as licences, keep their pools, which limit the number
+    pool for it. Other missing resources, such as licenses, keep their pools, which limit the number
     of replicas.
     """
     notes: list[str] = []

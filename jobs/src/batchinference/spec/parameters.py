@@ -54,9 +54,9 @@ class Parameter(SpecModel):
     type: Literal["string", "number"] = "string"
     """The type of the value. A string that is only a reference to a number becomes a number."""
     value: Text | None = None
-    """The value, as a string. `--set NAME=VALUE`, the environment variable
-    `BATCHINFERENCE_PARAM_NAME` and a schedule take precedence. A reference to a parameter without a
-    value is an error."""
+    """The value, as a string. `--set NAME=VALUE` and the environment variable
+    `BATCHINFERENCE_PARAM_NAME` take precedence. A schedule sets the parameters for its time only
+    if they have no value. A reference to a parameter without a value is an error."""
     description: Text = ""
     """The purpose of the parameter."""
 

@@ -64,8 +64,8 @@ class ScheduleSpec(SpecModel):
     """The time zone of `schedule`: a name of the IANA database, such as Europe/Berlin."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Forbid"
     """What happens at a scheduled time if the previous run is not finished. Allow: the new run
-    starts. Forbid: the new run waits for the end of the previous run. Replace: the previous run is
-    deleted first."""
+    starts. Forbid: the new run waits for the end of the previous run. Replace: the new run
+    starts, and the previous run is deleted."""
     starting_deadline_seconds: Annotated[int, Field(ge=1, le=31_536_000)] | None = None
     """Maximum delay of a run in seconds. Without it, the last missed run starts with any delay."""
     suspend: bool = False

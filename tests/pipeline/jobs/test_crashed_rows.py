@@ -80,6 +80,17 @@ def test_what_follows_the_death_of_a_process(
     assert next_isolation(before, note, max_rows) == after
 
 
+@pytest.mark.parametrize(
+    ("rows", "goes_on"), [((5, 6, 8, 7), False), ((5, 6, 8, 9), True), ((1, 5, 6, 7, 8), False)]
+)
+def test_crashes_of_adjacent_rows_are_not_the_fault_of_the_rows(
+    rows: tuple[int, ...], goes_on: bool
+) -> None:
+    *crashed, last = (CrashNote("own", row, row, 1) for row in rows)
+    following = next_isolation(Isolation(last, tuple(crashed)), last, 50)
+    assert (following is not None) == goes_on
+
+
 def death_of(isolation: Isolation, read: list[RowBatch], bad: set[int]) -> CrashNote | None:
     """Return the note with which an isolated run dies; None if it ends."""
     bad = bad - {note.first for note in isolation.crashed}
@@ -156,10 +167,16 @@ def test_isolated_run_returns_crashed_rows_as_failed_rows(tmp_path: Path) -> Non
     assert results.ends == ((0, 8),)
 
 
-def test_notes_of_the_running_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes: dict[str, str] = {}
+def keep_notes_in(notes: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store notes in a dict instead of Ray."""
     monkeypatch.setattr(crashed_rows, "put_note", notes.__setitem__)
     monkeypatch.setattr(crashed_rows, "read_note", notes.get)
+    monkeypatch.setattr(crashed_rows, "remove_note", lambda name: notes.pop(name, None))
+
+
+def test_notes_of_the_running_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: dict[str, str] = {}
+    keep_notes_in(notes, monkeypatch)
     put_crash_note(ROW)
     assert (notes, is_noted()) == ({}, False)
     with noted_as("task"):
@@ -170,11 +187,11 @@ def test_notes_of_the_running_task(monkeypatch: pytest.MonkeyPatch) -> None:
         put_crash_note(OTHER)
         remove_crash_note()
     assert (take_crash_note("task"), take_crash_note("unknown"), is_noted()) == (None, None, False)
+    assert notes == {}
 
 
 def test_note_of_an_earlier_run_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = {"task": ROW.serialized()}
-    monkeypatch.setattr(crashed_rows, "put_note", notes.__setitem__)
-    monkeypatch.setattr(crashed_rows, "read_note", notes.get)
+    keep_notes_in(notes, monkeypatch)
     with noted_as("task"):
         assert take_crash_note("task") is None

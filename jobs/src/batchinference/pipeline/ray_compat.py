@@ -30,6 +30,7 @@ from ray.data._internal.execution.operators.base_physical_operator import (
 )
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
 from ray.experimental.internal_kv import (
+    _internal_kv_del,
     _internal_kv_exists,
     _internal_kv_get,
     _internal_kv_initialized,
@@ -67,6 +68,7 @@ __all__ = [
     "number_of_this_task",
     "put_note",
     "read_note",
+    "remove_note",
     "replaces_dead_process",
     "retries_of_this_task",
     "set_flag",
@@ -150,6 +152,11 @@ def replaces_dead_process() -> bool:
 def put_note(name: str, text: str) -> None:
     """Store a text that all processes of the Ray cluster can read, until the cluster ends."""
     _internal_kv_put(name, text.encode(), overwrite=True)
+
+
+def remove_note(name: str) -> None:
+    """Remove a stored text."""
+    _internal_kv_del(name)
 
 
 def read_note(name: str) -> str | None:

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from batchinference.pipeline.ray_compat import put_note, read_note
+from batchinference.pipeline.ray_compat import put_note, read_note, remove_note
 from batchinference.pipeline.row_batch import RowBatch
 
 MAX_RUNS, MAX_REPEATS = 50, 10
@@ -32,6 +32,9 @@ repeated because no row can be blamed."""
 PARTS = 32
 """Number of parts into which noted rows are divided. Up to this many rows are computed one by
 one."""
+ADJACENT_ROWS = 4
+"""If this many adjacent rows kill their process, their values are not the cause, but for example a
+broken device."""
 CRASHED = (
     "the process died twice while it computed only this row: it was killed because memory ran out, "
     "or native code crashed"
@@ -82,6 +85,12 @@ class Isolation:
             return replace(self, suspect=None, crashed=(*self.crashed, note))
         return replace(self, suspect=note)
 
+    @property
+    def is_systemic(self) -> bool:
+        """Whether the last crashed rows are adjacent, so that their values are not the cause."""
+        rows = [note.first for note in self.crashed[-ADJACENT_ROWS:]]
+        return len(rows) == ADJACENT_ROWS and bool(np.all(np.diff(np.sort(rows)) == 1))
+
     def divided(self, batch: RowBatch) -> tuple[Iterator[RowBatch], RowBatch]:
         """Return the suspects in a batch that was read, in small parts, and the other rows."""
         if self.suspect is None:
@@ -117,7 +126,7 @@ def next_isolation(
         again = replace(again, repeats=before.repeats + 1)
         return again if again.repeats <= MAX_REPEATS else None
     again = again.after_death(note)
-    return again if len(again.crashed) <= max_rows else None
+    return again if len(again.crashed) <= max_rows and not again.is_systemic else None
 
 
 _name: ContextVar[str | None] = ContextVar("name of the note", default=None)
@@ -132,6 +141,7 @@ def noted_as(name: str | None) -> Iterator[None]:
     try:
         yield
     finally:
+        remove_crash_note()
         _name.reset(token)
 
 
@@ -142,19 +152,19 @@ def is_noted() -> bool:
 
 def put_crash_note(note: CrashNote) -> None:
     """Store the note of the running task. Ignores errors."""
-    _put(note.serialized())
+    _with_name(lambda name: put_note(name, note.serialized()))
 
 
 def remove_crash_note() -> None:
     """Remove the note of the running task. Ignores errors."""
-    _put("")
+    _with_name(remove_note)
 
 
-def _put(text: str) -> None:
+def _with_name(change: Callable[[str], None]) -> None:
     name = _name.get()
     if name is not None:
         with suppress(Exception):  # the head of Ray may not answer
-            put_note(name, text)
+            change(name)
 
 
 def take_crash_note(name: str) -> CrashNote | None:
@@ -162,6 +172,6 @@ def take_crash_note(name: str) -> CrashNote | None:
     does not answer."""
     with suppress(Exception):
         text = read_note(name)
-        put_note(name, "")
+        remove_note(name)
         return CrashNote(**json.loads(text)) if text else None
     return None

@@ -197,9 +197,18 @@ class Steps:
         """Yield the results of the rows of an isolated run (see `crashed_rows`)."""
         for batch in read:
             suspects, others = isolation.divided(self._without_crashed(batch, isolation.crashed))
-            for part in suspects:
-                yield from _run_stages(_stages_of_process(self.pickled), part)
+            stages = _stages_of_process(self.pickled)
+            results = [result for part in suspects for result in _run_stages(stages, part)]
+            if results:
+                yield merged(results)
             yield from self.applied_to(iter([others]), stopping)
+
+    def end_isolated_run(self) -> None:
+        """Remove what an isolated run has left in this process: batch sizes and column types that
+        its small batches have set. The next task loads the steps again."""
+        _stages_of_process.cache_clear()
+        _, errors = _unpickled(self.pickled)
+        errors.remove_start()
 
     def _without_crashed(self, batch: RowBatch, crashed: Sequence[CrashNote]) -> RowBatch:
         """Return the batch with the crashed rows as failed rows."""
@@ -338,12 +347,15 @@ class FusedTask:
             for batch in self._results(read, stopping):
                 commits.add(batch)
                 if self.isolation is not None:
-                    commits.wait()  # a death during the next rows is not the fault of the commit
+                    commits.flush()  # a death during the next rows must not cost these
+                    commits.wait()  # and must not be the fault of the commit
                 if stopping.is_set():
                     commits.flush()  # do not wait until the reader has ended its requests
                     break
             commits.flush()
             commits.wait()
+        if self.isolation is not None:
+            self.steps.end_isolated_run()
 
     def _results(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         if self.isolation is None:
@@ -353,7 +365,8 @@ class FusedTask:
     @property
     def note_name(self) -> str:
         """The name of the note of the rows that the task computes."""
-        return f"batchinference-task-{self.committer.attempt.lease.run}-{self.number}"
+        run = 0 if self.isolation is None else self.isolation.runs
+        return f"batchinference-task-{self.committer.attempt.lease.run}-{self.number}-{run}"
 
     def retry_notes(self) -> tuple[tuple[str, str], ...]:
         """Return a note for the report if the task runs again because its process died."""
@@ -365,9 +378,9 @@ class FusedTask:
     def isolated_after(self, death: Exception, max_rows: int) -> FusedTask | None:
         """Return the isolated run that follows the death of the process of this task; None if the
         job must fail. `max_rows` is the maximum number of crashed rows of a task."""
+        note = take_crash_note(self.note_name)
         of_process = isinstance(death, WorkerCrashedError)
-        note = take_crash_note(self.note_name) if of_process else None
-        isolation = next_isolation(self.isolation, note, max_rows)
+        isolation = next_isolation(self.isolation, note if of_process else None, max_rows)
         return None if isolation is None else replace(self, isolation=isolation)
 
 
@@ -504,7 +517,8 @@ class FusedExecution:
         try:
             ray.get(reference)
         except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as death:
-            isolated = task.isolated_after(death, self.max_crashed)
+            ending = self.control.draining or self.control.given_up
+            isolated = None if ending else task.isolated_after(death, self.max_crashed)
             if isolated is None:
                 raise
             return isolated

@@ -30,7 +30,7 @@ from batchinference.pipeline.execution.crashed_rows import (
 )
 from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
-from batchinference.pipeline.ray_compat import put_note, replaces_dead_process
+from batchinference.pipeline.ray_compat import put_note, remove_note, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.step_time import StepTime
@@ -72,6 +72,12 @@ class ErrorHandling:
         with suppress(Exception):
             path = paths_of(self.input)[int(file)].as_py()
             put_note(note_name(self.input), f"step '{step}' on rows {first} to {last} of {path}")
+
+    def remove_start(self) -> None:
+        """Remove the text of `note_start`, so that a later error message does not name rows that
+        were computed. Ignores errors."""
+        with suppress(Exception):
+            remove_note(note_name(self.input))
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return the failed row. `row` is the input of the step. Raises JobFailure if no failed

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -24,6 +26,7 @@ PAGE = 100
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
+_LOGGER = logging.getLogger(__name__)
 
 
 class ClusterError(Exception):
@@ -113,12 +116,15 @@ class Kubernetes:
             method, path, header_params=headers, auth_settings=["BearerToken"]
         )
         try:
+            began = time.monotonic()
             response = self._client.call_api(
                 method, url, headers, body, _request_timeout=TIMEOUT_SECONDS
             )
             content = response.read()
         except HTTPError as error:
             raise ClusterError(f"{self.host} does not answer: {error}") from None
+        seconds = time.monotonic() - began
+        _LOGGER.debug("%s %s: %d in %.2f s", method, url, response.status, seconds)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise ClusterError(_refusal(response.status, content), response.status)
         parsed: Object = json.loads(content)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from batchinference.cli.output_commands import Context, Namespace, Output
+from batchinference.cli.options import Context, Namespace, Output, Settings
 from batchinference.cli.printing import Format
 
 app = typer.Typer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 
 from batchinference.api.outputs import (
@@ -14,8 +13,9 @@ from batchinference.api.outputs import (
     works_at,
 )
 from batchinference.api.targets import Target
-from batchinference.cli.printing import Format, echo, print_data, print_table
+from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
 from batchinference.cli.targets import read_output
+from batchinference.cli.verbosity import note
 from batchinference.spec.report import Report
 from batchinference.text import in_one_line
 
@@ -23,7 +23,7 @@ from batchinference.text import in_one_line
 def show_errors(target: Target, form: Format) -> None:
     groups: list[ErrorGroup] = read_output("errors", target, error_groups)
     if form is not Format.TEXT:
-        print_data([asdict(group) for group in groups], form)
+        print_data([as_data(group) for group in groups], form)
         return
     if not groups:
         echo("no failed rows")
@@ -32,7 +32,7 @@ def show_errors(target: Target, form: Format) -> None:
     echo(f"{rows} failed row(s), {len(groups)} cause(s)\n")
     for group in groups:
         _show_group(group)
-    echo("`retry-errors FILE` runs only these rows again.")
+    note("`retry-errors FILE` runs only these rows again.")
 
 
 def _show_group(group: ErrorGroup) -> None:

@@ -74,16 +74,21 @@ def logs(
     target: TargetArgument,
     namespace: Namespace = None,
     context: Context = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="The stored log, even if the job is running.")
+    ] = False,
     every: Annotated[bool, typer.Option("--list", help="List the stored logs instead.")] = False,
 ) -> None:
-    """Print the log of the last run that has ended, which is stored next to the output.
+    """Print the log of the driver of a job that is running on a cluster, or the stored log.
+
+    The stored log is that of the last run that has ended. It is next to the output.
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.
     """
     from batchinference.api.targets import Target
     from batchinference.cli.show_output import show_logs
 
-    show_logs(Target(target, namespace, context), every=every)
+    show_logs(Target(target, namespace, context), every=every, previous=previous)
 
 
 @app.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from batchinference.api.driver_log import running_log
 from batchinference.api.outputs import (
     ErrorGroup,
     error_groups,
@@ -14,7 +15,7 @@ from batchinference.api.outputs import (
 )
 from batchinference.api.targets import Target
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
-from batchinference.cli.targets import read_output
+from batchinference.cli.targets import exit_on_cluster_error, read_output
 from batchinference.cli.verbosity import note
 from batchinference.spec.report import Report
 from batchinference.text import in_one_line
@@ -45,14 +46,23 @@ def _show_group(group: ErrorGroup) -> None:
     echo("")
 
 
-def show_logs(target: Target, *, every: bool) -> None:
+def show_logs(target: Target, *, every: bool, previous: bool) -> None:
     if every:
         found = read_output("logs", target, lambda output: logs_of(works_at(output)[0]))
         for log in found:
             echo(log.uri)
         return
+    running = None if previous or not target.is_job else _running_log(target)
+    if running is not None:
+        echo(running)
+        return
     content: bytes = read_output("logs", target, lambda output: last_log(output).read())
     echo(content.decode(errors="replace").rstrip())
+
+
+def _running_log(target: Target) -> str | None:
+    with exit_on_cluster_error("logs"):
+        return running_log(target.cluster(), target.text)
 
 
 def show_report(target: Target, form: Format) -> None:

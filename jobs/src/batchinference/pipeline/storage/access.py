@@ -16,12 +16,13 @@ def check_access(place: Location) -> None:
     Raises BadOutput, which names the operation that failed. An object store may keep an object that
     marks the directory, as after any deletion.
     """
-    file = place / f"_batchinference-check-{uuid.uuid4().hex}"
+    name = f"_batchinference-check-{uuid.uuid4().hex}"
+    file = place / name
     with _named(f"'{place.uri}': no file can be written"):
         file.write(b"check")
     try:
         with _named(f"'{place.uri}': its files cannot be listed"):
-            place.files()
+            (place / f"{name}-list").files()  # a list of the whole directory may be long
         with _named(f"'{place.uri}': its files cannot be read"):
             file.read()
     finally:

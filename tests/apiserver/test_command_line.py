@@ -155,6 +155,39 @@ def test_user_who_may_not_list_pods_sees_no_workers(
     assert "workers" not in done.stdout
 
 
+def add_head(namespace: Namespace) -> None:
+    """Create the head pod of the first attempt of the job `daily`, on no node."""
+    labels = {CLUSTER_LABEL: "daily-1", NODE_TYPE_LABEL: "head"}
+    spec = {"containers": [{"name": "ray", "image": "registry/pipeline:1"}]}
+    metadata = {"name": "head", "labels": labels}
+    namespace.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    namespace.patch_status("Pod", "head", {"phase": "Running"})
+
+
+def test_logs_of_a_running_job_say_why_they_cannot_be_read(
+    invoke: Invoke, namespace: Namespace
+) -> None:
+    submit(invoke, document("daily"))
+    set_status(namespace, "daily", "Starting", attempt=1, rayClusterName="daily-1")
+    done = invoke("logs", "daily")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "logs: attempt 1 of job 'daily': its head pod is not running yet" in done.stderr
+    add_head(namespace)
+    done = invoke("logs", "daily")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "its log cannot be read: pod head does not have a host assigned" in done.stderr
+
+
+def test_verbose_command_prints_requests(invoke: Invoke, namespace: Namespace) -> None:
+    submit(invoke, document("daily"))
+    done = invoke("status", "daily", "-v")
+    path = f"/apis/batchinference.dev/v1alpha1/namespaces/{namespace.name}/batchinferences/daily"
+    assert f"{path}: 200 in 0." in done.stderr
+    assert done.stderr.startswith("GET https://127.0.0.1:")
+    assert invoke("status", "daily", "-q").stderr == ""
+    assert invoke("suspend", "daily", "-q").output == ""
+
+
 def test_jobs_are_suspended_resumed_and_cancelled(invoke: Invoke, namespace: Namespace) -> None:
     submit(invoke, document("daily"))
     path = namespace.path("BatchInference", "daily")
@@ -191,6 +224,7 @@ def test_doctor_finds_the_resources_of_the_cluster(invoke: Invoke) -> None:
     assert results["operator"]["advice"] == "Install the chart: docs/cluster.md"
     assert results["GPUs of nodes"]["found"] == "none on 0 node(s)"
     assert results["Python"]["result"] == "ok"
+    assert (results["CRD version"]["result"], results["CRD version"]["advice"]) == ("ok", "")
 
 
 def test_unreachable_cluster_is_reported(

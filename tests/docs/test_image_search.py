@@ -27,13 +27,14 @@ SHAPES, COLOURS = 3, 8
 
 
 def search(output: Path | str, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["search", str(output), *arguments, "--json"])
+    return CliRunner().invoke(app, ["search", str(output), *arguments, "-o", "json"])
 
 
 def hits(output: Path | str, *arguments: str) -> list[dict[str, Any]]:
     result = search(output, *arguments)
     assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
 
 
 def job_in(directory: Path, job: dict[str, Any]) -> BatchInference:

@@ -26,8 +26,10 @@ OUTPUT_COMMANDS = ("errors", "logs", "report")
 """Commands that read the output of a job."""
 _FIELD = re.compile(r"^ {0,2}([A-Z][A-Za-z ]+):")
 """A field of `kubectl describe`. Fields that are indented further depend on the progress."""
-_LOG_LINE = re.compile(r"^\d{4}-\S+Z [^:]+: (\w+)")
-"""A line of a stored log that the driver itself has added. The others are the output of Ray."""
+_LOG_LINE = re.compile(
+    r"^(?:\d{4}-\S+Z [^:]+|[\w-]+(?=: (?:connecting|preparing|running|finalizing)\b)): (\w+)"
+)
+"""A line of a log that the driver itself has added. The others are the output of Ray."""
 _STATES = ("preparing", "running", "succeeded", "failed")
 _VARYING = {"", "failed rows", "retries", "speed", "stage", "steps", "workers"}
 """Fields of `status` and `report` that depend on timing."""
@@ -165,7 +167,7 @@ def shape(shown: Shown) -> list[str]:
         return _masked(line for line in lines if not line.startswith("  values: "))
     if verb == "logs":
         states = [found.group(1) for line in lines if (found := _LOG_LINE.match(line))]
-        return [state for state in states if state in _STATES]
+        return list(dict.fromkeys(state for state in states if state in _STATES))
     names = [re.split(r"\s{2,}", line)[0] for line in lines]
     return [name for name in names if name not in _VARYING]
 

@@ -25,9 +25,10 @@ def search(*arguments: str) -> Result:
 
 
 def hits(*arguments: str) -> list[dict[str, Any]]:
-    result = search(*arguments, "--json")
+    result = search(*arguments, "-o", "json")
     assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> str:
     return finished_output(tmp_path_factory.mktemp("out") / "out", embedded(ROWS, **columns))
 
 
-def test_json_has_a_line_per_row(out: str) -> None:
+def test_data_has_an_object_per_row(out: str) -> None:
     assert len(hits(out, "--row", "0")) == 5, "the default"
     found = hits(out, "--row", "0", "-k", "3")
     assert [hit["rank"] for hit in found] == [1, 2, 3]
@@ -140,7 +141,7 @@ def test_own_job_file_embeds_the_query(tmp_path: Path, bert: str) -> None:
     )
     job = document(write={"format": "parquet", "path": out}, steps=[{"name": "e", "model": own}])
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
-    found = search(out, "--text", "a cat", "--model", str(tmp_path / "job.yaml"), "--json")
+    found = search(out, "--text", "a cat", "--model", str(tmp_path / "job.yaml"), "-o", "json")
     assert found.exit_code == 0, found.output
     (tmp_path / "job.yaml").write_text("{")
     found = search(out, "--text", "a cat", "--model", str(tmp_path / "job.yaml"))

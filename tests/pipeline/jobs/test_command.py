@@ -87,6 +87,9 @@ def check_printed(printed: str, directory: Path) -> None:
     assert summary["result"].strip() == "succeeded"
     assert summary["rows"].strip() == "45 read, 45 written"
     assert summary["output"].strip() == str(directory / "out")
+    page = directory / "out" / "_batchinference" / "report.html"
+    assert summary["report"].strip() == str(page)
+    assert page.is_file()
     for number in range(3):
         assert f"row {number}:\n  text: text " in printed
     assert (directory / "died").exists()  # Ray prints a long message about it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -153,6 +154,26 @@ def test_pictures_are_shown_by_their_shape(job_file: JobFile, module: str, tmp_p
     assert done.stdout.count("  image: 221x197x3 uint8") == 2
     assert done.stdout.count("  height: 221") == 2
     assert done.stdout.count("  path: ") == 2
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_preview_as_data(job_file: JobFile, module: str, tmp_path: Path, form: str) -> None:
+    Image.new("RGB", (197, 221)).save(tmp_path / "in" / "a.png")
+    read = {"format": "images", "options": {"include_paths": True}}
+    file = job_file(python("shape", module), read=read, write={"format": "images"})
+    done = preview(file, "-o", form)
+    assert (done.exit_code, done.stderr) == (0, "")
+    found = yaml.safe_load(done.stdout)
+    names = [(step["name"], step["rows"], step["firstFailed"]) for step in found["steps"]]
+    assert names == [("read", 1, ""), ("shape", 1, "")]
+    path = str(tmp_path / "in" / "a.png")
+    assert found["rows"] == [{"image": "221x197x3 uint8", "path": path, "height": 221}]
+
+
+def test_output_of_steps_is_not_mixed_with_data(job_file: JobFile, module: str) -> None:
+    done = preview(job_file(python("show", module)), "-n", "2", "-o", "json")
+    assert [row["text"] for row in json.loads(done.stdout)["rows"]] == TEXTS[:2]
+    assert done.stderr == "batch of 2\n"
 
 
 def test_columns_are_those_of_the_output(job_file: JobFile) -> None:

@@ -18,7 +18,7 @@ from support.servers.s3 import S3Server
 
 
 def search(output: str, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["search", output, *arguments, "--json"])
+    return CliRunner().invoke(app, ["search", output, *arguments, "-o", "json"])
 
 
 def test_command_searches_an_output_on_s3(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,9 +28,9 @@ def test_command_searches_an_output_on_s3(s3: S3Server, monkeypatch: pytest.Monk
     files = [embedded(vectors(20, 8, seed), n=range(seed * 20, seed * 20 + 20)) for seed in (0, 1)]
     out = finished_output("s3://searched/deep/out", *files)
     for number in (0, 33):
-        (line,) = search(out, "--row", f"n={number}", "-k", "1").stdout.splitlines()
+        (hit,) = json.loads(search(out, "--row", f"n={number}", "-k", "1").stdout)
         found = {"rank": 1, "similarity": pytest.approx(1), "row": number, "columns": {"n": number}}
-        assert json.loads(line) == found
+        assert hit == found
     result = search("s3://searched/deep", "--row", "0")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "'s3://searched/deep' is not the output of a BatchInference" in result.stderr

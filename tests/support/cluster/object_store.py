@@ -120,7 +120,7 @@ class ObjectStore:
 
     def verified(self, uri: str) -> dict[str, Any]:
         """Return the findings of `batchinference verify` for an output."""
-        command = f"batchinference verify {uri} --json || true"
+        command = f"batchinference verify {uri} -o json || true"
         printed = self.kubectl("exec", "toolbox", "--", "sh", "-c", command)
         found: dict[str, Any] = json.loads(printed)
         return found

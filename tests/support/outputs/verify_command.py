@@ -52,6 +52,6 @@ def invoke(output: Path | str, *options: str) -> Result:
 
 
 def verified(output: Path | str, *options: str) -> Verified:
-    done = invoke(output, "--json", *options)
+    done = invoke(output, "-o", "json", *options)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Verified(done.exit_code, json.loads(done.stdout))

@@ -36,11 +36,18 @@ def report(state: JobState = JobState.RUNNING, **fields: Any) -> Report:
     )
 
 
-def running(rows: int, total: int | None = 1000, rate: float | None = None) -> Report:
+def running(
+    rows: int,
+    total: int | None = 1000,
+    rate: float | None = None,
+    eta: str | None = None,
+    failed: int = 0,
+) -> Report:
     """Return the report of a running job that has finished some rows."""
     percent = None if total is None else 100 * rows // total
-    progress = Progress(rows=rows, total=total, percent=percent, rowsPerSecond=rate)
-    return report(progress=progress)
+    progress = Progress(rows=rows, total=total, percent=percent, rowsPerSecond=rate, eta=eta)
+    counts = Counts(read=rows, written=rows - failed, failed=failed)
+    return report(progress=progress, counts=counts)
 
 
 def log(*reports: Report, width: int = 80) -> list[str]:
@@ -97,8 +104,12 @@ def test_log_line_is_not_wrapped() -> None:
         (running(120, rate=33.25), "120 rows, 12 %, 33.2 rows/s"),
         (running(0), "0 rows, 0 %"),
         (running(120, total=None, rate=2.0), "120 rows, 2.0 rows/s"),
+        (
+            running(120, rate=2.0, eta="7m20s", failed=3),
+            "120 rows, 12 %, 2.0 rows/s, ETA 7m20s, 3 failed",
+        ),
     ],
-    ids=["all", "no rate", "no total"],
+    ids=["speed", "no rate", "no total", "time left and failed rows"],
 )
 def test_log_line_shows_the_known_figures(one: Report, figures: str) -> None:
     assert log(one) == [f"mine: running, {figures}"]
@@ -241,3 +252,27 @@ def test_nested_numbers_are_shown_by_their_shape() -> None:
     assert short([[[1, 2, 3]] * 4] * 5) == "5x4x3 values"
     assert short(np.zeros((221, 197, 3), np.uint8)) == "221x197x3 uint8"
     assert short([["a"], ["b"]]) == "[['a'], ['b']]"
+
+
+def test_terminal_shows_the_time_left_and_the_failed_rows() -> None:
+    text = on_terminal(running(500, rate=33.25, eta="15s", failed=2))
+    frame = next(line for line in CONTROL.sub("", text).splitlines() if "500/1000" in line)
+    assert "33.2 rows/s, ETA 15s, 2 failed" in frame
+
+
+def test_time_left_is_not_shown_after_the_last_row() -> None:
+    progress = Progress(rows=9, total=9, percent=100, rowsPerSecond=3.0, eta="0s")
+    assert log(report(JobState.FINALIZING, progress=progress)) == [
+        "mine: finalizing, 9 rows, 100 %, 3.0 rows/s"
+    ]
+
+
+def test_summary_names_the_stored_files() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    files = [("report", "out/report.html"), ("log", "out/1.log")]
+    Display(console).summarize(report(JobState.SUCCEEDED), files=files)
+    assert printed(console).splitlines()[-3:] == [
+        "output  s3://out/result/",
+        "report  out/report.html",
+        "log     out/1.log",
+    ]

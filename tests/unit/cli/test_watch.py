@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from batchinference.api.progress import JobProgress
 from batchinference.api.targets import Target
 from batchinference.api.workers import Workers
 from batchinference.cli import watch
+from batchinference.cli.printing import Format
 from batchinference.cli.watch import fields_of, line_of, watch_status
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -36,12 +38,14 @@ class Terminal(io.StringIO):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Return a function that watches a job, and returns what is printed and the exit code."""
 
-    def run(stdout: io.StringIO, *seen: JobProgress) -> tuple[str, int]:
+    def run(
+        stdout: io.StringIO, *seen: JobProgress, form: Format = Format.TEXT
+    ) -> tuple[str, int]:
         progress = iter(seen)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(sys, "stdout", stdout)
         monkeypatch.setattr(watch, "_read_progress", lambda target: next(progress))
-        code = watch_status(Target("daily"), 1.0, sleep=lambda seconds: None)
+        code = watch_status(Target("daily"), 1.0, sleep=lambda seconds: None, form=form)
         monkeypatch.undo()
         return stdout.getvalue(), code
 
@@ -92,3 +96,21 @@ def test_pipe_gets_a_line_for_each_change(watched: Watched) -> None:
     printed, code = watched(io.StringIO(), running(), running(), failed)
     assert code == 1
     assert [line.split(",")[0] for line in printed.splitlines()] == ["Running", "Failed"]
+
+
+def test_json_has_a_line_for_each_change(watched: Watched) -> None:
+    printed, code = watched(io.StringIO(), running(), running(), ENDED, form=Format.JSON)
+    assert code == 0
+    first, last = map(json.loads, printed.splitlines())
+    assert (first["state"], first["rows"], first["percent"]) == ("Running", 30, 11)
+    assert (first["rate"], first["remainingSeconds"]) == (2.5, 92)
+    assert first["workers"][0] == {"group": "cpu", "ready": 1, "pods": 2}
+    assert (last["ended"], last["failed"], last["remainingSeconds"]) == (True, False, None)
+
+
+def test_quiet_watch_shows_only_the_end(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "is_quiet", lambda: True)
+    printed, _ = watched(io.StringIO(), running(), ENDED)
+    assert printed == "Succeeded, 60 rows, 100 %, 2 failed\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -44,14 +44,14 @@ class Display:
             BarColumn(),
             TaskProgressColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[details]}"),
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
             redirect_stdout=verbose,  # otherwise rich would show redirected output
             redirect_stderr=verbose,
         )
-        self._task = self._bar.add_task("preparing", total=None, speed="")
+        self._task = self._bar.add_task("preparing", total=None, details="")
         self._last_line: tuple[JobState, int] | None = None
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Display:
             description=report.state.value,
             completed=progress.rows if progress else 0,
             total=progress.total if progress else None,
-            speed=_speed(report),
+            details=", ".join(_details(report)),
         )
 
     def _print_line(self, report: Report) -> None:
@@ -105,16 +105,17 @@ class Display:
         if line != self._last_line:
             self._last_line = line
             parts = [f"{report.name}: {report.state.value}", *_progress(report)]
-            self.say(", ".join(part for part in parts if part))
+            self.say(", ".join(parts))
 
-    def summarize(self, report: Report, *, resumes: bool = True, log: str | None = None) -> None:
+    def summarize(
+        self, report: Report, *, resumes: bool = True, files: Sequence[tuple[str, str]] = ()
+    ) -> None:
         """Print a summary table.
 
-        `resumes` is whether the next run keeps the rows of this run. `log` is the address of the
-        stored log.
+        `resumes` is whether the next run keeps the rows of this run. `files` are the names and the
+        addresses of stored files.
         """
-        lines = summary_of(report, resumes=resumes)
-        lines += [("log", log)] if log else []
+        lines = [*summary_of(report, resumes=resumes), *files]
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
             self._print(name.ljust(width) + value.replace("\n", "\n" + " " * width))
@@ -128,11 +129,20 @@ class Display:
 
 
 def _progress(report: Report) -> list[str]:
+    """Return the known figures of a line: the rows, the percentage and the details."""
     progress = report.progress
     if progress is None:
         return []
-    percent = f"{progress.percent} %" if progress.percent is not None else ""
-    return [f"{progress.rows} rows", percent, _speed(report)]
+    percent = [f"{progress.percent} %"] if progress.percent is not None else []
+    return [f"{progress.rows} rows", *percent, *_details(report)]
+
+
+def _details(report: Report) -> list[str]:
+    """Return the speed, the remaining time and the number of failed rows, if they are known."""
+    eta = report.progress.eta if report.progress and report.state is JobState.RUNNING else None
+    failed = report.counts.failed if report.counts else 0
+    figures = [_speed(report), f"ETA {eta}" if eta else "", f"{failed} failed" if failed else ""]
+    return [figure for figure in figures if figure]
 
 
 def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:

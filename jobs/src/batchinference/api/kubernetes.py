@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,6 +27,10 @@ PAGE = 100
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
 CLUSTER_EXTRA = "./jobs[cluster]"
 Object = dict[str, Any]
+_LOGGER = logging.getLogger(__name__)
+_STATUS_MESSAGE = re.compile(r'"message":\s*"(.*?)",\s*"reason"')
+"""Matches the message of a Status object in a text."""
+MAX_REASON = 300
 
 
 class ClusterError(Exception):
@@ -98,6 +105,26 @@ class Kubernetes:
         """Delete a job, which the operator then stops. Its output is kept."""
         self.request("DELETE", self._path(KIND, self.namespace, name))
 
+    def execute(self, pod: str, container: str, command: Sequence[str]) -> str:
+        """Run a command in a container of a pod, and return what it prints to stdout.
+
+        Raises ClusterError.
+        """
+        from kubernetes.client import ApiException, CoreV1Api
+        from kubernetes.stream import stream
+
+        _LOGGER.debug("running in container '%s' of pod '%s': %s", container, pod, command)
+        call = CoreV1Api(self._client).connect_get_namespaced_pod_exec
+        options: Object = {"stdin": False, "stdout": True, "stderr": False, "tty": False}
+        options |= {"container": container, "command": list(command)}
+        try:
+            printed = stream(
+                call, pod, self.namespace, **options, _request_timeout=TIMEOUT_SECONDS
+            )
+        except ApiException as error:
+            raise ClusterError(_websocket_refusal(str(error.reason))) from None
+        return str(printed)
+
     def _path(self, kind: str, namespace: str, name: str = "") -> str:
         path = f"/apis/{API_VERSION}/namespaces/{quote(namespace)}/{PLURALS[kind]}"
         return f"{path}/{quote(name)}" if name else path
@@ -113,12 +140,15 @@ class Kubernetes:
             method, path, header_params=headers, auth_settings=["BearerToken"]
         )
         try:
+            began = time.monotonic()
             response = self._client.call_api(
                 method, url, headers, body, _request_timeout=TIMEOUT_SECONDS
             )
             content = response.read()
         except HTTPError as error:
             raise ClusterError(f"{self.host} does not answer: {error}") from None
+        seconds = time.monotonic() - began
+        _LOGGER.debug("%s %s: %d in %.2f s", method, url, response.status, seconds)
         if response.status >= HTTPStatus.BAD_REQUEST:
             raise ClusterError(_refusal(response.status, content), response.status)
         parsed: Object = json.loads(content)
@@ -134,3 +164,12 @@ def _refusal(status: int, content: bytes) -> str:
     if status == HTTPStatus.NOT_FOUND and "could not find the requested resource" in message:
         return f"the cluster has no {KIND} resources. Install the chart: docs/cluster.md"
     return f"{message} ({status})"
+
+
+def _websocket_refusal(reason: str) -> str:
+    """Return the error message for a WebSocket request that the API server refused.
+
+    `reason` is the text of the client library, which contains the answer as text.
+    """
+    found = _STATUS_MESSAGE.search(reason)
+    return found[1].replace("\\", "") if found else reason[:MAX_REASON]

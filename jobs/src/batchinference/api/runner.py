@@ -46,6 +46,7 @@ class Runner:
     own_only: bool = False
     prices: PodPrices | None = None
     log: RunLog = field(default_factory=RunLog, init=False)
+    _page: str | None = field(default=None, init=False)
     _output: WorkerOutput | None = field(default=None, init=False)
     _shown: int = field(default=0, init=False)
 
@@ -71,7 +72,15 @@ class Runner:
         from batchinference.pipeline.job import JobRun
 
         run = JobRun(self.job, ray, self._publish, self.stop, self.own_only, self.prices)
-        return run.run()
+        report = run.run()
+        self._page = run.page
+        return report
+
+    @property
+    def files(self) -> list[tuple[str, str]]:
+        """The names and addresses of the report page and of the log, if they were stored."""
+        found = (("report", self._page), ("log", self.log.uri))
+        return [(name, address) for name, address in found if address]
 
     def _say(self, text: str) -> None:
         self.log.add(text)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from batchinference.api.files import (
     with_absolute_paths,
 )
 from batchinference.cli import exits
-from batchinference.cli.printing import echo
+from batchinference.cli.plan_view import show_view, view_of
+from batchinference.cli.printing import Format, as_data, echo, print_data
+from batchinference.cli.verbosity import note
 from batchinference.cli.yaml_output import as_yaml
-from batchinference.plan import CPU_GROUP, Plan, Stage, WorkerGroup, plan_for_cluster
-from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
+from batchinference.plan import plan_for_cluster
 from batchinference.rendering import Names, attempt_objects, effective, token_secret
-from batchinference.rendering.pods import head_size
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadows import shadowing
 from batchinference.spec import (
@@ -38,9 +39,8 @@ from batchinference.spec import (
     parse_one,
 )
 from batchinference.spec.cluster import Cluster
-from batchinference.spec.job import SCHEDULE_KIND, BatchInferenceSpec
+from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.parameters import Values
-from batchinference.spec.profiles import GPU
 
 
 def pipeline_is_installed() -> bool:
@@ -63,52 +63,71 @@ def print_problems(file: str, error: SpecError) -> None:
         echo(f"{file}: {problem}", err=True)
 
 
-def validate_files(files: list[str], settings: Sequence[str] = (), *, deep: bool = False) -> int:
+@dataclass(frozen=True)
+class Checked:
+    """A file, or one of its documents, that was checked. `message` says what a valid one is."""
+
+    file: str
+    valid: bool
+    message: str = ""
+    problems: Sequence[Problem] = ()
+
+
+def validate_files(
+    files: list[str],
+    settings: Sequence[str] = (),
+    *,
+    deep: bool = False,
+    form: Format = Format.TEXT,
+) -> int:
     """Check files, with `deep` also their inputs, models and code, and return the exit code."""
-    valid = [_validate_file(file, settings, deep=deep) for file in files]
-    return exits.SUCCESS if all(valid) else exits.BAD_INPUT
+    checked = []
+    for each in (found for file in files for found in _check_file(file, settings, deep=deep)):
+        checked.append(each)
+        if form is Format.TEXT:
+            _show_checked(each)
+    if form is not Format.TEXT:
+        print_data([as_data(each) for each in checked], form)
+    return exits.SUCCESS if all(each.valid for each in checked) else exits.BAD_INPUT
 
 
-def _validate_file(file: str, settings: Sequence[str], *, deep: bool) -> bool:
+def _show_checked(checked: Checked) -> None:
+    if checked.valid:
+        note(f"{checked.file}: {checked.message}")
+    for problem in checked.problems:
+        echo(f"{checked.file}: {problem}", err=True)
+
+
+def _check_file(file: str, settings: Sequence[str], *, deep: bool) -> Iterator[Checked]:
+    """Yield the result of each document of a file, or one result if it cannot be read."""
     try:
         values = parameter_values(settings)
         documents = load_documents(read_text(file), (KIND, SCHEDULE_KIND))
     except SpecError as error:
-        print_problems(file, error)
-        return False
-    valid = [
-        _validate_document(
-            f"{file} ({document['kind']} {number})" if len(documents) > 1 else file,
-            document,
-            values,
-            directory_of(file) if deep else None,
-        )
-        for number, document in enumerate(documents, start=1)
-    ]
-    return all(valid)
+        yield Checked(file, valid=False, problems=error.problems)
+        return
+    directory = directory_of(file) if deep else None
+    for number, document in enumerate(documents, start=1):
+        where = f"{file} ({document['kind']} {number})" if len(documents) > 1 else file
+        try:
+            message = _check_document(document, values, directory)
+            yield Checked(where, valid=True, message=message)
+        except SpecError as error:
+            yield Checked(where, valid=False, problems=error.problems)
 
 
-def _validate_document(
-    where: str, document: dict[str, Any], values: Values, directory: Path | None
-) -> bool:
-    """Print and return whether a document is valid.
+def _check_document(document: dict[str, Any], values: Values, directory: Path | None) -> str:
+    """Return a message about a valid document. Raises SpecError.
 
     With the directory of its file, also check its input, models and code.
     """
-    try:
-        if document["kind"] == SCHEDULE_KIND:
-            result = _validate_schedule(document, values)
-        else:
-            job = parse(document, values)
-            plan_for_cluster(job.spec)
-            if directory is not None:
-                _check_deep(job, directory)
-            result = f"{job.metadata.name} is valid"
-    except SpecError as error:
-        print_problems(where, error)
-        return False
-    echo(f"{where}: {result}")
-    return True
+    if document["kind"] == SCHEDULE_KIND:
+        return _validate_schedule(document, values)
+    job = parse(document, values)
+    plan_for_cluster(job.spec)
+    if directory is not None:
+        _check_deep(job, directory)
+    return f"{job.metadata.name} is valid"
 
 
 def _check_deep(job: BatchInference, directory: Path) -> None:
@@ -149,12 +168,16 @@ class Platform:
     policy: Path | None
 
 
-def show_plan(file: str, platform: Platform, settings: Sequence[str] = ()) -> int:
-    return _load_and_show(file, platform, settings, _print_plan)
+def show_plan(
+    file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.TEXT
+) -> int:
+    return _load_and_show(file, platform, settings, partial(_print_plan, form=form))
 
 
-def render_file(file: str, platform: Platform, settings: Sequence[str] = ()) -> int:
-    return _load_and_show(file, platform, settings, _print_objects)
+def render_file(
+    file: str, platform: Platform, settings: Sequence[str] = (), form: Format = Format.YAML
+) -> int:
+    return _load_and_show(file, platform, settings, partial(_print_objects, form=form))
 
 
 def _load_and_show(
@@ -190,92 +213,25 @@ def _load_defaults(file: Path | None) -> Cluster:
     return defaults.model_copy(update={"image": image})
 
 
-def _print_plan(job: BatchInference) -> None:
-    spec, plan = job.spec, plan_for_cluster(job.spec)
-    _print_table([
-        ("STAGE", "STEPS", "RUNS AS", "BATCH", "CPU", "DEVICES", "GROUP"),
-        *(_fused_rows(spec, plan) if plan.fused else _staged_rows(spec, plan)),
-    ])  # fmt: skip
-    echo("")
-    cpus, memory = head_size(spec.cluster)
-    _print_table([
-        ("GROUP", "CPU", "DEVICES", "MEMORY", "MIN", "MAX"),
-        ("head", f"{cpus:g}", "-", memory, "1", "1"),
-        *(_group_row(group) for group in plan.groups),
-    ])  # fmt: skip
+def _print_plan(job: BatchInference, form: Format) -> None:
+    problems: list[Problem] = []
     try:
         attempt_objects(job, _names(job), None)
     except SpecError as error:
-        for problem in error.problems:
-            echo(f"a cluster would refuse this job: {problem}", err=True)
+        problems = error.problems
+    show_view(view_of(job.spec, plan_for_cluster(job.spec), problems), form)
 
 
-def _fused_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:
-    """Return the row of a fused job, whose tasks read, run all steps and write."""
-    steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
-    default = [step.model.default_batch_size if step.model else None for step in spec.steps]
-    given = [step.batch_size for step in spec.steps]
-    sizes = dict.fromkeys(str(a or b) for a, b in zip(given, default, strict=True) if a or b)
-    batch = ",".join(sizes) or "auto"
-    return [("read-write", steps, "tasks", batch, f"{plan.task_cpus:g}", "-", CPU_GROUP)]
-
-
-def _staged_rows(spec: BatchInferenceSpec, plan: Plan) -> list[tuple[str, ...]]:
-    return [
-        ("read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP),
-        *(_stage_row(stage, plan.group_of(stage)) for stage in plan.stages),
-        ("write", spec.write.format, "tasks", "-", f"{WRITE_CPUS:g}", "-", CPU_GROUP),
-    ]
-
-
-def _stage_row(stage: Stage, group: str) -> tuple[str, ...]:
-    steps = ",".join(step.name for step in stage.steps)
-    return (stage.name, steps, _runs_as(stage), _batch(stage), f"{stage.cpus:g}", _devices(stage),
-            group)  # fmt: skip
-
-
-def _runs_as(stage: Stage) -> str:
-    if stage.replicas is None:
-        return "tasks"
-    if not stage.needs_pool:
-        return "actors"  # as many as the CPUs can run
-    least, most = stage.replicas.min, stage.replicas.max
-    number = str(most) if least == most else f"{least}-{most}"
-    return f"{number} actor" if most == 1 else f"{number} actors"
-
-
-def _batch(stage: Stage) -> str:
-    """Return the rows per batch. A task gets a block, and may split it for its functions."""
-    step_sizes = (step.batch_size for step in stage.steps if step.batch_size)
-    sizes = dict.fromkeys([stage.batch_size] if stage.batch_size else step_sizes)
-    return ",".join(map(str, sizes)) or "block"
-
-
-def _group_row(group: WorkerGroup) -> tuple[str, ...]:
-    cpus, devices = f"{group.cpus:g}", _devices(group)
-    return group.name, cpus, devices, group.memory, str(group.min), str(group.max)
-
-
-def _devices(owner: Stage | WorkerGroup) -> str:
-    """Return the devices of a replica or a pod, such as `1 GPU (T4)`."""
-    counts = {GPU: owner.gpus, **dict(owner.custom)}
-    shown = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    return f"{shown} ({owner.accelerator})" if owner.accelerator else shown or "-"
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        echo("  ".join(cells).rstrip())
-
-
-def _print_objects(job: BatchInference) -> None:
+def _print_objects(job: BatchInference, form: Format) -> None:
     """Print the job's objects without an owner, for kubectl apply."""
     names = _names(job)
     config_map, ray_job = attempt_objects(job, names, None)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
-    sys.stdout.write(as_yaml([config_map, secret, ray_job]))
+    objects = [config_map, secret, ray_job]
+    if form is Format.JSON:
+        print_data({"apiVersion": "v1", "kind": "List", "items": objects}, form)
+        return
+    sys.stdout.write(as_yaml(objects))
 
 
 def _names(job: BatchInference) -> Names:

@@ -13,6 +13,7 @@ from batchinference.cli import exits
 from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
 from batchinference.cli.targets import exit_on_cluster_error
+from batchinference.cli.verbosity import note
 from batchinference.spec import KIND, Problem, SpecError, load_documents
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import parse_schedule
@@ -81,7 +82,7 @@ def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
     metadata = applied["metadata"]
     done = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
     kind = document["kind"].lower()
-    echo(f"{kind}/{metadata['name']} {done} in namespace {metadata['namespace']} of {cluster.host}")
+    note(f"{kind}/{metadata['name']} {done} in namespace {metadata['namespace']} of {cluster.host}")
     return applied
 
 
@@ -99,4 +100,4 @@ def control(command: str, name: str, namespace: str | None, context: str | None)
     with exit_on_cluster_error(command):
         cluster = Kubernetes(namespace, context)
         getattr(JobHandle(name, cluster), command)()
-    echo(f"batchinference/{name} {_PAST_TENSE[command]} in namespace {cluster.namespace}")
+    note(f"batchinference/{name} {_PAST_TENSE[command]} in namespace {cluster.namespace}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from batchinference.cli.output_commands import Context, Namespace
+from batchinference.cli.options import Context, File, Namespace, Settings
 
 app = typer.Typer()
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a job.")]
@@ -14,13 +14,10 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of a job.")]
 
 @app.command()
 def submit(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")],
+    file: File,
     namespace: Namespace = None,
     context: Context = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
-    ] = None,
+    settings: Settings = None,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The name of the job, instead of the name in the file."),

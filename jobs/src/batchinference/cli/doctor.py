@@ -7,16 +7,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata, util
 
 from batchinference import __version__
-from batchinference.api.kubernetes import ClusterError, Kubernetes
 from batchinference.cli import exits
-from batchinference.cli.printing import Format, print_data, print_table
-from batchinference.spec.job import API_VERSION
+from batchinference.cli.doctor_cluster import check_cluster
+from batchinference.cli.doctor_storage import check_storage, findings_of_problems, load_job
+from batchinference.cli.finding import Finding, Result
+from batchinference.cli.printing import Format, as_data, print_data, print_table
+from batchinference.cli.verbosity import is_quiet
+from batchinference.spec import SpecError
 
 PACKAGES = {
     "ray": "./jobs[pipeline]",
@@ -33,41 +35,44 @@ MIN_PYTHON = (3, 11)
 MIN_DISK = 5 << 30
 """Free bytes in the directory to which Ray writes logs and spills objects."""
 MIN_MEMORY = 4 << 30
-_GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
-
-
-class Result(StrEnum):
-    """The result of a check. Only a failed check prevents jobs on this machine."""
-
-    OK = "ok"
-    NOTE = "note"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What a check has found, and how to fix it."""
+class DoctorOptions:
+    """Options of `doctor`."""
 
-    check: str
-    result: Result
-    found: str
-    advice: str = ""
+    file: str | None
+    """The file of a job, whose storage and image are checked too."""
+    settings: Sequence[str]
+    """Values of parameters of the job, as NAME=VALUE."""
+    namespace: str | None
+    context: str | None
+    form: Format
 
 
-def examine(namespace: str | None, context: str | None, form: Format) -> int:
+def examine(options: DoctorOptions) -> int:
     """Run all checks, print their findings, and return the exit code."""
-    findings = [*_check_machine(), *_check_cluster(namespace, context)]
-    if form is Format.TEXT:
-        rows = [(each.result.value, each.check, _message(each)) for each in findings]
+    findings = [*_check_machine(), *_check_job_and_cluster(options)]
+    shown = [each for each in findings if each.result is not Result.OK or not is_quiet()]
+    if options.form is not Format.TEXT:
+        print_data([as_data(each) for each in shown], options.form)
+    elif shown:
+        rows = [(each.result.value, each.check, each.message) for each in shown]
         print_table([("RESULT", "CHECK", "FOUND"), *rows])
-    else:
-        print_data([asdict(each) for each in findings], form)
     failed = any(each.result is Result.FAILED for each in findings)
     return exits.JOB_FAILED if failed else exits.SUCCESS
 
 
-def _message(finding: Finding) -> str:
-    return f"{finding.found}. {finding.advice}" if finding.advice else finding.found
+def _check_job_and_cluster(options: DoctorOptions) -> Iterator[Finding]:
+    image = None
+    if options.file is not None:
+        try:
+            job = load_job(options.file, options.settings)
+            image = job.spec.cluster.image
+            yield from check_storage(job)
+        except SpecError as error:
+            yield from findings_of_problems(options.file, error)
+    yield from check_cluster(options.namespace, options.context, image)
 
 
 def _check_machine() -> Iterator[Finding]:
@@ -124,60 +129,3 @@ def _memory() -> Finding:
     found = f"{available / 2**30:.1f} Gi available"
     low = available < MIN_MEMORY
     return Finding("memory", Result.NOTE if low else Result.OK, found, "Close programs" * low)
-
-
-def _check_cluster(namespace: str | None, context: str | None) -> Iterator[Finding]:
-    try:
-        cluster = Kubernetes(namespace, context)
-        version = cluster.request("GET", "/version")["gitVersion"]
-    except ClusterError as error:
-        yield Finding("cluster", Result.NOTE, str(error))
-        return
-    place = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
-    yield Finding("cluster", Result.OK, place)
-    yield _resources(cluster, "BatchInference", API_VERSION, "Install the chart: docs/cluster.md")
-    yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
-    yield _check_or_note("operator", lambda: _operator(cluster))
-    yield _check_or_note("GPUs of nodes", lambda: _node_gpus(cluster))
-
-
-def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Finding:
-    try:
-        found = cluster.request("GET", f"/apis/{group}")["resources"]
-    except ClusterError as error:
-        return Finding(f"{name} resources", Result.NOTE, str(error), advice)
-    names = ", ".join(sorted({each["name"] for each in found if "/" not in each["name"]}))
-    return Finding(f"{name} resources", Result.OK, f"{group}: {names}")
-
-
-def _check_or_note(name: str, check: Callable[[], Finding]) -> Finding:
-    try:
-        return check()
-    except ClusterError as error:
-        return Finding(name, Result.NOTE, str(error), "Ask an administrator of the cluster")
-
-
-def _operator(cluster: Kubernetes) -> Finding:
-    label = "app.kubernetes.io%2Fname%3Dbatch-inference-operator"
-    path = f"/apis/apps/v1/deployments?labelSelector={label}"
-    found = cluster.request("GET", path)["items"]
-    if not found:
-        return Finding("operator", Result.NOTE, "not found", "Install the chart: docs/cluster.md")
-    ready = sum(each.get("status", {}).get("readyReplicas", 0) for each in found)
-    place = f"{found[0]['metadata']['namespace']}/{found[0]['metadata']['name']}"
-    if not ready:
-        return Finding("operator", Result.NOTE, f"{place} is not ready", "See its pods and log")
-    return Finding("operator", Result.OK, f"{place}, {ready} replica(s) ready")
-
-
-def _node_gpus(cluster: Kubernetes) -> Finding:
-    nodes = cluster.request("GET", "/api/v1/nodes")["items"]
-    counts: dict[str, int] = {}
-    for node in nodes:
-        for name, count in node.get("status", {}).get("allocatable", {}).items():
-            if name in _GPUS:
-                counts[name] = counts.get(name, 0) + int(count)
-    found = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    advice = "" if found else "Jobs with resources.gpu wait for a node with GPUs"
-    result = Result.OK if found else Result.NOTE
-    return Finding("GPUs of nodes", result, found or f"none on {len(nodes)} node(s)", advice)

@@ -15,6 +15,7 @@ import typer
 from batchinference.cli import exits
 from batchinference.cli.check import print_problems
 from batchinference.cli.printing import echo
+from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
 
 DEFAULTS = {
@@ -58,8 +59,8 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
         return exits.BAD_INPUT
     for path, text in content.items():
         path.write_text(text, encoding="utf-8")
-        echo(f"wrote {path}")
-    echo(f"Next: batchinference validate --deep {file} && batchinference preview {file}")
+        note(f"wrote {path}")
+    note(f"Next: batchinference validate --deep {file} && batchinference preview {file}")
     return exits.SUCCESS
 
 

@@ -12,7 +12,9 @@ import typer
 
 from batchinference import __version__
 from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
+from batchinference.cli.options import File, Output, ReportOutput, Settings, TrustOutput
 from batchinference.cli.printing import Format
+from batchinference.cli.verbosity import is_quiet, is_verbose, with_verbosity
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -20,13 +22,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # importing rich would take most of the startup time
     help="Offline model inference over large data sets, from one YAML file.",
 )
-File = Annotated[str, typer.Argument(metavar="FILE", help="The job's file; - reads stdin.")]
-TrustOutput = Annotated[
-    bool,
-    typer.Option(
-        "--trust-output",
-        help="Trust the models and endpoints that the output names. Endpoints get credentials.",
-    ),
+Address = Annotated[
+    str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
 ]
 Defaults = Annotated[
     Path | None,
@@ -35,10 +32,6 @@ Defaults = Annotated[
 Policy = Annotated[
     Path | None,
     typer.Option(help="YAML file with the platform's policy, in the form of the chart value."),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
 ]
 
 
@@ -60,11 +53,17 @@ def common(
 @app.command()
 def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     file: File,
-    address: Annotated[
-        str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
-    ] = None,
+    address: Address = None,
     report_directory: Annotated[
         Path | None, typer.Option(help="Write the report of the running job to this directory.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="ROWS",
+            help="Run a trial over the first rows, with its own output beside the job's output.",
+        ),
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
     restart: Annotated[
@@ -73,16 +72,12 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
             "--restart", help="Start over, and replace the output of earlier runs of this job."
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show only the summary of a job that failed.")
-    ] = False,
-    output: Annotated[
-        Format, typer.Option("--output", "-o", help="Also print the report to stdout.")
-    ] = Format.TEXT,
+    output: ReportOutput = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Run a job on this machine, on a Ray instance that is started for it.
+
+    With --quiet, only the summary of a job that failed is printed.
 
     Exit codes: 0 the output is complete, 1 the job failed, 2 the file is wrong or its input is
     missing, 130 interrupted.
@@ -93,11 +88,12 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         address,
         report_directory,
         sample,
-        verbose,
+        is_verbose(),
         restart=restart,
-        quiet=quiet,
+        quiet=is_quiet(),
         form=output,
         settings=settings or (),
+        limit=limit,
     )
     raise typer.Exit(run_file(file, options))
 
@@ -106,6 +102,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 def preview(
     file: File,
     rows: Annotated[int, typer.Option("-n", min=1, max=1000, help="Number of rows.")] = 5,
+    output: Output = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Run the steps of a job over its first rows in this process, and print the results.
@@ -117,16 +114,14 @@ def preview(
     """
     from batchinference.cli.preview import preview_file
 
-    raise typer.Exit(preview_file(file, rows, settings or ()))
+    raise typer.Exit(preview_file(file, rows, settings or (), output))
 
 
 @app.command()
 def retry_errors(
     file: File,
-    address: Annotated[
-        str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's messages.")] = False,
+    address: Address = None,
+    output: ReportOutput = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Run only the failed rows of a job again.
@@ -135,7 +130,14 @@ def retry_errors(
     """
     from batchinference.cli.run import RunOptions, run_file
 
-    options = RunOptions(address, verbose=verbose, retry_errors=True, settings=settings or ())
+    options = RunOptions(
+        address,
+        verbose=is_verbose(),
+        retry_errors=True,
+        quiet=is_quiet(),
+        form=output,
+        settings=settings or (),
+    )
     raise typer.Exit(run_file(file, options))
 
 
@@ -146,6 +148,7 @@ def validate(
         bool,
         typer.Option("--deep", help="Also check the input, its columns, models, code, output."),
     ] = False,
+    output: Output = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Check job files and print all problems. Nothing is run or written.
@@ -154,27 +157,35 @@ def validate(
     """
     from batchinference.cli.check import validate_files
 
-    raise typer.Exit(validate_files(files, settings or (), deep=deep))
+    raise typer.Exit(validate_files(files, settings or (), deep=deep, form=output))
 
 
 @app.command()
 def plan(
-    file: File, defaults: Defaults = None, policy: Policy = None, settings: Settings = None
+    file: File,
+    defaults: Defaults = None,
+    policy: Policy = None,
+    output: Output = Format.TEXT,
+    settings: Settings = None,
 ) -> None:
     """Show the stages and pods with which a cluster would run a job."""
     from batchinference.cli.check import Platform, show_plan
 
-    raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or ()))
+    raise typer.Exit(show_plan(file, Platform(defaults, policy), settings or (), output))
 
 
 @app.command()
 def render(
-    file: File, defaults: Defaults = None, policy: Policy = None, settings: Settings = None
+    file: File,
+    defaults: Defaults = None,
+    policy: Policy = None,
+    output: Output = Format.YAML,
+    settings: Settings = None,
 ) -> None:
-    """Print the objects that the operator would create for a job, as YAML."""
+    """Print the objects that the operator would create for a job, for kubectl apply."""
     from batchinference.cli.check import Platform, render_file
 
-    raise typer.Exit(render_file(file, Platform(defaults, policy), settings or ()))
+    raise typer.Exit(render_file(file, Platform(defaults, policy), settings or (), output))
 
 
 @app.command()
@@ -204,9 +215,7 @@ def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         typer.Option(metavar="JOB", help="Your job file, whose model embeds a text or an image."),
     ] = None,
     trust_output: TrustOutput = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line.")
-    ] = False,
+    form: Output = Format.TEXT,
 ) -> None:
     """Find the rows of an output whose embeddings are most similar to a text, an image or a row.
 
@@ -216,7 +225,7 @@ def search(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.search import SearchOptions, search_output
 
     options = SearchOptions(
-        SearchQuery(text, image, row, count, where), column, model, trust_output, as_json
+        SearchQuery(text, image, row, count, where), column, model, trust_output, form
     )
     raise typer.Exit(search_output(output, options))
 
@@ -231,7 +240,7 @@ def verify(
         ),
     ] = False,
     trust_output: TrustOutput = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    form: Output = Format.TEXT,
 ) -> None:
     """Verify that each input row is in the output or among the errors, exactly once.
 
@@ -242,11 +251,14 @@ def verify(
     """
     from batchinference.cli.verify import verify_output
 
-    raise typer.Exit(verify_output(output, quick=quick, trusted=trust_output, as_json=as_json))
+    raise typer.Exit(verify_output(output, quick=quick, trusted=trust_output, form=form))
 
 
 for group in (output_commands, cluster_commands, setup_commands):
     app.registered_commands.extend(group.app.registered_commands)
+for command in app.registered_commands:
+    if command.callback:
+        command.callback = with_verbosity(command.callback)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from batchinference.cli.options import Context, Namespace, Output
 from batchinference.cli.printing import Format
 
 app = typer.Typer()
@@ -13,13 +14,6 @@ TargetArgument = Annotated[
     str,
     typer.Argument(metavar="OUTPUT|JOB", help="An output path, or the name of a cluster's job."),
 ]
-Namespace = Annotated[
-    str | None, typer.Option("--namespace", "-n", help="The namespace of the job.")
-]
-Context = Annotated[
-    str | None, typer.Option("--context", help="The context of the kubeconfig to use.")
-]
-Output = Annotated[Format, typer.Option("--output", "-o", help="The format of the result.")]
 
 
 @app.command()
@@ -45,6 +39,7 @@ def watch(
     namespace: Namespace = None,
     context: Context = None,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 2.0,
+    output: Output = Format.TEXT,
 ) -> None:
     """Show the progress of an output or of a job on a cluster until it ends.
 
@@ -53,7 +48,8 @@ def watch(
     from batchinference.api.targets import Target
     from batchinference.cli.watch import watch_status
 
-    raise typer.Exit(watch_status(Target(target, namespace, context), interval))
+    watched = Target(target, namespace, context)
+    raise typer.Exit(watch_status(watched, interval, form=output))
 
 
 @app.command()
@@ -78,16 +74,21 @@ def logs(
     target: TargetArgument,
     namespace: Namespace = None,
     context: Context = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", help="The stored log, even if the job is running.")
+    ] = False,
     every: Annotated[bool, typer.Option("--list", help="List the stored logs instead.")] = False,
 ) -> None:
-    """Print the log of the last run that has ended, which is stored next to the output.
+    """Print the log of the driver of a job that is running on a cluster, or the stored log.
+
+    The stored log is that of the last run that has ended. It is next to the output.
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.
     """
     from batchinference.api.targets import Target
     from batchinference.cli.show_output import show_logs
 
-    show_logs(Target(target, namespace, context), every=every)
+    show_logs(Target(target, namespace, context), every=every, previous=previous)
 
 
 @app.command()

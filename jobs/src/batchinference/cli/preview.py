@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchinference.api.files import (
     directory_of,
@@ -14,8 +16,9 @@ from batchinference.api.files import (
 )
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
-from batchinference.cli.printing import echo
+from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.run import exit_code
+from batchinference.cli.verbosity import note
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
@@ -24,10 +27,12 @@ from batchinference.spec.profiles import GPU
 from batchinference.text import in_one_line
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.preview import Outcome
+    from batchinference.pipeline.preview import Outcome, Preview
 
 
-def preview_file(file: str, rows: int, settings: Sequence[str] = ()) -> int:
+def preview_file(
+    file: str, rows: int, settings: Sequence[str] = (), form: Format = Format.TEXT
+) -> int:
     """Run the steps of the job in a file over its first rows, and print each step and the results.
 
     Return the exit code, which is 1 if a row has failed.
@@ -47,7 +52,7 @@ def preview_file(file: str, rows: int, settings: Sequence[str] = ()) -> int:
     from batchinference.pipeline.error_attribution import root_cause
 
     try:
-        return exits.JOB_FAILED if _show(job, directory, rows) else exits.SUCCESS
+        return exits.JOB_FAILED if _show(job, directory, rows, form) else exits.SUCCESS
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
@@ -61,34 +66,55 @@ def _without_preview(spec: BatchInferenceSpec) -> list[Problem]:
     return [
         Problem(
             f"spec.steps[{number}].model.runtime",
-            "the engine runs only on Ray, which a preview does not start (vllm). Run a copy of the "
-            "job with read.options.limit and another write.path",
+            "the engine runs only on Ray, which a preview does not start (vllm). Use "
+            "batchinference run --limit",
         )
         for number, step in enumerate(spec.steps)
         if step.model is not None and step.model.runtime == "vllm"
     ]
 
 
-def _show(job: BatchInference, directory: Path, rows: int) -> int:
+def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
     """Print what each step does and the resulting rows. Return the number of failed rows."""
     from batchinference.api.display import lines_of_rows
-    from batchinference.pipeline.execution.cluster import importable, machine_devices
     from batchinference.pipeline.output.preview import rows_of_table
+
+    preview = _prepared(job, directory, rows)
+    outcomes: list[Outcome] = []
+    # what steps print must not be mixed with data
+    with redirect_stdout(sys.stdout if form is Format.TEXT else sys.stderr):
+        for outcome in preview.run():
+            outcomes.append(outcome)
+            for line in _lines_of(outcome) if form is Format.TEXT else ():
+                echo(line)
+    found = rows_of_table(preview.written())
+    if form is Format.TEXT:
+        for line in lines_of_rows(found):
+            echo(line)
+    else:
+        steps = [as_data(outcome) for outcome in outcomes]
+        print_data({"steps": steps, "rows": list(map(_plain, found))}, form)
+    return sum(outcome.failed for outcome in outcomes)
+
+
+def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
+    """Return the preview of a job with the devices of this machine, and print notes on its plan."""
+    from batchinference.pipeline.execution.cluster import importable, machine_devices
     from batchinference.pipeline.preview import Preview
 
     importable(str(directory))
     devices = machine_devices()
     plan = plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices)
-    for note in plan.notes:
-        echo(note, err=True)
-    preview, failed = Preview(job.spec, plan, rows), 0
-    for outcome in preview.run():
-        failed += outcome.failed
-        for line in _lines_of(outcome):
-            echo(line)
-    for line in lines_of_rows(rows_of_table(preview.written())):
-        echo(line)
-    return failed
+    for text in plan.notes:
+        note(text, err=True)
+    return Preview(job.spec, plan, rows)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as plain data. Images and other tensors are shown by their shape and type."""
+    from batchinference.api.display import short
+
+    return {name: short(value) if hasattr(value, "dtype") else value for name, value in row.items()}
 
 
 def _lines_of(outcome: Outcome) -> Iterator[str]:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+from pydantic.alias_generators import to_camel
 
+from batchinference.json_text import to_json
 from batchinference.text import escaped_controls, in_one_line, without_controls
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Format(StrEnum):
@@ -27,12 +33,31 @@ def echo(text: str, *, err: bool = False) -> None:
 
 def print_data(data: Any, form: Format) -> None:
     """Print data as one JSON or YAML document."""
+    _print(data, form, indent=2)
+
+
+def print_record(data: Any, form: Format) -> None:
+    """Print data as one line of JSON, or as one document of a YAML stream."""
+    _print(data, form, indent=None)
+
+
+def _print(data: Any, form: Format, indent: int | None) -> None:
+    text = to_json(data, indent)
     if form is Format.JSON:
-        typer.echo(escaped_controls(json.dumps(data, indent=2, default=str)))
+        echo(escaped_controls(text))
         return
     from batchinference.cli.yaml_output import as_yaml
 
-    echo(as_yaml([json.loads(json.dumps(data, default=str))]).rstrip())
+    echo(as_yaml([json.loads(text)]).rstrip())
+
+
+def as_data(value: DataclassInstance) -> dict[str, Any]:
+    """Return a dataclass as plain data, with the names of its fields in camelCase."""
+    return asdict(value, dict_factory=_in_camel_case)
+
+
+def _in_camel_case(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {to_camel(name): value for name, value in fields}
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchinference.api.changed_jobs import overwrites, restarted, retried
+from batchinference.api.changed_jobs import overwrites, restarted, retried, trial
 from batchinference.api.files import (
     directory_of,
     parameter_values,
@@ -53,6 +53,8 @@ class RunOptions:
     """The format in which the report is printed to stdout. `text` prints no report."""
     settings: Sequence[str] = ()
     """Values of parameters, as NAME=VALUE."""
+    limit: int | None = None
+    """The number of rows of a trial. None for the whole job."""
 
 
 def run_file(file: str, options: RunOptions) -> int:
@@ -65,13 +67,7 @@ def run_file(file: str, options: RunOptions) -> int:
         echo("\n".join(f"{file}: {problem}" for problem in problems), err=True)
         return exits.BAD_INPUT
     try:
-        text = read_text(file)
-        check_mounted_file(file, text, os.environ)
-        job = with_absolute_paths(parse_one(text, parameter_values(options.settings)), directory)
-        if options.address is None:
-            plan = plan_for_machine(job.spec)
-        else:
-            plan = _mounted_plan(file) or plan_for_cluster(job.spec)
+        job, plan = _load(file, directory, options)
     except SpecError as error:
         print_problems(file, error)
         return exits.BAD_INPUT
@@ -80,7 +76,7 @@ def run_file(file: str, options: RunOptions) -> int:
     from batchinference.pipeline.errors import JobFailure
 
     try:
-        own_only = options.restart and not overwrites(job)
+        own_only = bool(options.limit) or (options.restart and not overwrites(job))
         job = _apply_options(job, options)
         report = _run(job, plan, directory, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
@@ -89,6 +85,18 @@ def run_file(file: str, options: RunOptions) -> int:
     if report.state == JobState.SUCCEEDED:
         return exits.SUCCESS
     return _failure_exit_code(report.reason, report.message, options)
+
+
+def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
+    """Return the job in a file, or its trial, and the plan. Raises SpecError."""
+    text = read_text(file)
+    check_mounted_file(file, text, os.environ)
+    job = with_absolute_paths(parse_one(text, parameter_values(options.settings)), directory)
+    if options.limit is not None:
+        job = trial(job, options.limit)
+    if options.address is None:
+        return job, plan_for_machine(job.spec)
+    return job, _mounted_plan(file) or plan_for_cluster(job.spec)
 
 
 def _mounted_plan(file: str) -> Plan | None:
@@ -132,6 +140,9 @@ def _run(
         Display(verbose=options.verbose, silent=options.quiet) as display,
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
+        if options.limit is not None:
+            rows, place = options.limit, job.spec.write.path
+            display.say(f"{job.metadata.name}: trial over the first {rows} row(s), into {place}")
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not options.verbose and not on_cluster
@@ -145,7 +156,8 @@ def _run(
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
     if options.quiet and report.state == JobState.SUCCEEDED:
         return report
-    display.summarize(report, resumes=not job.spec.why_not_retried, log=runner.log.uri)
+    resumes = options.limit is None and not job.spec.why_not_retried
+    display.summarize(report, resumes=resumes, files=runner.files)
     if report.state == JobState.SUCCEEDED and options.sample:
         display.show_sample(job, options.sample)
     return report

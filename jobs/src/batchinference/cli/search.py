@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from batchinference.api.search import Hit, OutputSearch, SearchQuery, query_problem
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed
-from batchinference.cli.printing import echo
+from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.run import exit_code
-from batchinference.text import escaped_controls, in_one_line
+from batchinference.cli.verbosity import note
+from batchinference.text import in_one_line
 
 _PIPE_WIDTH = 10_000
 """Characters per line if stdout is not a terminal."""
@@ -27,7 +28,7 @@ class SearchOptions:
     job: str | None
     """The user's job file, whose model embeds the query."""
     trusted: bool
-    as_json: bool
+    form: Format
 
 
 def search_output(output: str, options: SearchOptions) -> int:
@@ -44,7 +45,10 @@ def search_output(output: str, options: SearchOptions) -> int:
     except JobFailure as failure:
         echo(f"search: {failure.message}", err=True)
         return exit_code(failure.reason)
-    _print_json(hits) if options.as_json else _print_table(hits)
+    if options.form is Format.TEXT:
+        _print_table(hits)
+    else:
+        print_data([as_data(hit) for hit in hits], options.form)
     return exits.SUCCESS
 
 
@@ -57,15 +61,8 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
     )
     found = search.find(options.query)
     if found.passed_over:
-        notify(f"{found.passed_over} row(s) have no embedding")
+        note(f"search: {found.passed_over} row(s) have no embedding", err=True)
     return found.hits
-
-
-def _print_json(hits: list[Hit]) -> None:
-    from batchinference.pipeline.output.writers.json import to_json
-
-    for hit in hits:
-        echo(escaped_controls(to_json(vars(hit))))
 
 
 def _print_table(hits: list[Hit]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from batchinference.cli.output_commands import Context, Namespace, Output
+from batchinference.cli.options import Context, Namespace, Output, Settings
 from batchinference.cli.printing import Format
 
 app = typer.Typer()
@@ -45,12 +45,21 @@ def init(
 
 @app.command()
 def doctor(
-    namespace: Namespace = None, context: Context = None, output: Output = Format.TEXT
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[FILE]", help="A job's file: also check its output and image."),
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: Output = Format.TEXT,
+    settings: Settings = None,
 ) -> None:
     """Check what jobs need on this machine and on the cluster, and print what to do.
 
+    With a job's file, a small file is written to its output, and deleted.
+
     Exit codes: 0 jobs can run on this machine, 1 something that they need is missing.
     """
-    from batchinference.cli.doctor import examine
+    from batchinference.cli.doctor import DoctorOptions, examine
 
-    raise typer.Exit(examine(namespace, context, output))
+    raise typer.Exit(examine(DoctorOptions(file, settings or (), namespace, context, output)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 
+from batchinference.api.driver_log import running_log
 from batchinference.api.outputs import (
     ErrorGroup,
     error_groups,
@@ -14,8 +14,9 @@ from batchinference.api.outputs import (
     works_at,
 )
 from batchinference.api.targets import Target
-from batchinference.cli.printing import Format, echo, print_data, print_table
-from batchinference.cli.targets import read_output
+from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.cli.verbosity import note
 from batchinference.spec.report import Report
 from batchinference.text import in_one_line
 
@@ -23,7 +24,7 @@ from batchinference.text import in_one_line
 def show_errors(target: Target, form: Format) -> None:
     groups: list[ErrorGroup] = read_output("errors", target, error_groups)
     if form is not Format.TEXT:
-        print_data([asdict(group) for group in groups], form)
+        print_data([as_data(group) for group in groups], form)
         return
     if not groups:
         echo("no failed rows")
@@ -32,7 +33,7 @@ def show_errors(target: Target, form: Format) -> None:
     echo(f"{rows} failed row(s), {len(groups)} cause(s)\n")
     for group in groups:
         _show_group(group)
-    echo("`retry-errors FILE` runs only these rows again.")
+    note("`retry-errors FILE` runs only these rows again.")
 
 
 def _show_group(group: ErrorGroup) -> None:
@@ -45,14 +46,23 @@ def _show_group(group: ErrorGroup) -> None:
     echo("")
 
 
-def show_logs(target: Target, *, every: bool) -> None:
+def show_logs(target: Target, *, every: bool, previous: bool) -> None:
     if every:
         found = read_output("logs", target, lambda output: logs_of(works_at(output)[0]))
         for log in found:
             echo(log.uri)
         return
+    running = None if previous or not target.is_job else _running_log(target)
+    if running is not None:
+        echo(running)
+        return
     content: bytes = read_output("logs", target, lambda output: last_log(output).read())
     echo(content.decode(errors="replace").rstrip())
+
+
+def _running_log(target: Target) -> str | None:
+    with exit_on_cluster_error("logs"):
+        return running_log(target.cluster(), target.text)
 
 
 def show_report(target: Target, form: Format) -> None:

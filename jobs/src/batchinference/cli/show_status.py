@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
 from batchinference.api.targets import Target
 from batchinference.api.workers import Workers, read_job
-from batchinference.cli.printing import Format, print_data, print_table
+from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.targets import exit_on_cluster_error, read_output
 
 
@@ -21,7 +20,7 @@ def show_status(target: Target, form: Format) -> None:
         return
     found: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
-        print_data([asdict(each) | {"percent": each.percent} for each in found], form)
+        print_data([as_data(each) | {"percent": each.percent} for each in found], form)
         return
     for each in found:
         print_table(_lines_of_output(each))

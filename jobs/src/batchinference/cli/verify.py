@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed
-from batchinference.cli.printing import echo
+from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.run import exit_code
+from batchinference.cli.verbosity import is_quiet
 from batchinference.spec.uris import Uri
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EXITS = {"proven": exits.SUCCESS, "unfinished": exits.UNFINISHED, "notProven": exits.JOB_FAILED}
 
 
-def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> int:
+def verify_output(output: str, *, quick: bool, trusted: bool, form: Format) -> int:
     """Verify an output, print the report and return the exit code."""
     try:
         TypeAdapter(Uri).validate_python(output)
@@ -39,7 +39,7 @@ def verify_output(output: str, *, quick: bool, trusted: bool, as_json: bool) -> 
     except OSError as error:
         echo(f"verify: '{output}' cannot be read: {shown(str(error))}", err=True)
         return exits.JOB_FAILED
-    echo(json.dumps(proof.as_json())) if as_json else show(proof)
+    show(proof) if form is Format.TEXT else print_data(proof.as_json(), form)
     return _EXITS[proof.result.value]
 
 
@@ -52,5 +52,5 @@ def _verify(output: str, *, quick: bool, trusted: bool) -> VerificationReport:
 
     for place in trusted_places(Location(output)) if trusted else ():
         echo(f"verify: '{output}' is trusted: connecting to {place}", err=True)
-    with Console(stderr=True).status(f"reading {output} and its input"):
+    with Console(stderr=True, quiet=is_quiet()).status(f"reading {output} and its input"):
         return verify(Location(output), quick=quick, trusted=trusted)

@@ -14,9 +14,10 @@ from batchinference.api.progress import JobProgress, progress_of_job, progress_o
 from batchinference.api.targets import Target
 from batchinference.api.workers import read_job
 from batchinference.cli import exits
-from batchinference.cli.printing import echo
+from batchinference.cli.printing import Format, as_data, echo, print_record
 from batchinference.cli.show_status import rows_text
 from batchinference.cli.targets import exit_on_cluster_error, read_output
+from batchinference.cli.verbosity import is_quiet
 from batchinference.text import in_one_line
 
 if TYPE_CHECKING:
@@ -27,19 +28,25 @@ View = Callable[[JobProgress, float], None]
 
 
 def watch_status(
-    target: Target, interval: float, sleep: Callable[[float], Any] = time.sleep
+    target: Target,
+    interval: float,
+    sleep: Callable[[float], Any] = time.sleep,
+    *,
+    form: Format = Format.TEXT,
 ) -> int:
     """Show the progress until the job has ended, and return the exit code."""
     began: JobProgress | None = None
     since = time.monotonic()
-    with _table_view(target.text) if sys.stdout.isatty() else _line_view() as show:
+    table = form is Format.TEXT and sys.stdout.isatty()
+    with _table_view(target.text) if table else _line_view(form) as show:
         while True:
             progress = _read_progress(target)
             began = began or progress
             rate = progress.rate
             if rate is None:
                 rate = (progress.rows - began.rows) / max(time.monotonic() - since, 1e-9)
-            show(progress, rate)
+            if progress.ended or not is_quiet():
+                show(progress, rate)
             if progress.ended:
                 return exits.JOB_FAILED if progress.failed else exits.SUCCESS
             sleep(interval)
@@ -54,15 +61,18 @@ def _read_progress(target: Target) -> JobProgress:
 
 
 @contextmanager
-def _line_view() -> Iterator[View]:
-    """Yield a function that prints a line for each change."""
-    shown = ""
+def _line_view(form: Format) -> Iterator[View]:
+    """Yield a function that prints a line or a record for each change."""
+    shown: object = None
 
     def show(progress: JobProgress, rate: float) -> None:
         nonlocal shown
-        before, shown = shown, line_of(progress, rate)
-        if shown != before:
-            echo(shown)
+        line = line_of(progress, rate)
+        record = line if form is Format.TEXT else record_of(progress, rate)
+        if record == shown:
+            return
+        shown = record
+        echo(line) if form is Format.TEXT else print_record(record, form)
 
     yield show
 
@@ -119,3 +129,13 @@ def line_of(progress: JobProgress, rate: float) -> str:
     if progress.workers:
         parts.append("workers " + " + ".join(map(str, progress.workers)))
     return ", ".join([*parts, progress.message] if progress.message else parts)
+
+
+def record_of(progress: JobProgress, rate: float) -> dict[str, Any]:
+    """Return the progress as data. Values that are unknown are null."""
+    remaining = progress.remaining_seconds(rate)
+    return as_data(progress) | {
+        "percent": progress.percent,
+        "rate": round(rate, 1),
+        "remainingSeconds": None if remaining is None else round(remaining),
+    }

@@ -64,6 +64,8 @@ class JobRun:
     stop: StopSignal
     own_only: bool = False
     prices: PodPrices | None = None
+    page: str | None = field(default=None, init=False)
+    """The address of the page of the report, if it could be written."""
     _reports: ReportBuilder = field(init=False)
     _finished: list[Report] = field(default_factory=list, init=False)
     """The reports of the outputs that this run has completed."""
@@ -183,9 +185,10 @@ class JobRun:
             # its stored report is final, even if replacing the old output fails
             self._attempt = None
             publish(Layout.of(self.job.spec), identity_of(self.job))
-            write_page(Layout.of(self.job.spec), self.job.spec, report, snapshot.entries)
+            layout = Layout.of(self.job.spec)
         else:
-            write_page(attempt.layout, self.job.spec, report, snapshot.entries)
+            layout = attempt.layout
+        self.page = write_page(layout, self.job.spec, report, snapshot.entries)
         return report
 
     def _fail(self, failure: JobFailure) -> Report:
@@ -207,7 +210,8 @@ class JobRun:
         with suppress(OSError, BadOutput):
             if run is not None:
                 run.attempt.put_report(report)
-                write_page(run.attempt.layout, self.job.spec, report, self._entries)
+                layout = run.attempt.layout
+                self.page = write_page(layout, self.job.spec, report, self._entries)
         return published
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:

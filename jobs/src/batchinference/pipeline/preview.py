@@ -81,7 +81,7 @@ class Preview:
 
     def _read(self) -> Outcome:
         began = time.perf_counter()
-        source = open_input(limited(self.spec.read, self.rows))
+        source = open_input(self.spec.read.limited(self.rows))
         check_input(self.spec, source, self._layout)
         check_query(self.spec.read, source)
         content = pa.BufferReader(source.serialized())
@@ -118,15 +118,6 @@ class Preview:
     def _described(self, failed: pa.Table) -> str:
         (record,) = error_records(failed.slice(0, 1), self._paths).to_pylist()
         return f"row {record['row']} of {record['path']}: {record['error']}"
-
-
-def limited(read: Read, rows: int) -> Read:
-    """Return the input with at most `rows` rows, or unchanged if its format has no limit."""
-    options = read.options
-    if "limit" not in type(options).model_fields:
-        return read
-    limit = min(rows, getattr(options, "limit", None) or rows)
-    return read.model_copy(update={"options": options.model_copy(update={"limit": limit})})
 
 
 def check_query(read: Read, source: JobInput) -> None:

@@ -9,6 +9,7 @@ store.
 from __future__ import annotations
 
 import email.utils
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -18,8 +19,10 @@ from typing import Any, TypeVar
 import tenacity
 
 from batchinference.pipeline.error_attribution import is_transient
+from batchinference.pipeline.errors import shown
 
 Result = TypeVar("Result")
+_LOGGER = logging.getLogger(__name__)
 
 ATTEMPTS = 4
 """Attempts of a storage operation."""
@@ -59,6 +62,7 @@ class RetryPolicy:
             | tenacity.stop_before_delay(self.max_seconds),
             "wait": self._wait,
             "retry": tenacity.retry_if_exception(self.transient),
+            "before_sleep": _log_retry,
             "reraise": True,
         }
 
@@ -71,6 +75,11 @@ class RetryPolicy:
         error = state.outcome.exception() if state.outcome else None
         requested = error.wait if isinstance(error, TryAgain) else 0.0
         return max(requested, self.backoff(state.attempt_number))
+
+
+def _log_retry(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    _LOGGER.debug("a request is repeated after an error: %s", shown(str(error)))
 
 
 def _is_retryable(error: BaseException) -> bool:

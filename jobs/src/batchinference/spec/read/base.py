@@ -113,6 +113,25 @@ class ReadModel(SpecModel):
             changed[field] = list(map(change, value)) if isinstance(value, list) else change(value)
         return self.model_copy(update=changed)
 
+    @property
+    def has_limit(self) -> bool:
+        """Return whether the format has the option `limit`."""
+        return "limit" in type(self._options).model_fields
+
+    def limited(self, rows: int) -> Self:
+        """Return a copy that reads at most `rows` rows; unchanged without the option `limit`."""
+        if not self.has_limit:
+            return self
+        limit = min(rows, getattr(self._options, "limit", None) or rows)
+        return self.model_copy(
+            update={"options": self._options.model_copy(update={"limit": limit})}
+        )
+
+    @property
+    def _options(self) -> ReadOptions:
+        options: ReadOptions = getattr(self, "options")  # noqa: B009 - defined by each format
+        return options
+
 
 class ReadFiles(ReadModel):
     """Files of one format."""

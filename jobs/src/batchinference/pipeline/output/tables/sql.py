@@ -11,11 +11,11 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput, without_secrets
 from batchinference.pipeline.output.tables import Row, Table, unified
-from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
 from batchinference.pipeline.storage.location import Location

@@ -12,14 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
+from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.output.writers.json import (
-    TEXT_BYTES,
-    opened,
-    packed,
-    text_rows,
-    to_json,
-)
+from batchinference.pipeline.output.writers.json import TEXT_BYTES, opened, packed, text_rows
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,17 @@ NaN and infinity become null, because JSON cannot represent them.
 
 from __future__ import annotations
 
-import base64
 import gzip
 import io
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 
+from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 
 TEXT = pa.large_string()
@@ -79,30 +78,3 @@ def packed(lines: Iterable[str], compression: str) -> bytes:
     for line in lines:
         sink.write(packer.compress(line.encode()) if gzipped else line.encode())
     return sink.getvalue() + (packer.flush() if gzipped else b"")
-
-
-def to_json(value: Any) -> str:
-    """Return a plain value as one line of JSON."""
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_as_text)
-    except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, default=_as_text)
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case list() | tuple():
-            return [_finite(element) for element in value]
-        case dict():
-            return {key: _finite(element) for key, element in value.items()}
-    return value
-
-
-def _as_text(value: Any) -> Any:
-    """Return a value that JSON cannot represent as text: bytes as base64, others such as dates as
-    their `str`."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.output.file_layout import safe
 from batchinference.pipeline.output.writers import naming
-from batchinference.pipeline.output.writers.json import to_json
 from batchinference.pipeline.output.writers.numpy import npy
 
 _EMPTY_MEMBER = ("json", b"null")

@@ -1,0 +1,62 @@
+"""Checks of `doctor` for a job: whether its output can be written with the present credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib import util
+
+from batchinference.api.files import (
+    directory_of,
+    parameter_values,
+    read_text,
+    with_absolute_paths,
+)
+from batchinference.cli.finding import Finding, Result
+from batchinference.spec import BatchInference, SpecError, parse_one
+from batchinference.spec.storage import Storage
+
+_ADVICE = "Check the path, the endpoint and the rights of the credentials"
+
+
+def load_job(file: str, settings: Sequence[str]) -> BatchInference:
+    """Return the job in a file with absolute paths. Raises SpecError."""
+    job = parse_one(read_text(file), parameter_values(settings))
+    return with_absolute_paths(job, directory_of(file))
+
+
+def findings_of_problems(file: str, error: SpecError) -> list[Finding]:
+    """Return a finding for each problem of a job's file."""
+    advice = "Correct the file, and check it with batchinference validate"
+    return [
+        Finding("job file", Result.FAILED, f"{file}: {problem}", advice)
+        for problem in error.problems
+    ]
+
+
+def check_storage(job: BatchInference) -> Iterator[Finding]:
+    """Yield whether files can be written, listed, read and deleted in the output of a job."""
+    if util.find_spec("ray") is None or util.find_spec("pyarrow") is None:
+        advice = "Install the missing packages first"
+        yield Finding("storage", Result.FAILED, "not checked: packages are missing", advice)
+        return
+    spec = job.spec
+    yield _access("write.path", spec.write.path, spec.write.storage)
+    if spec.errors.path:
+        yield _access("errors.path", spec.errors.path, spec.write.storage)
+
+
+def _access(field: str, path: str, storage: Storage) -> Finding:
+    """Return whether a path can be used. In a local path, only a file is created and deleted."""
+    import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
+    from batchinference.pipeline.error_attribution import root_cause
+    from batchinference.pipeline.preflight import check_writable
+    from batchinference.pipeline.storage.access import check_access
+    from batchinference.pipeline.storage.location import Location
+
+    place = Location(path, storage)
+    try:
+        check_writable(place) if place.local else check_access(place)
+    except Exception as error:  # noqa: BLE001 - object stores raise any error
+        return Finding(field, Result.FAILED, root_cause(error).message, _ADVICE)
+    done = "written and deleted" if place.local else "written, listed, read and deleted"
+    return Finding(field, Result.OK, f"'{path}': files can be {done}")

@@ -1,0 +1,102 @@
+"""The options `--quiet` and `--verbose`, which all commands have."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+
+from batchinference.cli.printing import echo
+
+LOGGER = logging.getLogger("batchinference")
+"""Has the details that only `--verbose` shows."""
+
+
+class Verbosity(Enum):
+    """How much a command prints besides its result and errors."""
+
+    QUIET = "quiet"
+    NORMAL = "normal"
+    VERBOSE = "verbose"
+
+
+_current = ContextVar("verbosity", default=Verbosity.NORMAL)
+_Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only results, warnings and errors.")
+]
+_Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also print requests, retries and Ray's messages.")
+]
+_OPTIONS = [
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+    for name, kind in (("quiet", _Quiet), ("verbose", _Verbose))
+]
+
+
+def is_quiet() -> bool:
+    """Return whether the command was called with `--quiet`."""
+    return _current.get() is Verbosity.QUIET
+
+
+def is_verbose() -> bool:
+    """Return whether the command was called with `--verbose`."""
+    return _current.get() is Verbosity.VERBOSE
+
+
+def note(text: str, *, err: bool = False) -> None:
+    """Print a confirmation or a note, unless the command is quiet."""
+    if not is_quiet():
+        echo(text, err=err)
+
+
+def with_verbosity(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that also has the options `--quiet` and `--verbose`."""
+
+    @functools.wraps(command)
+    def run(*, quiet: bool, verbose: bool, **arguments: Any) -> Any:
+        if quiet and verbose:
+            problem = "contradicts --verbose. Remove one of them"
+            raise typer.BadParameter(problem, param_hint="--quiet")
+        with _verbosity(quiet=quiet, verbose=verbose):
+            return command(**arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [*signature.parameters.values(), *_OPTIONS]
+    setattr(run, "__signature__", signature.replace(parameters=parameters))  # noqa: B010
+    return run
+
+
+@contextmanager
+def _verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
+    """Set the verbosity of the command that runs in the block."""
+    chosen = Verbosity.VERBOSE if verbose else Verbosity.QUIET if quiet else Verbosity.NORMAL
+    with ExitStack() as stack:
+        stack.callback(_current.reset, _current.set(chosen))
+        if verbose:
+            stack.enter_context(_shown_details())
+        yield
+
+
+@contextmanager
+def _shown_details() -> Iterator[None]:
+    """Print the details that are logged in the block to stderr."""
+    handler, level = _Printer(), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+class _Printer(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        echo(record.getMessage(), err=True)

@@ -1,0 +1,91 @@
+"""The log of the driver of a running job, which is read from the head pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from batchinference.api.driver_log import running_log
+from batchinference.api.kubernetes import ClusterError, Kubernetes, _websocket_refusal
+
+HEAD = {"metadata": {"name": "daily-2-head"}, "status": {"phase": "Running"}}
+LOG = "daily: preparing\ndaily: running, 0 rows, 0 %\n"
+REFUSED = ClusterError('pods "daily-2-head" is forbidden: cannot create resource "pods/exec"')
+
+
+class Cluster:
+    """A cluster with a job in a phase, and these head pods. `log` is what a command prints."""
+
+    def __init__(self, phase: str, *heads: Any, log: str | ClusterError = LOG) -> None:
+        self.phase, self._heads, self._log = phase, heads, log
+        self.selectors: list[str] = []
+        self.commands: list[tuple[str, str, str]] = []
+
+    def get(self, name: str) -> Any:
+        status = {"phase": self.phase, "attempt": 2, "rayClusterName": "daily-2-x7kq2"}
+        spec = {"write": {"path": "s3://a/b"}}
+        return {"metadata": {"name": name}, "spec": spec, "status": status}
+
+    def list_pods(self, selector: str) -> Iterator[Any]:
+        self.selectors.append(selector)
+        yield from self._heads
+
+    def execute(self, pod: str, container: str, command: Sequence[str]) -> str:
+        self.commands.append((pod, container, command[-1]))
+        if isinstance(self._log, ClusterError):
+            raise self._log
+        return self._log
+
+
+def log_of(cluster: Cluster) -> str | None:
+    return running_log(cast(Kubernetes, cluster), "daily")
+
+
+def test_log_of_the_driver_is_read_from_the_running_head() -> None:
+    ending = {"metadata": {"name": "old", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+              "status": {"phase": "Running"}}  # fmt: skip
+    cluster = Cluster("Running", ending, HEAD)
+    assert log_of(cluster) == LOG.rstrip()
+    assert cluster.selectors == ["ray.io/cluster=daily-2-x7kq2,ray.io/node-type=head"]
+    ((pod, container, command),) = cluster.commands
+    assert (pod, container) == ("daily-2-head", "ray")
+    assert command.endswith("/tmp/ray/session_latest/logs/job-driver-*.log")
+
+
+def test_credentials_are_masked() -> None:
+    assert log_of(Cluster("Running", HEAD, log="password=hunter22\n")) == "password=***"
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Retrying", "Suspended", "Succeeded", "Failed"])
+def test_job_without_a_running_attempt_has_no_such_log(phase: str) -> None:
+    cluster = Cluster(phase, HEAD)
+    assert log_of(cluster) is None
+    assert cluster.commands == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        (Cluster("Starting"), "its head pod is not running yet (Starting)"),
+        (Cluster("Running", HEAD, log=""), "its driver has no log yet (Running)"),
+        (Cluster("Running", HEAD, log=REFUSED), f"its log cannot be read: {REFUSED}. Ask for the "
+         "permission to create pods/exec"),
+    ],
+    ids=["no head", "no log", "refused"],
+)  # fmt: skip
+def test_message_says_why_there_is_no_log(cluster: Cluster, message: str) -> None:
+    with pytest.raises(ClusterError) as refused:
+        log_of(cluster)
+    assert str(refused.value).startswith(f"attempt 2 of job 'daily': {message}. ")
+    assert "--previous" in str(refused.value)
+
+
+def test_message_of_a_refused_command_is_that_of_the_api_server() -> None:
+    status = (
+        '{"kind":"Status","status":"Failure","message":"pods \\"a\\" is forbidden","reason":"F"}'
+    )
+    reason = f"Handshake status 403 Forbidden -+-+- {{}} -+-+- {status.encode()!r}"
+    assert _websocket_refusal(reason) == 'pods "a" is forbidden'
+    assert _websocket_refusal("[Errno 111] Connection refused") == "[Errno 111] Connection refused"

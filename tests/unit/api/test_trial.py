@@ -1,0 +1,66 @@
+"""A trial over the first rows of a job: its input, and its output beside the output of the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchinference.api.changed_jobs import trial
+from batchinference.spec import BatchInference, SpecError, parse
+from support.documents.minimal import document
+
+SQL = {"format": "sql", "query": "SELECT 1", "url": "sqlite:////data/x.db"}
+TABLE = {"format": "lance", "path": "s3://out/rows"}
+
+
+def job(path: str = "s3://out/result/", limit: int | None = None, **spec: Any) -> BatchInference:
+    options = {"limit": limit} if limit else {}
+    read = {"format": "text", "paths": ["s3://in/"], "options": options}
+    write = {"format": "parquet", "path": path, "mode": "append"}
+    return parse(document(**({"read": read, "write": write} | spec)))
+
+
+@pytest.mark.parametrize(
+    ("path", "beside"),
+    [
+        ("s3://out/result/", "s3://out/result-limit-3"),
+        ("gs://out/deep/result", "gs://out/deep/result-limit-3"),
+        ("/data/out/", "/data/out-limit-3"),
+        ("file:///data/out", "/data/out-limit-3"),
+        ("/data/jobs/..", "/data-limit-3"),
+    ],
+)
+def test_output_is_beside_the_output_of_the_job(path: str, beside: str) -> None:
+    spec = trial(job(path), 3).spec
+    assert spec.write.path == beside
+    assert (spec.write.mode, spec.resume) == ("overwrite", False)
+
+
+def test_error_records_are_below_the_output_of_the_trial() -> None:
+    errors = {"maxRows": 5, "path": "s3://out/errors", "retry": True}
+    found = trial(job(errors=errors), 3).spec.errors
+    assert (found.max_rows, found.path, found.retry) == (5, None, False)
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(None, 3), (2, 2), (9, 3)])
+def test_lower_limit_counts(limit: int | None, rows: int) -> None:
+    options: Any = trial(job(limit=limit), 3).spec.read.options
+    assert options.limit == rows
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (job(read=SQL), "spec.read.format: the rows of this format cannot be limited (sql). Use"),
+        (job(write=TABLE), "spec.write.format: a trial does not write to a table (lance). Use"),
+        (job("s3://out/"), "spec.write.path: a trial has no place beside it (s3://out/). Write"),
+        (job("/"), "spec.write.path: a trial has no place beside it (/). Write below it"),
+    ],
+    ids=["sql", "table", "bucket", "root"],
+)
+def test_job_without_a_trial_is_refused(changed: BatchInference, message: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        trial(changed, 3)
+    (problem,) = refused.value.problems
+    assert str(problem).startswith(message)

@@ -1,0 +1,191 @@
+"""`batchinference doctor`: its findings about a job's storage, and about versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result as Invoked
+
+from batchinference.cli import doctor, doctor_cluster
+from batchinference.cli.doctor_versions import (
+    check_fields,
+    check_image,
+    check_kuberay,
+    check_local_ray,
+    check_operator,
+    fields_of,
+    tag_of,
+    version_of,
+)
+from batchinference.cli.finding import Finding, Result
+from batchinference.spec.crd import custom_resource_definition
+from support.documents.minimal import document
+
+Invoke = Callable[..., Invoked]
+WriteJob = Callable[..., str]
+SCHEMA = {
+    "properties": {
+        "spec": {
+            "properties": {
+                "steps": {"type": "array", "items": {"properties": {"name": {"type": "string"}}}},
+                "env": {"additionalProperties": {"properties": {"value": {}}}},
+            }
+        }
+    }
+}
+
+
+@pytest.fixture
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("v1.6.2", (1, 6)), ("0.1.0", (0, 1)), ("2.60.0-py311-gpu", (2, 60)), ("dev", None)],
+)
+def test_version_is_found_in_a_text(text: str, version: tuple[int, int] | None) -> None:
+    assert version_of(text) == version
+
+
+@pytest.mark.parametrize(
+    ("image", "tag"),
+    [
+        ("quay.io/kuberay/operator:v1.6.2", "v1.6.2"),
+        ("localhost:5000/batchinference/pipeline", ""),
+        ("batchinference/pipeline:0.1.0@sha256:12.34", "0.1.0"),
+    ],
+)
+def test_tag_of_an_image(image: str, tag: str) -> None:
+    assert tag_of(image) == tag
+
+
+@pytest.mark.parametrize(
+    ("found", "result", "advice"),
+    [
+        (check_operator("0.1.3", "0.1.0"), Result.OK, ""),
+        (check_operator("", "0.1.0"), Result.OK, ""),
+        (check_operator("0.2.0", "0.1.0"), Result.NOTE, "Install version 0.2.0 of this program"),
+        (check_operator("0.1.0", "0.2.0"), Result.NOTE, "Upgrade the chart: docs/upgrades.md"),
+        (check_kuberay("kuberay/operator:v1.6.2"), Result.OK, ""),
+        (check_kuberay("kuberay/operator:v1.5.0"), Result.NOTE, "Jobs need KubeRay 1.6"),
+        (check_kuberay("kuberay/operator:v1.10.0"), Result.NOTE, "It is newer than the tested"),
+        (check_kuberay("kuberay/operator:nightly"), Result.NOTE, "Use KubeRay 1.6"),
+        (check_image("a/pipeline:0.1.0", "0.1.2", "2.60.0"), Result.OK, ""),
+        (check_image("a/pipeline:0.2.0", "0.1.2", "2.60.0"), Result.NOTE, "Make sure that it"),
+        (check_image("a/mine:latest", "0.1.2", "2.60.0"), Result.NOTE, "Make sure that it"),
+        (check_local_ray("2.60.1", "2.60.0"), Result.OK, ""),
+        (check_local_ray("2.59.0", "2.60.0"), Result.NOTE, "Install ray==2.60.0"),
+    ],
+)
+def test_versions_are_compared(found: Finding, result: Result, advice: str) -> None:
+    assert (found.result, found.advice[: len(advice)]) == (result, advice)
+    assert bool(found.advice) == bool(advice)
+
+
+def test_fields_of_a_schema() -> None:
+    assert list(fields_of(SCHEMA)) == [
+        "spec",
+        "spec.steps",
+        "spec.steps[].name",
+        "spec.env",
+        "spec.env.*.value",
+    ]
+
+
+def test_definitions_are_compared_by_their_fields() -> None:
+    older = deepcopy(SCHEMA)
+    del older["properties"]["spec"]["properties"]["env"]
+    assert check_fields(SCHEMA, SCHEMA).result is Result.OK
+    found = check_fields(older, SCHEMA)
+    assert (found.result, found.found) == (Result.NOTE, "the cluster does not know spec.env")
+    assert found.advice.startswith("Upgrade the chart: docs/upgrades.md")
+    newer = check_fields(SCHEMA, older)
+    assert (newer.result, newer.found) == (Result.NOTE, "this program does not know spec.env")
+
+
+class Cluster:
+    """A cluster that answers requests from a table."""
+
+    host, namespace = "https://cluster", "team"
+
+    def __init__(self, *_: Any) -> None:
+        (version,) = custom_resource_definition()["spec"]["versions"]
+        schema = version["schema"]["openAPIV3Schema"]
+        self._schemas = {"dev.batchinference.v1alpha1.BatchInference": schema}
+
+    def request(self, method: str, path: str) -> Any:
+        assert method == "GET"
+        if path.startswith("/openapi/"):
+            return {"components": {"schemas": self._schemas}}
+        if "batch-inference-operator" in path and "configmaps" not in path:
+            about = {"namespace": "system", "name": "bi", "labels": {VERSION: "0.9.0"}}
+            return {"items": [{"metadata": about, "status": {"readyReplicas": 2}}]}
+        if "kuberay-operator" in path:
+            containers = [{"image": "kuberay/operator:v1.5.0"}]
+            return {"items": [{"spec": {"template": {"spec": {"containers": containers}}}}]}
+        return {
+            "/version": {"gitVersion": "v1.34.0"},
+            "/apis/batchinference.dev/v1alpha1": {"resources": [{"name": "batchinferences"}]},
+            "/apis/ray.io/v1": {"resources": [{"name": "rayjobs"}]},
+            "/api/v1/nodes": {"items": []},
+            "/api/v1/namespaces/system/configmaps/bi-defaults": {
+                "data": {"defaults.yaml": "image: batchinference/pipeline:0.9.0"}
+            },
+        }[path]
+
+
+VERSION = "app.kubernetes.io/version"
+
+
+@pytest.fixture
+def on_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Finding]]:
+    monkeypatch.setattr(doctor_cluster, "Kubernetes", Cluster)
+    yield {each.check: each for each in doctor_cluster.check_cluster(None, None, None)}
+
+
+def test_versions_of_the_cluster_are_checked(on_cluster: dict[str, Finding]) -> None:
+    results = {check: finding.result for check, finding in on_cluster.items()}
+    assert results["CRD version"] is Result.OK
+    assert results["operator"] is Result.OK
+    assert results["operator version"] is Result.NOTE
+    assert on_cluster["image of jobs"].found == "batchinference/pipeline:0.9.0, with Ray 2.60.0"
+    assert "Upgrade it: docs/upgrades.md#kuberay" in on_cluster["KubeRay"].advice
+
+
+def test_image_of_the_job_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_cluster, "Kubernetes", Cluster)
+    found = {each.check: each for each in doctor_cluster.check_cluster(None, None, "my/own:1.0")}
+    assert found["image of jobs"].result is Result.NOTE
+    assert found["image of jobs"].found.startswith("my/own:1.0; ")
+
+
+def test_problem_of_the_job_is_reported(
+    invoke: Invoke, write_job: WriteJob, no_cluster: None
+) -> None:
+    done = invoke("doctor", write_job(document(write={})), "-o", "json")
+    assert done.exit_code == 1
+    (found,) = (each for each in json.loads(done.stdout) if each["check"] == "job file")
+    assert found["result"] == "failed"
+    assert found["found"] == "job.yaml: spec.write.format: required, but missing"
+
+
+def test_quiet_doctor_shows_only_what_is_missing(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, no_cluster: None
+) -> None:
+    found = [Finding("a", Result.OK, "fine"), Finding("b", Result.NOTE, "odd", "Fix it")]
+    monkeypatch.setattr(doctor, "_check_machine", lambda: found)
+    monkeypatch.setattr(doctor, "check_cluster", lambda *_: [])
+    assert invoke("doctor").stdout.splitlines() == [
+        "RESULT  CHECK  FOUND",
+        "ok      a      fine",
+        "note    b      odd. Fix it",
+    ]
+    assert invoke("doctor", "-q").stdout.splitlines()[1:] == ["note    b      odd. Fix it"]
+    monkeypatch.setattr(doctor, "_check_machine", lambda: found[:1])
+    assert invoke("doctor", "-q").stdout == ""

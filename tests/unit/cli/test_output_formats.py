@@ -1,0 +1,124 @@
+"""The option `-o`: commands print their data as JSON or YAML."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
+import pytest
+import yaml
+from click.testing import Result
+
+from batchinference.cli.printing import Format, as_data, print_data, print_record
+from support.documents.minimal import document, model_step, schedule_document
+from support.documents.parsed import filter_step
+
+Invoke = Callable[..., Result]
+WriteJob = Callable[..., str]
+COMMANDS = ["run", "retry-errors", "preview", "validate", "plan", "render", "search", "verify"]
+COMMANDS += ["status", "watch", "errors", "report", "doctor"]
+DATA = {"name": "\x1b[2Ja", "share": math.nan, "bytes": b"\xff", "day": date(2026, 1, 31)}
+PLAIN = {"name": "\x1b[2Ja", "share": None, "bytes": "/w==", "day": "2026-01-31"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_that_print_data_have_the_option(invoke: Invoke, command: str) -> None:
+    assert "--output" in invoke(command, "--help").stdout
+
+
+def test_data_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    print_data([DATA, DATA], Format.JSON)
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == [PLAIN, PLAIN]
+    assert "\x1b" not in printed
+    print_data([DATA], Format.YAML)
+    assert yaml.safe_load(capsys.readouterr().out) == [PLAIN]
+
+
+def test_records_are_lines_of_json_or_documents_of_yaml(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for _ in range(2):
+        print_record(DATA, Format.JSON)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [PLAIN, PLAIN]
+    for number in range(2):
+        print_record({"number": number}, Format.YAML)
+    documents = yaml.safe_load_all(capsys.readouterr().out)
+    assert list(documents) == [{"number": 0}, {"number": 1}]
+
+
+@dataclass(frozen=True)
+class Part:
+    of_rows: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    all_parts: list[Part]
+    given: dict[str, int]
+
+
+def test_names_of_fields_are_in_camel_case() -> None:
+    whole = Whole([Part(1)], {"user_column": 2})
+    assert as_data(whole) == {"allParts": [{"ofRows": 1}], "given": {"user_column": 2}}
+
+
+def test_plan_as_data(invoke: Invoke, write_job: WriteJob) -> None:
+    steps = [model_step(replicas={"min": 1, "max": 4}, resources={"gpu": 1})]
+    file = write_job(document(steps=steps, write={"format": "json", "path": "./out"}))
+    done = invoke("plan", file, "-o", "json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    plan = json.loads(done.stdout)
+    assert [stage["name"] for stage in plan["stages"]] == ["read", "embed", "write"]
+    embed = plan["stages"][1]
+    assert embed == {
+        "name": "embed",
+        "steps": ["embed"],
+        "runsAs": "1-4 actors",
+        "batch": "32",
+        "cpu": 1,
+        "devices": "1 GPU",
+        "group": "embed",
+    }
+    assert [group["name"] for group in plan["groups"]] == ["head", "cpu", "embed"]
+    assert plan["groups"][2]["max"] == 4
+    (problem,) = plan["problems"]
+    assert problem.startswith("spec.write.path: './out' is not on a mounted volume")
+    assert yaml.safe_load(invoke("plan", file, "-o", "yaml").stdout) == plan
+
+
+def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:
+    wrong = document("b", steps=[filter_step(expression="txt == 'a'")])
+    file = write_job(document("a"), wrong, schedule_document())
+    done = invoke("validate", file, "nowhere.yaml", "-o", "json")
+    assert (done.exit_code, done.stderr) == (2, "")
+    first, second, third, missing = json.loads(done.stdout)
+    assert first == {
+        "file": "job.yaml (BatchInference 1)",
+        "valid": True,
+        "message": "a is valid",
+        "problems": [],
+    }
+    assert (second["valid"], second["problems"][0]["path"]) == (False, "spec.steps[0]")
+    assert third["message"].startswith("nightly is valid; next run: ")
+    assert (missing["file"], missing["valid"]) == ("nowhere.yaml", False)
+    assert missing["problems"][0]["message"].startswith("cannot be read: ")
+    assert invoke("validate", write_job(document()), "-o", "yaml").exit_code == 0
+
+
+def test_rendered_objects_are_yaml_documents_or_a_list(invoke: Invoke, write_job: WriteJob) -> None:
+    file = write_job(document())
+    objects = list(yaml.safe_load_all(invoke("render", file).stdout))
+    found = json.loads(invoke("render", file, "-o", "json").stdout)
+    assert (found["apiVersion"], found["kind"]) == ("v1", "List")
+    kinds = [each["kind"] for each in objects]
+    assert [each["kind"] for each in found["items"]] == kinds == ["ConfigMap", "Secret", "RayJob"]
+
+
+def test_unknown_format_is_refused(invoke: Invoke, write_job: WriteJob) -> None:
+    done = invoke("plan", write_job(document()), "-o", "xml")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'xml'" in done.stderr

@@ -1,0 +1,83 @@
+"""The options `--quiet` and `--verbose`, which all commands have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from batchinference.cli import verbosity
+from batchinference.cli.main import app
+from batchinference.cli.verbosity import LOGGER, is_quiet, is_verbose, note, with_verbosity
+from support.documents.minimal import document
+
+Invoke = Callable[..., Result]
+WriteJob = Callable[..., str]
+COMMANDS = [command.callback.__name__.replace("_", "-") for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_both_options(invoke: Invoke, command: str) -> None:
+    shown = invoke(command, "--help").stdout
+    assert "-q, --quiet" in shown
+    assert "-v, --verbose" in shown
+
+
+def test_both_options_together_are_refused(invoke: Invoke, write_job: WriteJob) -> None:
+    done = invoke("validate", write_job(document()), "-q", "-v")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "--quiet: contradicts --verbose. Remove one of them" in done.stderr
+
+
+def test_quiet_command_prints_only_problems(invoke: Invoke, write_job: WriteJob) -> None:
+    valid, wrong = write_job(document()), write_job(document(write={}), file="wrong.yaml")
+    done = invoke("validate", "--quiet", valid, wrong)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == "wrong.yaml: spec.write.format: required, but missing\n"
+    assert invoke("init", "-q", "text", "--file", "new.yaml").output == ""
+    assert invoke("validate", "-q", "new.yaml").output == ""
+    assert invoke("validate", "new.yaml").stdout == "new.yaml: my-job is valid\n"
+
+
+def test_results_are_printed_although_a_command_is_quiet(
+    invoke: Invoke, write_job: WriteJob
+) -> None:
+    file = write_job(document())
+    assert invoke("plan", "-q", file).stdout == invoke("plan", file).stdout != ""
+
+
+def test_verbose_command_prints_details_to_stderr() -> None:
+    seen = []
+
+    def command(name: str) -> None:
+        seen.append((name, is_quiet(), is_verbose()))
+        note("done")
+        logging.getLogger(f"{verbosity.LOGGER.name}.api").debug("GET %s", name)
+
+    run = with_verbosity(command)
+    run(name="a", quiet=False, verbose=False)
+    run(name="b", quiet=True, verbose=False)
+    run(name="c", quiet=False, verbose=True)
+    assert seen == [("a", False, False), ("b", True, False), ("c", False, True)]
+    assert (is_quiet(), is_verbose(), LOGGER.handlers) == (False, False, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "stdout", "stderr"),
+    [([], "done\n", ""), (["-q"], "", ""), (["-v"], "done\n", "GET x\n")],
+    ids=["normal", "quiet", "verbose"],
+)
+def test_what_a_command_prints(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], stdout: str, stderr: str
+) -> None:
+    def finish(*_: object, **__: object) -> int:
+        note("done")
+        logging.getLogger("batchinference.api").debug("GET %s", "x")
+        return 0
+
+    monkeypatch.setattr("batchinference.cli.check.show_plan", finish)
+    done = CliRunner().invoke(app, ["plan", "job.yaml", *options])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, stdout, stderr)

@@ -152,6 +152,14 @@ class Suffix:
         return batch
 
 
+class Slow:
+    """Takes 0.15 seconds for each batch."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        time.sleep(0.15)
+        return batch
+
+
 class Recorded:
     """Creates a file whose name begins with the process for each instance."""
 

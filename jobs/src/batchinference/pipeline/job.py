@@ -141,7 +141,7 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        self._reports.add_notes(collect_notes(end.notes), spilled_bytes())
+        self._reports.add_notes(collect_notes(end.notes), spilled_bytes(), executor.capacity)
         return end
 
     def _observe(self, run: AttemptRun, executor: Executor) -> None:

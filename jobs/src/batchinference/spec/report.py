@@ -78,8 +78,22 @@ class StepTimes(SpecModel):
     """Seconds that the step took for these rows, without the time it waited for rows."""
     cpu_seconds: float
     """CPU seconds of the processes in this time. For `write`, CPU seconds of the writer threads."""
+    wait_seconds: float | None = None
+    """Seconds in which the replicas of an actor pool waited for rows, between their first and their
+    last measured rows. Absent if the step runs in tasks."""
     rows_per_second: float
     """Rows per second and process."""
+
+
+class Capacity(SpecModel):
+    """The resources of the Ray cluster or the machine that ran the job."""
+
+    cpus: float
+    """CPUs for reading, for steps that run in tasks and for writing."""
+    gpus: float = 0.0
+    """GPUs."""
+    writers: int
+    """Maximum number of files that are written at the same time."""
 
 
 class RowsOverTime(SpecModel):
@@ -154,6 +168,8 @@ class Report(SpecModel):
     """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None
     """The memory use of the job."""
+    capacity: Capacity | None = None
+    """What Ray had for this attempt when it ended."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     rows_over_time: RowsOverTime | None = None

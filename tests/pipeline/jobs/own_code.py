@@ -228,6 +228,37 @@ def add_columns_of_many_types(batch: Batch) -> Batch:
     return batch
 
 
+def typed(batch: Batch) -> Batch:
+    """Add columns of several types, and tensors of one and two dimensions."""
+    lengths = np.array([len(text) for text in batch["text"]])
+    rows = len(lengths)
+    return {
+        **batch,
+        "small": lengths.astype(np.int8),
+        "single": lengths.astype(np.float32),
+        "flag": lengths > 1,
+        "day": np.full(rows, np.datetime64("2026-01-02", "us")),
+        "vector": np.full((rows, 3), 0.5, np.float32),
+        "matrix": np.repeat(lengths, 4).reshape(rows, 2, 2),
+    }
+
+
+def kind_of_length(batch: Batch) -> dict[str, Any]:
+    kinds = {1: "one a", 2: None, 3: "more %"}
+    return {**batch, "kind": [kinds[len(text)] for text in batch["text"]]}
+
+
+def null_or_empty(batch: Batch) -> dict[str, Any]:
+    others = {1: None, 2: "NA", 3: ""}
+    return {**batch, "other": [others[len(text)] for text in batch["text"]]}
+
+
+def refuse_long(batch: Batch) -> Batch:
+    if any(len(text) > 2 for text in batch["text"]):
+        raise ValueError("too long")
+    return batch
+
+
 def with_styles(batch: Batch) -> Batch:
     batch["style"] = np.array([None if text == "plain" else text for text in batch["text"]])
     return batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import ray.data
 
+    from batchinference.api.display import Display
     from batchinference.pipeline.execution.stop_signals import StopSignal
 
 
@@ -96,13 +96,12 @@ def run(
     runs only the failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if
     the job fails, and JobFailure if it does not support `restart` or `retry_errors`, or for both.
     """
-    from batchinference.api.display import Display
     from batchinference.api.runner import Runner
 
     resource = job.absolute
     own_only = restart and not overwrites(resource)
     resource = _changed(resource, restart=restart, retry_errors=retry_errors)
-    with Display(_console(), verbose=verbose) as display, _stop_signal(display.say) as stop:
+    with _display(verbose=verbose) as display, _stop_signal(display.say) as stop:
         runner = Runner(
             resource,
             job.directory,
@@ -131,13 +130,12 @@ def _changed(job: BatchInference, *, restart: bool, retry_errors: bool) -> Batch
     return retried(job) if retry_errors else job
 
 
-def _console() -> Any:
-    """Return a console for a notebook, or None outside a notebook."""
-    if "ipykernel" not in sys.modules:
-        return None
-    from rich.console import Console
+def _display(*, verbose: bool) -> Display:
+    """Return the display of a notebook, or of a terminal."""
+    from batchinference.api.display import Display
+    from batchinference.api.notebook import NotebookDisplay, in_notebook
 
-    return Console(file=sys.stderr)
+    return NotebookDisplay(verbose=verbose) if in_notebook() else Display(verbose=verbose)
 
 
 @contextmanager

@@ -78,7 +78,7 @@ FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
             FED,
             [ON_GPU],
             "The GPUs limit: they compute 95 % of the time in the step 'embed'. Increase "
-            "replicas.max: the CPUs are busy 26 % of the time and can feed 3.6 times as many GPUs.",
+            "replicas.max from 1 to 3: 4 CPUs can feed 3 replicas.",
         ),
         (
             {**FED, "read": times(300)},
@@ -96,6 +96,12 @@ FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
             [{**OWN, "replicas": {"max": 2}, "resources": {"cpu": 2}}],
             "The replicas limit: they compute 95 % of the time in the step 'own'. Increase "
             "replicas.max: each replica needs 2 CPUs.",
+        ),
+        (
+            {"read": times(20), "own": times(190, wait=10), "write": times(1)},
+            [OWN],
+            "The replicas limit: they compute 95 % of the time in the step 'own'. Add CPUs: each "
+            "replica needs 1 CPU.",
         ),
         (
             {"read": times(60), "own": times(300), "write": times(10, cpu=0)},
@@ -120,6 +126,7 @@ def test_limit_of_a_job_is_stated_with_figures(
         (STARVED, [ON_GPU], {"gpus": 0}),  # the model ran on the CPU
         (STARVED, [ON_GPU], {"cpus": 16}),  # neither CPUs nor writers nor the GPU are busy
         ({**STARVED, "embed": times(75, wait=25)}, [ON_GPU], {}),  # neither waits nor limits
+        (FED, [ON_GPU], {"running": 1000}),  # loading the model took most of the time
         ({"read": times(10), "own": times(20)}, [OWN], {}),  # the CPUs are idle
         ({**STARVED, "own": times(9, wait=1)}, [ON_GPU, {**OWN, "replicas": {}}], {}),
     ],

@@ -141,7 +141,7 @@ class JobRun:
             run_monitored(executor, observe, self.stop)
         end = run.close()
         self._entries = end.snapshot.entries
-        self._reports.add_notes(collect_notes(end.notes), spilled_bytes(), executor.capacity)
+        self._reports.add_notes(collect_notes(end.notes), spilled_bytes())
         return end
 
     def _observe(self, run: AttemptRun, executor: Executor) -> None:
@@ -154,6 +154,7 @@ class JobRun:
         except OSError:
             return  # a transient storage error may fail the work, but not the progress update
         self._reports.read(counts, executor.stage)
+        self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
         check_errors(self.job.spec.errors, counts, run.count, run.bad_row)
 

@@ -68,7 +68,7 @@ class ReportBuilder:
         """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
-        self._attempt = self.notes = self._meter = None
+        self._attempt = self.notes = self._meter = self._capacity = None
         self._history = History(self._history.start)
 
     def begin_rows(self, meter: Meter) -> None:
@@ -78,14 +78,16 @@ class ReportBuilder:
         self.enter(JobState.RUNNING)
 
     def begin_attempt(self, number: int) -> None:
-        self._attempt, self._stage, self.notes = number, None, None
+        self._attempt, self._stage, self.notes, self._capacity = number, None, None, None
 
-    def add_notes(
-        self, notes: RunNotes, spilled_bytes: int | None, capacity: Capacity | None = None
-    ) -> None:
-        """Report the notes of an attempt that has ended, the bytes that Ray has spilled, and the
-        capacity of Ray."""
-        self.notes, self._spilled_bytes, self._capacity = notes, spilled_bytes, capacity
+    def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
+        """Report the notes of an attempt that has ended, and the bytes that Ray has spilled."""
+        self.notes, self._spilled_bytes = notes, spilled_bytes
+
+    def add_capacity(self, capacity: Capacity | None) -> None:
+        """Report the most that Ray had during the attempt. It has `capacity` now."""
+        if capacity is not None:
+            self._capacity = capacity.highest(self._capacity)
 
     def enter(self, state: JobState) -> None:
         """Enter a state, and stop the clock of the previous one."""
@@ -133,7 +135,7 @@ class ReportBuilder:
             memory=Memory(peakWorkerBytes=self.notes.peak_bytes, spilledBytes=self._spilled_bytes)
             if self.notes
             else None,
-            capacity=self._capacity if self.notes else None,
+            capacity=self._capacity,
             cost=self.cost,
             notes=self.notes.notes if self.notes else [],
             rowsOverTime=self._history.points() if self._meter else None,

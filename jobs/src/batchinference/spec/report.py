@@ -95,6 +95,16 @@ class Capacity(SpecModel):
     writers: int
     """Maximum number of files that are written at the same time."""
 
+    def highest(self, other: Capacity | None) -> Capacity:
+        """Return the higher value of each resource."""
+        if other is None:
+            return self
+        return Capacity(
+            cpus=max(self.cpus, other.cpus),
+            gpus=max(self.gpus, other.gpus),
+            writers=max(self.writers, other.writers),
+        )
+
 
 class RowsOverTime(SpecModel):
     """The number of finished rows over time. Both lists have the same length."""
@@ -169,7 +179,7 @@ class Report(SpecModel):
     memory: Memory | None = None
     """The memory use of the job."""
     capacity: Capacity | None = None
-    """What Ray had for this attempt when it ended."""
+    """The most that Ray had during this attempt."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     rows_over_time: RowsOverTime | None = None

@@ -20,8 +20,9 @@ STARVED = 0.3
 """Minimum share of the time that replicas wait for rows if something else limits the job."""
 FED = 0.2
 """Maximum share of the time that replicas wait for rows if they limit the job."""
-SPARE = 1.5
-"""Minimum number of times as many replicas as now that idle CPUs can feed."""
+ACTIVE = 0.5
+"""Minimum computing time of a pool that limits the job, as a share of the running time. In shorter
+jobs, loading models and waiting for nodes take the rest."""
 IDLE = 0.3
 """Maximum CPU seconds per second of a step that waits for something other than CPUs."""
 
@@ -71,9 +72,18 @@ class Pool:
         """The GPUs of one replica."""
         return self.step.resources.gpu if self.step.resources else 0
 
+    @property
+    def most(self) -> int:
+        """The maximum number of replicas."""
+        return self.step.replicas.max if self.step.replicas else 1
+
     def cpus_for_each_gpu(self, load: Load) -> float:
         """Return the CPUs that one GPU needs so that it never waits."""
         return load.cpu_seconds / (self.busy * self.gpus)
+
+    def fed_replicas(self, load: Load) -> int:
+        """Return the number of replicas that the CPUs can feed so that they never wait."""
+        return math.floor(load.cpus / (self.cpus_for_each_gpu(load) * self.gpus) + 1e-9)
 
     def missing_cpus(self, load: Load) -> int:
         """Return the number of CPUs to add for each GPU so that it never waits."""
@@ -85,7 +95,7 @@ class Pool:
         replicas = self.step.replicas
         if replicas is None or replicas.min != replicas.max:
             return None
-        return math.ceil(replicas.max * (1 - self.wait_share) - 1e-9)
+        return math.ceil(self.most * (1 - self.wait_share) - 1e-9)
 
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
@@ -155,7 +165,7 @@ def _of_pool(pool: Pool, load: Load) -> Iterator[str]:
         yield from _starved_by_cpus(pool, load)
     elif pool.wait_share >= STARVED and load.writer_share >= BUSY:
         yield from _limited_by_writing(load)
-    elif pool.wait_share <= FED:
+    elif pool.wait_share <= FED and pool.busy >= ACTIVE * load.seconds:
         yield from _limited_by_replicas(pool, load)
 
 
@@ -165,32 +175,33 @@ def _starved_by_cpus(pool: Pool, load: Load) -> Iterator[str]:
         f"The CPUs limit: the GPU waits {_percent(pool.wait_share)} of the time in the step "
         f"'{pool.step.name}'. Add {_count(cpus, 'CPU')} per GPU."
     )
-    if fewer is not None and pool.step.replicas and fewer < pool.step.replicas.max:
-        yield (
-            f"Or decrease replicas from {pool.step.replicas.max} to {fewer}: these compute as many "
-            "rows."
-        )
+    if fewer is not None and fewer < pool.most:
+        yield f"Or decrease replicas from {pool.most} to {fewer}: these compute as many rows."
     yield _largest_part(load)
 
 
 def _limited_by_replicas(pool: Pool, load: Load) -> Iterator[str]:
-    subject = "GPUs limit: they compute" if pool.gpus else "replicas limit: they compute"
+    subject = "GPUs" if pool.gpus else "replicas"
     yield (
-        f"The {subject} {_percent(1 - pool.wait_share)} of the time in the step "
-        f"'{pool.step.name}'."
+        f"The {subject} limit: they compute {_percent(1 - pool.wait_share)} of the time in the "
+        f"step '{pool.step.name}'. {_more_replicas(pool, load)}"
     )
+
+
+def _more_replicas(pool: Pool, load: Load) -> str:
+    """Return how to run more replicas, and how many CPUs they need."""
     if not pool.gpus:
-        yield f"Increase replicas.max: each replica needs {_count(_cpus(pool.step), 'CPU')}."
-        return
-    spare = (1 - pool.wait_share) / load.cpu_share if load.cpu_share else math.inf
-    if SPARE <= spare < math.inf:
-        yield (
-            f"Increase replicas.max: the CPUs are busy {_percent(load.cpu_share)} of the time and "
-            f"can feed {math.floor(10 * spare) / 10:g} times as many GPUs."
+        change = "Increase replicas.max" if pool.step.replicas else "Add CPUs"
+        return f"{change}: each replica needs {_count(_cpus(pool.step), 'CPU')}."
+    if not load.cpu_seconds:
+        return "Increase replicas.max."
+    if (fed := pool.fed_replicas(load)) > pool.most:
+        return (
+            f"Increase replicas.max from {pool.most} to {fed}: {_count(load.cpus, 'CPU')} can "
+            f"feed {fed} replicas."
         )
-    else:
-        cpus = math.ceil(pool.cpus_for_each_gpu(load))
-        yield f"Increase replicas.max, and add {_count(cpus, 'CPU')} for each additional GPU."
+    cpus = math.ceil(pool.cpus_for_each_gpu(load))
+    return f"Increase replicas.max, and add {_count(cpus, 'CPU')} for each additional GPU."
 
 
 def _of_tasks(load: Load) -> Iterator[str]:

@@ -152,7 +152,7 @@ def _pool(step: Step, report: Report) -> Pool | None:
     or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
     remote = step.model is not None and step.model.runtime == "http"
-    if times is None or not times.wait_seconds or times.seconds <= 0 or remote:
+    if times is None or times.wait_seconds is None or times.seconds <= 0 or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0
     if asked and (asked.custom or asked.gpu > gpus):
@@ -242,7 +242,7 @@ def _of_reading(load: Load, report: Report, spec: BatchInferenceSpec) -> Iterato
         return
     if read.cpu_seconds <= IDLE * read.seconds:
         waits = 1 - read.cpu_seconds / read.seconds
-        yield f"Reading waits for the storage {_percent(waits)} of its time."
+        yield f"Reading waits for data {_percent(waits)} of its time."
     elif spec.read.format == "images":
         yield "Smaller images (read.options.size) take less time."
 

@@ -268,7 +268,7 @@ READS = {
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "api/run.py": "checks the schema with which all is read",
+    "pipeline/output/contents.py": "checks the schema with which all is read",
     "pipeline/storage/arrow_files.py": "the check itself",
     "pipeline/execution/fused.py": "unpickles what the driver has pickled",
     "pipeline/execution/staged.py": "unpickles what the driver has pickled",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import gzip
 import io
 from collections import deque
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.input.readers import csv as reader
-from batchinference.pipeline.input.readers import records
+from batchinference.pipeline.input.readers import encodings, records
 from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
@@ -125,6 +126,66 @@ def test_undecodable_bytes_fail_their_row_or_the_file(tmp_path: Path) -> None:
     assert outcome.schema == pa.schema([("a", pa.int64()), ("b", pa.string())])
     in_header = read(tmp_path, b"n,t\xe4g\n1,x\n2\n3,z\n")
     assert (in_header.good, set(in_header.bad)) == ([], {(0, 0)})
+
+
+ENCODINGS = ("latin-1", "cp1252", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be", "cp500")
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_other_encodings_give_the_same_rows(tmp_path: Path, encoding: str) -> None:
+    for content in ("n,größe,t\n1,1.5,grün\n2,,\"zwei\nZeilen: ß\"\n", "n,t\r\n1,é", "n,t\n", "\n"):
+        expected = read(tmp_path, content)
+        found = read(tmp_path, content.encode(encoding), encoding=encoding)
+        assert (found.good, found.places, found.ends) == (
+            expected.good, expected.places, expected.ends
+        )  # fmt: skip
+        assert not found.bad
+        if found.good:
+            assert found.schema == expected.schema
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be"])
+def test_blocks_of_other_encodings_may_end_within_a_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(reader, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(encodings, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 31)
+    content = "n,t\n" + "".join(f"{n},é{n}\n" for n in range(50))
+    outcome = read(tmp_path, content.encode(encoding), encoding=encoding)
+    assert outcome.good == [{"n": n, "t": f"é{n}"} for n in range(50)]
+
+
+INVALID = {
+    "ascii": (b"a,b\n1,x\n2,\xe9\n3,z\n", [1, 3], {(0, 1)}),
+    "cp1252": (b"a,b\n1,x\n2,\x81\n3,z", [1, 3], {(0, 1)}),
+    "shift_jis": (b"a,b\n1,x\n2,\x83\n3,z\n", [1, 3], {(0, 1)}),
+    "utf-16-le": ("a,b\n1,x\n2,\ud800y\n3,z\n".encode("utf-16-le", "surrogatepass"), [1, 3], {(0, 1)}),
+    "utf-16": ("a,b\n1,x\n2,y\n".encode("utf-16")[:-3], [1], {(0, 1)}),
+}
+"""Files whose second row is invalid in an encoding: their content, the rows read, and the failed rows."""
+
+
+@pytest.mark.parametrize("encoding", INVALID)
+def test_bytes_that_are_invalid_in_an_encoding_fail_their_row(
+    tmp_path: Path, encoding: str
+) -> None:
+    content, good, bad = INVALID[encoding]
+    outcome = read(tmp_path, content, encoding=encoding)
+    assert [row["a"] for row in outcome.good] == good
+    assert set(outcome.bad) == bad
+    assert f"its text is not valid in the encoding {encoding}" in outcome.bad[0, 1]
+
+
+def test_invalid_header_of_another_encoding_fails_the_file(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b"a,\x81\n1,x\n2,y\n", encoding="cp1252")
+    assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)})
+    assert "not valid in the encoding cp1252, so the rest" in outcome.bad[0, 0]
+
+
+def test_compressed_file_may_have_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress("n,t\n1,é\n".encode("utf-16")))
+    assert read_files("csv", tmp_path, encoding="utf-16").good == [{"n": 1, "t": "é"}]
 
 
 def test_column_without_sampled_values_is_text(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ def test_page_has_the_cost_only_if_it_is_known() -> None:
     assert "Estimated cost 0.42 EUR" in text
     assert "0.42 EUR (0.12 in this run, 0.30 in earlier attempts)" in text
     assert "cost" not in shown().text()
+
+
+def test_page_has_the_waiting_of_pools_and_the_cpus_only_if_they_are_known() -> None:
+    steps = {**STEPS, "classify": {**STEPS["classify"], "waitSeconds": 12.34}}
+    text = shown({"steps": steps, "capacity": {"cpus": 4, "writers": 2}}).text()
+    assert "Seconds of waiting" in text
+    assert "9.0 12.3 198.0" in text
+    assert "CPUs for tasks 4" in text
+    assert not re.search("waiting Rows|CPUs for tasks", shown().text())
 
 
 def test_smallest_report_is_a_page() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.resources import check_nodes
-from batchinference.plan import plan_for_cluster
+from batchinference.pipeline.execution import resources
+from batchinference.pipeline.execution.resources import capacity_of, check_nodes
+from batchinference.plan import Plan, plan_for_cluster, plan_for_machine
+from batchinference.spec.report import Capacity
 from support.documents.minimal import Document, model_step, python_step
 from support.documents.parsed import spec_of
 
@@ -77,3 +79,53 @@ def test_dead_nodes_do_not_count() -> None:
 
 def test_autoscaling_cluster_is_accepted() -> None:
     check(ON_GPU, node("head", CPU=0.0))
+
+
+def capacity(monkeypatch: pytest.MonkeyPatch, plan: Plan, *nodes: dict[str, Any]) -> Capacity:
+    cpus = sum(found["Resources"]["CPU"] for found in nodes if found["Alive"])
+    monkeypatch.setattr(resources.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(resources.ray, "nodes", lambda: list(nodes))
+    monkeypatch.setattr(resources.ray, "cluster_resources", lambda: {"CPU": cpus})
+    found = capacity_of(plan)
+    assert found is not None
+    return found
+
+
+def test_capacity_of_a_cluster_has_the_cpus_of_its_cpu_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = (node("head", CPU=0.0), node("cpu"), node("cpu"), node("cpu", alive=False))
+    plan = plan_for_cluster(spec_of(steps=[ON_GPU]))
+    found = capacity(monkeypatch, plan, *nodes, node("embed", CPU=2.0, GPU=1.0))
+    assert found == Capacity(cpus=16.0, gpus=1.0, writers=9)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (python_step(), Capacity(cpus=6.0, writers=6)),
+        (python_step(replicas={"max": 2}), Capacity(cpus=5.0, writers=3)),
+    ],
+    ids=["fused", "pool"],
+)
+def test_capacity_of_a_machine_lacks_the_cpus_of_writers(
+    monkeypatch: pytest.MonkeyPatch, step: Document, expected: Capacity
+) -> None:
+    plan = plan_for_machine(spec_of(steps=[step]))
+    assert capacity(monkeypatch, plan, node(CPU=6.0)) == expected
+
+
+def test_capacity_is_unknown_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for_machine(spec_of(steps=[python_step()]))
+    monkeypatch.setattr(resources.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(resources.ray, "nodes", pytest.fail)
+    assert capacity_of(plan) is None
+    monkeypatch.setattr(resources.ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(resources.ray, "nodes", lambda: 1 / 0)
+    assert capacity_of(plan) is None
+
+
+def test_capacity_of_an_attempt_is_the_highest() -> None:
+    first, second = Capacity(cpus=2, gpus=4, writers=1), Capacity(cpus=8, writers=4)
+    assert first.highest(None) == first
+    assert first.highest(second) == second.highest(first) == Capacity(cpus=8, gpus=4, writers=4)

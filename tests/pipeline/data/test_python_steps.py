@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.steps import Transform
+from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 
@@ -101,12 +102,22 @@ def test_exception_of_the_code_is_raised(own: Callable[..., Transform]) -> None:
 
 
 def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
-    no_dict = "must return a dict of column name to array, got"
+    no_dict = (
+        "must return a dict of column name to array, a pandas DataFrame or an Arrow table, got"
+    )
     reserved = "names that begin with _bi_ are reserved"
     for returned, reason in (
         (None, f"{no_dict} NoneType"),
         ([1, 2, 3], f"{no_dict} list"),
-        (TABLE, f"{no_dict} Table"),
+        (pa.table({}), f"{no_dict} an empty Table"),
+        (pd.DataFrame(index=[1, 2, 3]), f"{no_dict} an empty DataFrame"),
+        (pd.Series([1, 2, 3]), f"{no_dict} Series"),
+        ({5: [1, 2, 3]}, "the name of a column must be text (5)"),
+        (pd.DataFrame([1, 2, 3]), "the name of a column must be text (0)"),
+        (pa.table([[1], [2]], ["a", "a"]), "returned 2 columns with the name 'a'"),
+        (pd.DataFrame({"a": [1, 2]}), "returned 2 rows in column 'a' for a batch of 3"),
+        (TABLE.slice(1), "returned 2 rows in column 'n' for a batch of 3"),
+        (pa.table({"_bi_id": [1, 2, 3]}), f"column '_bi_id': {reserved}"),
         ({}, f"{no_dict} an empty dict"),
         ({"a": [1, 2]}, "returned 2 rows in column 'a' for a batch of 3: it must return one for"),
         ({"a": [1, 2, 3, 4]}, "returned 4 rows in column 'a' for a batch of 3"),
@@ -125,6 +136,79 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
             own(lambda batch, returned=returned: returned)(TABLE)
         assert failure.value.message.startswith("step 'own' ")
         assert reason in failure.value.message
+
+
+RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[str, str]]] = {
+    "table": (
+        lambda batch: pa.table({"n": pa.array(batch["n"], pa.int16()), "text": batch["text"]}),
+        {"n": [1, 2, 3], "text": ["a", "bb", "ccc"]},
+        {"n": "int16", "text": "string"},
+    ),
+    "record batch": (
+        lambda batch: pa.record_batch({"n": batch["n"]}),
+        {"n": [1, 2, 3]},
+        {"n": "int64"},
+    ),
+    "frame": (
+        lambda batch: pd.DataFrame(batch).assign(
+            half=lambda frame: frame["n"] / 2, day=pd.Timestamp("2026-01-02")
+        )[["text", "half"]],
+        {"text": ["a", "bb", "ccc"], "half": [0.5, 1.0, 1.5]},
+        {"text": "string", "half": "double"},
+    ),
+    "frame with missing values": (
+        lambda batch: pd.DataFrame(
+            {
+                "text": ["a", None, "c"],
+                "n": pd.array([1, None, 3], "Int8"),
+                "x": [0.5, float("nan"), 1.5],
+            },
+            index=[7, 7, 7],
+        ),
+        {"text": ["a", None, "c"], "n": [1, None, 3], "x": [0.5, None, 1.5]},
+        {"text": "string", "n": "int8", "x": "double"},
+    ),
+    "frame of vectors": (
+        lambda batch: pd.DataFrame({"v": [np.ones(2, np.float32)] * 3, "l": [["a"], [], ["b"]]}),
+        {"v": [[1.0, 1.0]] * 3, "l": [["a"], [], ["b"]]},
+        {"v": "list<item: float>", "l": "list<item: string>"},
+    ),
+    "frame of moments and categories": (
+        lambda batch: pd.DataFrame(
+            {"c": pd.Categorical(["x", "y", "x"]), "d": pd.to_datetime(["2026-01-02"] * 3)}
+        )[["c"]],
+        {"c": ["x", "y", "x"]},
+        {"c": "dictionary<values=string, indices=int8, ordered=0>"},
+    ),
+}
+"""What the code returns, and the values and types of its columns."""
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_tables_and_frames_may_be_returned(own: Callable[..., Transform], name: str) -> None:
+    function, values, types = RETURNED[name]
+    found = tensors_to_lists(own(function)(TABLE))
+    assert found.to_pydict() == values
+    assert {field.name: str(field.type).replace("large_", "") for field in found.schema} == types
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, dict])
+def test_rows_of_a_frame_whose_value_does_not_fit_fail(
+    own: Callable[..., Transform], kind: Callable[..., Any]
+) -> None:
+    result = own(lambda batch: kind({"a": [1, "two", 3]}))(TABLE)
+    assert isinstance(result, TransformResult)
+    assert result.table.to_pydict() == {"a": [1, 3]}
+    assert list(result.failed) == [1]
+
+
+def test_types_of_frames_agree_over_batches(own: Callable[..., Transform]) -> None:
+    frames = iter([pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": ["x", "y", "z"]})])
+    step = own(lambda batch: next(frames))
+    assert step(TABLE).to_pydict() == {"a": [1, 2, 3]}
+    result = step(TABLE)
+    assert isinstance(result, TransformResult)
+    assert set(result.failed) == {0, 1, 2}
 
 
 def test_columns_may_be_any_sequence(own: Callable[..., Transform]) -> None:

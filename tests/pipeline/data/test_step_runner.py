@@ -27,6 +27,7 @@ from batchinference.pipeline.execution.step_runner import (
 )
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
+from batchinference.pipeline.report import collect_notes
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.location import Location
@@ -220,6 +221,23 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(rest) == {"rows": 10, "seconds": 0.5, "cpu_seconds": 1.0}
     assert found.take_rest() == []
 
+
+
+def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
+    found = StepTime("embed")
+    found.add_wait(1.5)
+    found.add_wait(0.25)
+    with found.measured(lambda: 10):
+        pass
+    ((_, first),) = found.take_rest()
+    with found.measured(lambda: 10):
+        pass
+    ((_, second),) = found.take_rest()
+    assert json.loads(first)["wait_seconds"] == 1.75
+    assert json.loads(first)["seconds"] < 1
+    assert "wait_seconds" not in json.loads(second)
+    steps = collect_notes([("embed", first), ("embed", second), ("own", second)]).steps
+    assert (steps["embed"].wait_seconds, steps["own"].wait_seconds) == (1.75, None)
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "running"])
 def test_cpu_time_of_a_step_lacks_that_of_a_commit_at_the_same_time(*, ends: bool) -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import records
 from support.inputs.packages import folder_of
 from support.inputs.read_files import Outcome, read_files
@@ -78,13 +77,6 @@ def test_empty_file_has_no_rows_in_any_encoding(tmp_path: Path) -> None:
         content = "".encode(encoding)
         outcome = read(tmp_path, content, encoding=encoding, drop_empty_lines=False)
         assert (outcome.good, outcome.ends) == ([], {0: 0}), encoding
-
-
-def test_unknown_encoding_is_rejected(tmp_path: Path) -> None:
-    for encoding in ("utf-9", "undefined", "a\0b", "hex", "rot13"):
-        shown = encoding.replace("\0", "")
-        with pytest.raises(BadInput, match=f"encoding: unknown encoding '{shown}'"):
-            read(tmp_path, b"a", encoding=encoding)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,14 @@ class Suffix:
         return batch
 
 
+class Slow:
+    """Takes 0.15 seconds for each batch."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        time.sleep(0.15)
+        return batch
+
+
 class Recorded:
     """Creates a file whose name begins with the process for each instance."""
 
@@ -217,6 +225,37 @@ def add_columns_of_many_types(batch: Batch) -> Batch:
     batch["pixels"] = np.zeros((rows, 2, 2, 3), dtype=np.uint8)
     batch["moment"] = np.full(rows, np.datetime64("2026-01-02T03:04:05", "ms"))
     batch["other"] = np.full(rows, True)
+    return batch
+
+
+def typed(batch: Batch) -> Batch:
+    """Add columns of several types, and tensors of one and two dimensions."""
+    lengths = np.array([len(text) for text in batch["text"]])
+    rows = len(lengths)
+    return {
+        **batch,
+        "small": lengths.astype(np.int8),
+        "single": lengths.astype(np.float32),
+        "flag": lengths > 1,
+        "day": np.full(rows, np.datetime64("2026-01-02", "us")),
+        "vector": np.full((rows, 3), 0.5, np.float32),
+        "matrix": np.repeat(lengths, 4).reshape(rows, 2, 2),
+    }
+
+
+def kind_of_length(batch: Batch) -> dict[str, Any]:
+    kinds = {1: "one a", 2: None, 3: "more %"}
+    return {**batch, "kind": [kinds[len(text)] for text in batch["text"]]}
+
+
+def null_or_empty(batch: Batch) -> dict[str, Any]:
+    others = {1: None, 2: "NA", 3: ""}
+    return {**batch, "other": [others[len(text)] for text in batch["text"]]}
+
+
+def refuse_long(batch: Batch) -> Batch:
+    if any(len(text) > 2 for text in batch["text"]):
+        raise ValueError("too long")
     return batch
 
 

@@ -111,6 +111,17 @@ def test_two_replicas_run_concurrently(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("ray")
+def test_report_has_the_waiting_of_replicas_and_the_capacity(tmp_path: Path) -> None:
+    pool = {**own("Slow"), "batchSize": 10, "replicas": {}}
+    report = run_job(job(tmp_path, own("length"), pool)).report
+    assert report.steps["step-1"].wait_seconds is not None
+    assert {report.steps[name].wait_seconds for name in ("read", "step-0", "write")} == {None}
+    assert report.capacity is not None
+    assert report.capacity.cpus >= 1
+    assert report.capacity.writers >= 2
+
+
 BROKEN = {
     "a module without that name": ("nothing_here", "own_code.py has no 'nothing_here'"),
     "a class that cannot be made": (

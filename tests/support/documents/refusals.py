@@ -46,7 +46,12 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
     "images": {"max_row_bytes": 1 << 20, "max_pixels": 1000, "mode": "L", "size": [32, 64]},
     "parquet": {"columns": ["id", "text"]},
     "json": {"max_row_bytes": 1 << 20, "lines": False},
-    "csv": {"max_row_bytes": 1 << 20, "delimiter": ";", "column_names": ["id", "text"]},
+    "csv": {
+        "max_row_bytes": 1 << 20,
+        "delimiter": ";",
+        "column_names": ["id", "text"],
+        "encoding": "latin-1",
+    },
     "text": {"max_row_bytes": 1 << 20, "encoding": "latin-1", "drop_empty_lines": False},
     "binary": {"max_row_bytes": 1 << 20},
     "numpy": {"max_row_bytes": 1 << 20},

@@ -92,7 +92,8 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
                     "max_pixels": 64_000_000}),
         ("parquet", {"columns": None}),
         ("json", {"lines": True, "max_row_bytes": None}),
-        ("csv", {"delimiter": ",", "column_names": None, "max_row_bytes": None}),
+        ("csv", {"delimiter": ",", "column_names": None, "encoding": "utf-8",
+                 "max_row_bytes": None}),
         ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),
         ("binary", {"max_row_bytes": None}),
         ("numpy", {"max_row_bytes": None}),
@@ -113,6 +114,15 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     common = {"include_paths": False, "ignore_missing_paths": False}
     expected = {**dict.fromkeys(COMMON), **common, **defaults}
     assert read.options.model_dump() == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-9", "hex", "rot13", "undefined", "idna", "a\0"])
+@pytest.mark.parametrize("format_", ["text", "csv"])
+def test_encodings_that_are_not_for_text_are_refused(format_: str, encoding: str) -> None:
+    read = {"format": format_, "paths": ["in"], "options": {"encoding": encoding}}
+    message = refused(document(read=read))
+    expected = f"encoding: Python knows no such encoding of text, got {encoding!r}. Use"
+    assert f"spec.read.options.{expected}" in message
 
 
 @pytest.mark.parametrize(

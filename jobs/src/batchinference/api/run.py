@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from batchinference.api.changed_jobs import overwrites, restarted, retried
 from batchinference.api.job import Job
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.write import WriteParquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import ray.data
 
+    from batchinference.api.display import Display
     from batchinference.pipeline.execution.stop_signals import StopSignal
 
 
@@ -46,22 +45,23 @@ class Result:
 
     def to_arrow(self) -> pa.Table:
         """Return all rows of the output as an Arrow table."""
-        import pyarrow as pa
+        from batchinference.pipeline.output.contents import table_of
 
-        write = self.job.spec.write
-        if isinstance(write, WriteParquet):
-            return _parquet(write)
-        from batchinference.pipeline.output.preview import first_rows
-
-        return pa.Table.from_pylist(first_rows(write, sys.maxsize))
+        return table_of(self.job.spec.write)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows of the output as a pandas DataFrame."""
         return self.to_arrow().to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
-        """Return all rows of the output as a Polars DataFrame. Polars must be installed."""
-        import polars as pl
+        """Return all rows of the output as a Polars DataFrame. Raises ModuleNotFoundError if Polars
+        is not installed."""
+        from batchinference.pipeline.errors import not_installed
+
+        try:
+            import polars as pl
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(not_installed("to_polars", "polars"), name="polars") from None
 
         frame = pl.from_arrow(self.to_arrow())
         assert isinstance(frame, pl.DataFrame)  # noqa: S101 - a table gives a DataFrame, an array would not
@@ -87,24 +87,6 @@ class Result:
         return pa.concat_tables(tables) if tables else ERRORS_SCHEMA.empty_table()
 
 
-def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and partition columns."""
-    import pyarrow.dataset as ds
-
-    from batchinference.pipeline.storage.arrow_files import checked
-    from batchinference.pipeline.storage.location import Location
-
-    output = Location(write.path, write.storage)
-    paths = sorted(info.path for info in output.visible_files())
-    options = ds.FileSystemFactoryOptions(
-        partition_base_dir=output.path, partitioning=ds.HivePartitioning.discover()
-    )
-    found = ds.FileSystemDatasetFactory(output.filesystem, paths, ds.ParquetFileFormat(), options)
-    # the files of several jobs may have different columns
-    schema = checked(found.inspect(promote_options="permissive"))
-    return found.finish(schema).to_table()
-
-
 def run(
     job: Job, *, restart: bool = False, retry_errors: bool = False, verbose: bool = False
 ) -> Result:
@@ -114,13 +96,12 @@ def run(
     runs only the failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if
     the job fails, and JobFailure if it does not support `restart` or `retry_errors`, or for both.
     """
-    from batchinference.api.display import Display
     from batchinference.api.runner import Runner
 
     resource = job.absolute
     own_only = restart and not overwrites(resource)
     resource = _changed(resource, restart=restart, retry_errors=retry_errors)
-    with Display(_console(), verbose=verbose) as display, _stop_signal(display.say) as stop:
+    with _display(verbose=verbose) as display, _stop_signal(display.say) as stop:
         runner = Runner(
             resource,
             job.directory,
@@ -149,13 +130,12 @@ def _changed(job: BatchInference, *, restart: bool, retry_errors: bool) -> Batch
     return retried(job) if retry_errors else job
 
 
-def _console() -> Any:
-    """Return a console for a notebook, or None outside a notebook."""
-    if "ipykernel" not in sys.modules:
-        return None
-    from rich.console import Console
+def _display(*, verbose: bool) -> Display:
+    """Return the display of a notebook, or of a terminal."""
+    from batchinference.api.display import Display
+    from batchinference.api.notebook import NotebookDisplay, in_notebook
 
-    return Console(file=sys.stderr)
+    return NotebookDisplay(verbose=verbose) if in_notebook() else Display(verbose=verbose)
 
 
 @contextmanager

@@ -158,3 +158,8 @@ def missing_package(what: str, module: str, package: str) -> str:
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
     return f"{what} needs the package {library}: pip install '{package}'{where}, or use the image"
+
+
+def not_installed(what: str, package: str) -> str:
+    """Return a message that names a missing package that is in no extra, and how to install it."""
+    return f"{what}: the package {package} is not installed. Install it: pip install '{package}'"

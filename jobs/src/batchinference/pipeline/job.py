@@ -156,6 +156,7 @@ class JobRun:
         except OSError:
             return  # a transient storage error may fail the work, but not the progress update
         self._reports.read(counts, executor.stage)
+        self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
         check_errors(self.job.spec.errors, counts, run.count, run.bad_row)
 

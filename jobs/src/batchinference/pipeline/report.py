@@ -22,6 +22,7 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.spec.report import (
+    Capacity,
     JobState,
     Memory,
     Report,
@@ -52,6 +53,7 @@ class ReportBuilder:
     notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
     _spilled_bytes: int | None = field(default=None, init=False)
+    _capacity: Capacity | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
     _stage: str | None = field(default=None, init=False)
     _meter: Meter | None = field(default=None, init=False)
@@ -66,7 +68,7 @@ class ReportBuilder:
         """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
-        self._attempt = self.notes = self._meter = None
+        self._attempt = self.notes = self._meter = self._capacity = None
         self._history = History(self._history.start)
 
     def begin_rows(self, meter: Meter) -> None:
@@ -76,11 +78,16 @@ class ReportBuilder:
         self.enter(JobState.RUNNING)
 
     def begin_attempt(self, number: int) -> None:
-        self._attempt, self._stage, self.notes = number, None, None
+        self._attempt, self._stage, self.notes, self._capacity = number, None, None, None
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
         """Report the notes of an attempt that has ended, and the bytes that Ray has spilled."""
         self.notes, self._spilled_bytes = notes, spilled_bytes
+
+    def add_capacity(self, capacity: Capacity | None) -> None:
+        """Report the most that Ray had during the attempt. It has `capacity` now."""
+        if capacity is not None:
+            self._capacity = capacity.highest(self._capacity)
 
     def enter(self, state: JobState) -> None:
         """Enter a state, and stop the clock of the previous one."""
@@ -128,6 +135,7 @@ class ReportBuilder:
             memory=Memory(peakWorkerBytes=self.notes.peak_bytes, spilledBytes=self._spilled_bytes)
             if self.notes
             else None,
+            capacity=self._capacity,
             cost=self.cost,
             notes=self.notes.notes if self.notes else [],
             rowsOverTime=self._history.points() if self._meter else None,
@@ -280,10 +288,12 @@ def _times(notes: list[dict[str, float]]) -> StepTimes:
     rows, seconds, cpu = (
         sum(note[name] for note in notes) for name in ("rows", "seconds", "cpu_seconds")
     )
+    waits = [note["wait_seconds"] for note in notes if "wait_seconds" in note]
     return StepTimes(
         rows=int(rows),
         seconds=round(seconds, 3),
         cpuSeconds=round(cpu, 3),
+        waitSeconds=round(sum(waits), 3) if waits else None,
         rowsPerSecond=round(rows / max(seconds, 1e-9), 1),
     )
 

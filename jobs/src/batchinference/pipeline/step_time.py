@@ -72,6 +72,7 @@ class StepTime:
 
     def _clear(self) -> None:
         self._rows, self._seconds, self._cpu = 0, 0.0, 0.0
+        self._waited: float | None = None
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
@@ -99,6 +100,10 @@ class StepTime:
                 return
             yield found.pop()
 
+    def add_wait(self, seconds: float) -> None:
+        """Add seconds in which the process of the step waited for rows."""
+        self._waited = (self._waited or 0.0) + seconds
+
     def take_notes(self) -> list[tuple[str, str]]:
         """Return the measurements since the last note as JSON, if they are worth a note."""
         wanted = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
@@ -109,6 +114,8 @@ class StepTime:
         if not self._rows:
             return []
         note = {"rows": self._rows, "seconds": self._seconds, "cpu_seconds": self._cpu}
+        if self._waited is not None:
+            note["wait_seconds"] = self._waited
         self._noted += self._seconds
         self._clear()
         return [(self._step, json.dumps({name: round(value, 4) for name, value in note.items()}))]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.encodings import Encoding
 from batchinference.spec.json_types import JsonSchema
 from batchinference.spec.media import (
     MAX_PIXELS,
@@ -18,17 +19,6 @@ from batchinference.spec.media import (
 )
 
 SAMPLE_RATE = "sample_rate"
-_LINE = "x" * 64
-"""A text that every encoding of text supports. `idna` does not: it is for the names of hosts."""
-
-
-def _check_encoding(encoding: str) -> str:
-    try:
-        _LINE.encode(encoding)
-    except (LookupError, ValueError):
-        message = "Python knows no such encoding of text. Use one such as utf-8"
-        raise PydanticCustomError("encoding", message, {}) from None
-    return encoding
 
 
 class DecodeModel(SpecModel):
@@ -90,9 +80,7 @@ class DecodeText(DecodeModel):
 
     format: Literal["text"]
     """The format of the bytes."""
-    encoding: Annotated[
-        str, Field(min_length=1, max_length=32), AfterValidator(_check_encoding)
-    ] = "utf-8"
+    encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
 
 

@@ -78,8 +78,32 @@ class StepTimes(SpecModel):
     """Seconds that the step took for these rows, without the time it waited for rows."""
     cpu_seconds: float
     """CPU seconds of the processes in this time. For `write`, CPU seconds of the writer threads."""
+    wait_seconds: float | None = None
+    """Seconds in which the replicas of an actor pool waited for rows, between their first and their
+    last measured rows. Absent if the step runs in tasks."""
     rows_per_second: float
     """Rows per second and process."""
+
+
+class Capacity(SpecModel):
+    """The resources of the Ray cluster or the machine that ran the job."""
+
+    cpus: float
+    """CPUs for reading, for steps that run in tasks and for writing."""
+    gpus: float = 0.0
+    """GPUs."""
+    writers: int
+    """Maximum number of files that are written at the same time."""
+
+    def highest(self, other: Capacity | None) -> Capacity:
+        """Return the higher value of each resource."""
+        if other is None:
+            return self
+        return Capacity(
+            cpus=max(self.cpus, other.cpus),
+            gpus=max(self.gpus, other.gpus),
+            writers=max(self.writers, other.writers),
+        )
 
 
 class RowsOverTime(SpecModel):
@@ -154,6 +178,8 @@ class Report(SpecModel):
     """Number of tasks of this attempt that were retried because their process died."""
     memory: Memory | None = None
     """The memory use of the job."""
+    capacity: Capacity | None = None
+    """The most that Ray had during this attempt."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     rows_over_time: RowsOverTime | None = None

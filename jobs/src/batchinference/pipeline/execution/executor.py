@@ -30,6 +30,7 @@ from batchinference.pipeline.execution.fused import (
 from batchinference.pipeline.execution.fused_sizing import FusedSizing, small_commit_seconds
 from batchinference.pipeline.execution.resources import (
     all_cpus,
+    capacity_of,
     fused_task_arguments,
     fused_tasks_at_once,
     write_task_arguments,
@@ -48,6 +49,7 @@ from batchinference.pipeline.output.writers import rewriting_writer_for, writer_
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.report import Capacity
 from batchinference.spec.write import Write, WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
@@ -240,6 +242,11 @@ class Executor:
             task: Any = ray.remote(**write_task_arguments(self._plan))(_run)
             rewritten = ray.get([task.remote(rewrite) for rewrite in work])
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """The resources that Ray has now; None if unknown."""
+        return capacity_of(self._plan)
 
     def drain(self) -> None:
         """Make `run`, in another thread, return soon, after running tasks have committed."""

@@ -21,6 +21,7 @@ from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS
 from batchinference.plan.writing import writers
 from batchinference.spec.profiles import GPU
 from batchinference.spec.quantities import memory_bytes
+from batchinference.spec.report import Capacity
 from batchinference.spec.steps import Replicas
 
 TASK_RETRIES = 10
@@ -43,6 +44,30 @@ def all_cpus(plan: Plan) -> float:
     """Return the CPUs that Ray has, or will have when its worker groups are at their maximum."""
     planned = sum(group.max * group.cpus for group in plan.groups)
     return max(planned, float(ray.cluster_resources().get("CPU", 0)))
+
+
+def capacity_of(plan: Plan) -> Capacity | None:
+    """Return the resources that Ray has now for a plan; None if Ray does not run or answer."""
+    if not ray.is_initialized():
+        return None
+    try:
+        nodes, cpus = _nodes_by_group(ray.nodes()), all_cpus(plan)
+    except Exception:  # noqa: BLE001 - the job does not depend on it
+        return None
+    return Capacity(
+        cpus=_cpus_of_tasks(plan, nodes),
+        gpus=sum(found.get(GPU, 0.0) for _, found in nodes),
+        writers=int(cpus / plan.task_cpus) if plan.fused else writers(cpus),
+    )
+
+
+def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]]) -> float:
+    """Return the CPUs on which tasks run: of the group `cpu`, or of the machine."""
+    used = (found for group, found in nodes if not plan.groups or group == CPU_GROUP)
+    cpus = sum(found.get("CPU", 0.0) for found in used)
+    if plan.groups or plan.fused:
+        return cpus
+    return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))
 
 
 def fused_tasks_at_once(plan: Plan, seconds: float) -> int:

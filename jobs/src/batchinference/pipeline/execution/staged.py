@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -306,11 +307,16 @@ class BlockStage:
         self._texts = stage.texts
         self._runs_in_tasks = stage.replicas is None
         self._memory = PeakMemory()
+        self._ended: float | None = None
+        """When the previous block was done."""
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the block after the steps, in several blocks if a step makes large results."""
+        if self._ended is not None and not self._runs_in_tasks:
+            self._runner.add_wait(time.perf_counter() - self._ended)
         for batch in computed_longest_first(self._runner, decode(block), self._texts):
             notes = (*batch.notes, *self._memory.notes(self._name), *retry_notes(self._name))
             # a task may be the last task of its process; an actor has too many calls for this
             times = self._runner.take_notes() if self._runs_in_tasks else ()
             yield encode(replace(batch, notes=(*notes, *times)))
+        self._ended = time.perf_counter()

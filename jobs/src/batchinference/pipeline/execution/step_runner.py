@@ -119,6 +119,10 @@ class StageRunner:
             batches = itertools.chain.from_iterable(map(step, batches))
         yield from batches
 
+    def add_wait(self, seconds: float) -> None:
+        """Record that this process waited for rows of the first step."""
+        self._steps[0].add_wait(seconds)
+
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.take_notes())
@@ -153,6 +157,10 @@ class StepRunner:
             sizes = ((self.name, note) for note in self._batch.take_notes())
             notes = (*batch.notes, *sizes, *self._time.take_notes())
             yield replace(results.applied_to(batch), notes=notes)
+
+    def add_wait(self, seconds: float) -> None:
+        """Record that this process waited for rows."""
+        self._time.add_wait(seconds)
 
     def take_notes(self) -> list[tuple[str, str]]:
         """Return notes of the measurements since the last notes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batchinference.pipeline.html_report.bottleneck import bottleneck
 from batchinference.pipeline.row_batch import READ_STEP
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report, StepTimes
@@ -51,7 +52,9 @@ def _about_steps(report: Report, spec: BatchInferenceSpec) -> Iterator[str]:
     measured = max((times.rows for times in report.steps.values()), default=0)
     if name is None or running < LEAST_SECONDS or measured < MEASURED * read:
         return
-    if total < LIMITING * running:
+    if found := bottleneck(report, spec):
+        yield found
+    elif total < LIMITING * running:
         yield (
             f"Reading, steps and writing took {total:.0f} s while the job ran for {running:.0f} s. "
             "Loading models and waiting for rows took the rest. Larger input files and more rows "

@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,11 +40,15 @@ def first_rows(write: Write, count: int) -> list[Row]:
     table, any rows are returned."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
+    rows = itertools.chain.from_iterable(rows_of_file(part, write) for part in parts_of(write))
+    return list(itertools.islice(rows, count))
+
+
+def parts_of(write: Write) -> list[Location]:
+    """Return the files of an output, in the order of their names."""
     output = Location(write.path, write.storage)
     paths = sorted(info.path for info in output.data_files())
-    parts = [path for path in paths if not base_name(path).startswith(("_", "."))]
-    rows = itertools.chain.from_iterable(rows_of_file(output.at(part), write) for part in parts)
-    return list(itertools.islice(rows, count))
+    return [output.at(path) for path in paths if not base_name(path).startswith(("_", "."))]
 
 
 def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
@@ -55,13 +59,11 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
                 for start in range(0, table.num_rows, ROWS_AT_ONCE):
                     yield from rows_of_table(table.slice(start, ROWS_AT_ONCE))
         return
-    content = part.read()
-    if part.path.endswith(".gz"):
-        content = gzip.decompress(content)
+    if isinstance(write, WriteCsv):
+        yield from csv_table(part, write).to_pylist()
+        return
+    content = _unpacked(part)
     match write:
-        case WriteCsv():
-            options = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
-            yield from pac.read_csv(io.BytesIO(content), parse_options=options).to_pylist()
         case WriteNumpy():
             yield from _rows_of_arrays(content)
         case WriteWebdataset():
@@ -72,6 +74,23 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
             yield {"file": part.uri, "image": size}
         case _:
             yield from map(json.loads, content.split(b"\n")[:-1])
+
+
+def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.Table:
+    """Return the rows of a file of separated values. The columns `texts` are not converted."""
+    options = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
+    convert = pac.ConvertOptions(
+        column_types=dict.fromkeys(texts, pa.string()),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+    )
+    source = io.BytesIO(_unpacked(part))
+    return pac.read_csv(source, parse_options=options, convert_options=convert)
+
+
+def _unpacked(part: Location) -> bytes:
+    content = part.read()
+    return gzip.decompress(content) if part.path.endswith(".gz") else content
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:

@@ -21,6 +21,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
 from batchinference.pipeline.steps import Transform, TransformResult
 from batchinference.pipeline.steps.result_columns import ResultColumns, check_reserved, no_column
+from batchinference.pipeline.steps.returned_batch import columns_of
 from batchinference.spec.python_step import DEVICE
 
 if TYPE_CHECKING:
@@ -47,12 +48,7 @@ class MapBatches(_UserFunction):
         for array in inputs.values():
             # an in-place change would be lost, because the column would count as unchanged
             array.flags.writeable = False
-        result = self._function(dict(inputs), **self._arguments)
-        if not isinstance(result, dict) or not result:
-            got = "an empty dict" if isinstance(result, dict) else type(result).__name__
-            raise JobFailure(
-                f"step '{self._name}' must return a dict of column name to array, got {got}"
-            )
+        result = columns_of(self._name, self._function(dict(inputs), **self._arguments))
         for name, values in result.items():
             self._check(name, values, batch.num_rows)
         return self._changed(batch, inputs, result)

@@ -7,13 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, ColumnName, Columns, Unique
+from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
 from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
 from batchinference.spec.uris import Prefix
 
 
 class TextOptions(RowOptions):
-    encoding: Annotated[str, Field(min_length=1, max_length=32)] = "utf-8"
+    encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
     drop_empty_lines: bool = True
     """Skip lines that contain only white space."""
@@ -74,6 +75,8 @@ class CsvOptions(RowOptions):
     """The character between two fields."""
     column_names: Columns | None = None
     """The column names, for files without a header line."""
+    encoding: Encoding = "utf-8"
+    """The Python name of the encoding."""
 
 
 class ReadCsv(ReadFiles):

@@ -15,6 +15,7 @@ import io
 import re
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from batchinference.pipeline.input.readers import (
     inspected,
     size_of,
 )
+from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.schema import agreed_types
 from batchinference.pipeline.storage.location import Location
@@ -54,14 +56,25 @@ class CsvReader(Reader):
     def __init__(self, options: CsvOptions) -> None:
         self._delimiter = options.delimiter
         self._names = options.column_names
+        self._encoding = None if is_utf8(options.encoding) else options.encoding
         self._most = max(options.row_bytes, BLOCK_BYTES)
         self._types: dict[str, pa.DataType] = {}
 
     def prepare(self, samples: list[Location]) -> None:
-        found = inspected(samples, lambda sample: self._infer(sample_of(sample)))
+        found = inspected(samples, lambda sample: self._infer(self._in_utf8(sample_of(sample))))
         schemas = (schema for _, schema in found)
         agreed = agreed_types(schemas, lambda *_: pa.string())
         self._types = {name: _text_if_unknown(kind) for name, kind in agreed.items()}
+
+    def _in_utf8(self, sample: bytes) -> bytes:
+        return Utf8Converter(self._encoding)(sample) if self._encoding else sample
+
+    @contextmanager
+    def _opened(self, file: Location) -> Iterator[io.BufferedReader]:
+        """Open a file as UTF-8."""
+        with file.filesystem.open_input_stream(file.path) as source:
+            content = Utf8Stream(source, self._encoding) if self._encoding else source
+            yield io.BufferedReader(content)
 
     def _infer(self, sample: bytes) -> pa.Schema:
         """Return the column names and types of a sample. Raises ArrowInvalid if it is damaged."""
@@ -90,9 +103,9 @@ class CsvReader(Reader):
                     done += size_of(chunk)
                     yield chunk
                 return
-            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            except (pa.ArrowInvalid, UnicodeError) as error:
                 if "straddling object" not in str(error):
-                    yield BadRow(ValueError(f"{error}, {_REST}"))
+                    yield BadRow(ValueError(f"{self._explained(error)}, {_REST}"))
                     return
                 if block >= self._most:
                     message = f"a row has more bytes than max_row_bytes ({self._most})"
@@ -111,15 +124,16 @@ class CsvReader(Reader):
             use_threads=False,
             block_size=block,
         )
-        with file.filesystem.open_input_stream(file.path) as source:
+        with self._opened(file) as source:
             content = _Content(source, self._delimiter)
             try:
                 parser = pac.open_csv(content, reading, self._parsing(rejected), _AS_BYTES)
             except pa.ArrowInvalid as error:
                 if "Empty CSV file" not in str(error):
                     raise
-                if _is_blank(file):
-                    return
+                with self._opened(file) as beginning:
+                    if _is_blank(beginning):
+                        return
                 message = "there is no first line, but an open quote or a block of blank lines"
                 raise pa.ArrowInvalid(message) from error
             rows = _with_rejected(map(pa.table, parser), rejected)
@@ -159,7 +173,7 @@ class CsvReader(Reader):
                 self._typed(table.slice(row, 1))
             except pa.ArrowInvalid as error:
                 yield self._typed(table.slice(start, row - start))
-                yield BadRow(error)
+                yield BadRow(self._explained(error))
                 start = row + 1
         yield self._typed(table.slice(start))
 
@@ -170,6 +184,13 @@ class CsvReader(Reader):
             texts, kind = column.cast(pa.string()), self._types.get(name, pa.string())
             columns.append(texts if pa.types.is_string(kind) else _with_nulls(texts).cast(kind))
         return pa.table(columns, table.column_names)
+
+    def _explained(self, error: Exception) -> Exception:
+        """Return the error of a row. If its text is invalid, the message has the encoding."""
+        invalid = isinstance(error, UnicodeError) or "UTF8" in str(error)
+        if not (self._encoding and invalid):
+            return error
+        return ValueError(f"its text is not valid in the encoding {self._encoding}")
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size)
@@ -184,8 +205,8 @@ class _Content:
 
     closed = False
 
-    def __init__(self, source: pa.NativeFile, delimiter: str) -> None:
-        self._source = io.BufferedReader(source)
+    def __init__(self, source: io.BufferedReader, delimiter: str) -> None:
+        self._source = source
         self._delimiter = delimiter.encode()
         self._end: deque[bytes] = deque(maxlen=3)  # a row spans two blocks and this line end
 
@@ -235,12 +256,11 @@ def _check_columns(beginning: bytes, delimiter: bytes) -> None:
         raise pa.ArrowInvalid(f"the first line has {fields} fields, more than {MAX_COLUMNS}")
 
 
-def _is_blank(file: Location) -> bool:
-    """Return whether a file has no text but line ends. pyarrow reports a block like this as empty,
-    and also a file with an open quote in the header."""
-    with file.filesystem.open_input_stream(file.path) as source:
-        blocks = iter(lambda: source.read(BLOCK_BYTES), b"")
-        return not any(block.strip(codecs.BOM_UTF8 + b"\r\n") for block in blocks)
+def _is_blank(source: io.BufferedReader) -> bool:
+    """Return whether a stream has no text but line ends. pyarrow reports a block like this as
+    empty, and also a file with an open quote in the header."""
+    blocks = iter(lambda: source.read(BLOCK_BYTES), b"")
+    return not any(block.strip(codecs.BOM_UTF8 + b"\r\n") for block in blocks)
 
 
 def _with_rejected(tables: Iterator[pa.Table], rejected: deque[pac.InvalidRow]) -> Iterator[Chunk]:

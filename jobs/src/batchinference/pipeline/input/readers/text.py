@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
@@ -28,11 +27,7 @@ class TextReader(Reader):
         self._encoding = options.encoding
         self._most = options.row_bytes
         self._drop_empty = options.drop_empty_lines
-        try:
-            self._by_line = "\n".encode(options.encoding) == b"\n"
-            b"".decode(options.encoding)
-        except (LookupError, ValueError):
-            raise BadInput(f"read.options.encoding: unknown encoding '{self._encoding}'") from None
+        self._by_line = "\n".encode(options.encoding) == b"\n"
 
     def read(self, file: Location) -> Iterator[Chunk]:
         most = self._most

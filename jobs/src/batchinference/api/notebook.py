@@ -1,0 +1,86 @@
+"""Shows the progress of a job in a notebook, as a table that is updated in place."""
+
+from __future__ import annotations
+
+import sys
+from html import escape
+from typing import Any
+
+from rich.console import Console
+
+from batchinference.api.display import Display, summary_of
+from batchinference.spec.report import Report
+from batchinference.text import in_one_line
+
+_CELL = "text-align:left;vertical-align:top;white-space:pre-wrap"
+
+
+def in_notebook() -> bool:
+    """Return whether this process runs the cells of a notebook."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module else None
+    return hasattr(shell, "kernel")  # the shell of a terminal has none
+
+
+class NotebookDisplay(Display):
+    """Shows reports in one table below the cell, and other lines as the output of the cell."""
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        super().__init__(Console(file=sys.stderr, force_jupyter=False), verbose=verbose)
+        self._table: Any = None
+
+    def show(self, report: Report) -> None:
+        """Show the progress of a report, or its result, in place of the previous report."""
+        from IPython.display import display
+
+        shown = {"text/html": html_of(report), "text/plain": text_of(report)}
+        if self._table is None:
+            self._table = display(shown, raw=True, display_id=True)
+        else:
+            self._table.update(shown, raw=True)
+
+
+def html_of(report: Report) -> str:
+    """Return the progress or the result of a job as an HTML table."""
+    cells = "".join(
+        f'<tr><th style="{_CELL}">{escape(name)}</th><td style="{_CELL}">{escape(value)}</td></tr>'
+        for name, value in _lines(report)
+    )
+    return f"{_bar(report)}<table>{cells}</table>"
+
+
+def text_of(report: Report) -> str:
+    """Return the progress or the result of a job as text."""
+    return "\n".join(f"{name or 'message'}: {value}" for name, value in _lines(report))
+
+
+def _bar(report: Report) -> str:
+    """Return the bar of a job that has not ended. It has no value if the total is unknown."""
+    if report.state.ended:
+        return ""
+    progress = report.progress
+    known = progress is not None and progress.total
+    value = f' value="{progress.rows}" max="{progress.total}"' if progress and known else ""
+    return f'<progress{value} style="width:100%"></progress>'
+
+
+def _lines(report: Report) -> list[tuple[str, str]]:
+    """Return the rows of the table: pairs of name and value, without control characters."""
+    found = summary_of(report, resumes=True) if report.state.ended else _progress(report)
+    return [(name, in_one_line(value)) for name, value in found]
+
+
+def _progress(report: Report) -> list[tuple[str, str]]:
+    state = f"{report.state.value}: {report.stage}" if report.stage else report.state.value
+    lines = [("job", report.name), ("state", state)]
+    if (progress := report.progress) is not None:
+        total = f" of {progress.total:,}" if progress.total is not None else ""
+        percent = f" ({progress.percent} %)" if progress.percent is not None else ""
+        lines.append(("rows", f"{progress.rows:,}{total}{percent}"))
+        if progress.rows_per_second:
+            lines.append(("speed", f"{progress.rows_per_second:,.1f} rows/s"))
+        if progress.eta:
+            lines.append(("time left", progress.eta))
+    if report.counts and report.counts.failed:
+        lines.append(("failed rows", f"{report.counts.failed:,}"))
+    return lines

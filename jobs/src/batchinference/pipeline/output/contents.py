@@ -1,0 +1,108 @@
+"""Reads all rows of an output as one Arrow table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.file_layout import NULL_DIRECTORY
+from batchinference.pipeline.output.preview import Row, csv_table, parts_of, rows_of_file
+from batchinference.pipeline.output.tables import table_for
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
+
+
+def table_of(write: Write) -> pa.Table:
+    """Return all rows of an output, with the columns of all its files and its partition columns.
+    An output without rows gives a table without rows. Raises BadOutput if values of a column have
+    no type in common."""
+    match write:
+        case WriteParquet():
+            return _parquet(write)
+        case WriteCsv():
+            return _csv(write)
+        case _ if isinstance(write, WriteTable):
+            return _of_rows(table_for(write).first_rows(sys.maxsize))
+    return _of_rows(list(_rows_of_files(write)))
+
+
+def _rows_of_files(write: Write) -> Iterator[Row]:
+    for part, values in _parts(write):
+        for row in rows_of_file(part, write):
+            yield {**row, **values}
+
+
+def _parts(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
+    """Yield each file of an output, with the values of its partition columns as texts."""
+    output = Location(write.path, write.storage)
+    for part in parts_of(write):
+        names = output.below(part.path).split("/")[:-1]
+        pairs = (name.partition("=") for name in names)
+        yield part, {unquote(column): _partition_value(text) for column, _, text in pairs}
+
+
+def _partition_value(text: str) -> str | None:
+    return None if text == NULL_DIRECTORY else unquote(text)
+
+
+def _of_rows(rows: list[Row]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadOutput(
+            f"output: column '{name}' has values without a common type ({error}). Convert them in "
+            "a step, or read the files with another library"
+        ) from None
+
+
+def _csv(write: WriteCsv) -> pa.Table:
+    """Return the rows of files of separated values. A column is text if its files have no other
+    type in common."""
+    parts = list(_parts(write))
+    tables = [csv_table(part, write) for part, _ in parts]
+    if texts := [*_without_common_type(tables)]:
+        tables = [csv_table(part, write, texts) for part, _ in parts]
+    for index, (_, values) in enumerate(parts):
+        for name, value in values.items():
+            column = pa.array([value] * tables[index].num_rows, pa.string())
+            tables[index] = tables[index].append_column(name, column)
+    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+
+
+def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
+    fields: dict[str, list[pa.Field]] = {}
+    for field in (field for table in tables for field in table.schema):
+        fields.setdefault(field.name, []).append(field)
+    for name, found in fields.items():
+        try:
+            pa.unify_schemas([pa.schema([one]) for one in found], promote_options="permissive")
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            yield name
+
+
+def _parquet(write: WriteParquet) -> pa.Table:
+    """Return the rows of Parquet files, with the columns of all files and partition columns."""
+    import pyarrow.dataset as ds
+
+    output = Location(write.path, write.storage)
+    paths = sorted(info.path for info in output.visible_files())
+    if not paths:
+        return pa.table({})
+    options = ds.FileSystemFactoryOptions(
+        partition_base_dir=output.path, partitioning=ds.HivePartitioning.discover()
+    )
+    found = ds.FileSystemDatasetFactory(output.filesystem, paths, ds.ParquetFileFormat(), options)
+    # the files of several jobs may have different columns
+    schema = checked(found.inspect(promote_options="permissive"))
+    return found.finish(schema).to_table()

@@ -1,0 +1,180 @@
+"""What a report says about the limit of a job: its figures follow from the measured times."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchinference.pipeline.html_report.advice import advice
+from batchinference.pipeline.html_report.bottleneck import bottleneck
+from support.documents.report_pages import page_data
+
+EMBED = {
+    "runtime": "transformers",
+    "task": "feature-extraction",
+    "source": "org/model",
+    "inputs": {"text": "text"},
+    "output": "vector",
+}
+ON_GPU = {"name": "embed", "model": EMBED, "resources": {"gpu": 1}}
+OWN = {"name": "own", "python": {"callable": "steps:Own"}}
+SHARE = st.floats(0.0, 1.0)
+SECONDS = st.floats(1, 1e5)
+
+
+def times(seconds: float, cpu: float | None = None, wait: float | None = None) -> dict[str, Any]:
+    found = {"rows": 1000, "rowsPerSecond": 1, "seconds": seconds}
+    cpu_seconds = seconds if cpu is None else cpu
+    return {**found, "cpuSeconds": cpu_seconds, **({} if wait is None else {"waitSeconds": wait})}
+
+
+def said(
+    measured: dict[str, Any],
+    steps: list[dict[str, Any]],
+    *,
+    cpus: float = 4,
+    gpus: float = 1,
+    running: float = 100,
+) -> str | None:
+    """Return what limits a job that ran for `running` seconds."""
+    capacity = {"cpus": cpus, "gpus": gpus, "writers": max(1, int(cpus / 2))}
+    report = {"seconds": {"running": running}, "steps": measured, "capacity": capacity}
+    data = page_data(report, steps=steps)
+    found = bottleneck(data.report, data.spec)
+    assert found is None or found in advice(data.report, data.spec)
+    return found
+
+
+STARVED = {"read": times(300), "embed": times(30, wait=70), "write": times(20)}
+FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
+
+
+@pytest.mark.parametrize(
+    ("measured", "steps", "expected"),
+    [
+        (
+            STARVED,
+            [ON_GPU],
+            "The CPUs limit: the GPU waits 70 % of the time in the step 'embed'. Add 8 CPUs per "
+            "GPU. Reading and decoding take 94 % of this time.",
+        ),
+        (
+            {**STARVED, "read": times(300, cpu=30)},
+            [ON_GPU],
+            "Reading and decoding take 94 % of this time. Reading waits for data 90 % of "
+            "its time.",
+        ),
+        (
+            STARVED,
+            [{**ON_GPU, "replicas": {"min": 4, "max": 4}}],
+            "Add 8 CPUs per GPU. Or decrease replicas from 4 to 2: these compute as many rows.",
+        ),
+        (
+            FED,
+            [ON_GPU],
+            "The GPUs limit: they compute 95 % of the time in the step 'embed'. Increase "
+            "replicas.max from 1 to 3: 4 CPUs can feed 3 replicas.",
+        ),
+        (
+            {**FED, "read": times(300)},
+            [ON_GPU],
+            "Increase replicas.max, and add 4 CPUs for each additional GPU.",
+        ),
+        (
+            {"read": times(50), "embed": times(30, wait=70), "write": times(160, cpu=16)},
+            [ON_GPU],
+            "Writing limits: 1.6 of at most 2 files are written at the same time. Add 4 CPUs to "
+            "write twice as many. Writing waits for the storage 90 % of its time.",
+        ),
+        (
+            {"read": times(20), "own": times(95, wait=5), "write": times(1)},
+            [{**OWN, "replicas": {"max": 2}, "resources": {"cpu": 2}}],
+            "The replicas limit: they compute 95 % of the time in the step 'own'. Increase "
+            "replicas.max: each replica needs 2 CPUs.",
+        ),
+        (
+            {"read": times(20), "own": times(190, wait=10), "write": times(1)},
+            [OWN],
+            "The replicas limit: they compute 95 % of the time in the step 'own'. Add CPUs: each "
+            "replica needs 1 CPU.",
+        ),
+        (
+            {"read": times(60), "own": times(300), "write": times(10, cpu=0)},
+            [OWN],
+            "The CPUs limit: 90 % of their time is taken. With 8 CPUs instead of 4, the job would "
+            "run for about 55s instead of 1m40s. The step 'own' takes 83 % of this time.",
+        ),
+    ],
+)
+def test_limit_of_a_job_is_stated_with_figures(
+    measured: dict[str, Any], steps: list[dict[str, Any]], expected: str
+) -> None:
+    assert expected in (said(measured, steps) or "")
+
+
+@pytest.mark.parametrize(
+    ("measured", "steps", "changes"),
+    [
+        ({"embed": times(30, wait=70)}, [ON_GPU], {}),  # reading was not measured
+        ({"read": times(300)}, [ON_GPU], {}),  # the model was not measured
+        ({**STARVED, "embed": times(30)}, [ON_GPU], {}),  # waiting was not measured
+        (STARVED, [ON_GPU], {"gpus": 0}),  # the model ran on the CPU
+        (STARVED, [ON_GPU], {"cpus": 16}),  # neither CPUs nor writers nor the GPU are busy
+        ({**STARVED, "embed": times(75, wait=25)}, [ON_GPU], {}),  # neither waits nor limits
+        (FED, [ON_GPU], {"running": 1000}),  # loading the model took most of the time
+        ({"read": times(10), "own": times(20)}, [OWN], {}),  # the CPUs are idle
+        ({**STARVED, "own": times(9, wait=1)}, [ON_GPU, {**OWN, "replicas": {}}], {}),
+    ],
+)
+def test_nothing_is_said_without_evidence(
+    measured: dict[str, Any], steps: list[dict[str, Any]], changes: dict[str, float]
+) -> None:
+    assert said(measured, steps, **changes) is None
+
+
+@given(reading=SECONDS, busy=SECONDS, waiting=SECONDS, cpus=st.integers(1, 256))
+def test_added_cpus_are_the_least_with_which_the_gpu_never_waits(
+    reading: float, busy: float, waiting: float, cpus: int
+) -> None:
+    measured = {"read": times(reading), "embed": times(busy, wait=waiting)}
+    found = said(measured, [ON_GPU], cpus=cpus, running=busy + waiting)
+    match = re.search(r"Add (\S+) CPUs? per GPU", found or "")
+    if match is None:
+        return
+    used, added = reading / (busy + waiting), float(match[1].replace(",", ""))
+    needed = reading / busy
+    assert used >= 0.7 * cpus * (1 - 1e-6)
+    assert used + added >= needed * (1 - 1e-6)
+    assert used + added - 1 < needed * (1 + 1e-6)
+
+
+@given(
+    shares=st.tuples(SHARE, SHARE, SHARE, SHARE),
+    pool=st.booleans(),
+    cpus=st.integers(1, 64),
+    running=st.floats(1, 1e5),
+)
+def test_every_percentage_is_a_share(
+    *, shares: tuple[float, ...], pool: bool, cpus: int, running: float
+) -> None:
+    read, busy, wait, write = (share * running for share in shares)
+    measured = {"read": times(read * cpus), "write": times(write * cpus)}
+    name, step = ("embed", ON_GPU) if pool else ("own", OWN)
+    measured[name] = times(busy, wait=wait) if pool else times(busy * cpus)
+    found = said(measured, [step], cpus=cpus, running=running) or ""
+    assert all(0 <= int(value) <= 100 for value in re.findall(r"(\d+) %", found))
+    assert not re.search(r"nan|inf|-\d", found)
+
+
+@given(own=SHARE, cpus=st.integers(1, 64))
+def test_more_cpus_are_advised_only_if_all_are_busy(own: float, cpus: int) -> None:
+    measured = {"read": times(0.0), "own": times(100 * own * cpus)}
+    found = said(measured, [OWN], cpus=cpus)
+    if math.isclose(own, 0.7):
+        return
+    assert (found is not None) == (own > 0.7)

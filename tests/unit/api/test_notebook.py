@@ -1,0 +1,128 @@
+"""Progress in a notebook: one table that is updated in place, with safe values."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchinference.api.display import Display
+from batchinference.api.notebook import NotebookDisplay, html_of, in_notebook, text_of
+from batchinference.api.run import _display
+from batchinference.spec.report import Report
+
+TIMES = {"startedAt": "2026-03-02T09:00:00Z", "updatedAt": "2026-03-02T09:01:11Z"}
+
+
+def report(state: str = "running", **fields: Any) -> Report:
+    base = {"name": "breeds", "state": state, "output": "./out", "version": "1", **TIMES}
+    return Report.parse(json.dumps({**base, **fields}))
+
+
+PROGRESS = {"rows": 1200, "total": 10000, "percent": 12, "rowsPerSecond": 33.25, "eta": "4m25s"}
+COUNTS = {"read": 1200, "written": 1197, "failed": 3}
+
+
+class Notebook:
+    """A fake IPython with what a notebook shows: the current content of each output."""
+
+    def __init__(self, shell: Any) -> None:
+        self.outputs: list[dict[str, str]] = []
+        self.updates = 0
+        self.module = ModuleType("IPython")
+        self.module.get_ipython = lambda: shell  # type: ignore[attr-defined]
+        self.display = ModuleType("IPython.display")
+        self.display.display = self._display  # type: ignore[attr-defined]
+
+    def _display(self, shown: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert raw
+        assert display_id
+        self.outputs.append(shown)
+        return SimpleNamespace(update=self._update)
+
+    def _update(self, shown: dict[str, str], *, raw: bool) -> None:
+        assert raw
+        self.outputs[-1] = shown
+        self.updates += 1
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, shell: Any) -> Notebook:
+    found = Notebook(shell)
+    monkeypatch.setitem(sys.modules, "IPython", found.module)
+    monkeypatch.setitem(sys.modules, "IPython.display", found.display)
+    return found
+
+
+def test_one_table_is_updated_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = installed(monkeypatch, SimpleNamespace(kernel=object()))
+    with NotebookDisplay() as display:
+        display.show(report("preparing"))
+        display.show(report(progress=PROGRESS, counts=COUNTS, stage="read, classify, write"))
+        assert shown.outputs[0]["text/plain"].splitlines() == [
+            "job: breeds",
+            "state: running: read, classify, write",
+            "rows: 1,200 of 10,000 (12 %)",
+            "speed: 33.2 rows/s",
+            "time left: 4m25s",
+            "failed rows: 3",
+        ]
+        assert '<progress value="1200" max="10000"' in shown.outputs[0]["text/html"]
+        display.show(report("succeeded", counts=COUNTS))
+    assert (len(shown.outputs), shown.updates) == (1, 2)
+    assert "result: succeeded" in shown.outputs[0]["text/plain"]
+    assert "<progress" not in shown.outputs[0]["text/html"]
+
+
+def test_lines_are_the_output_of_the_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = installed(monkeypatch, SimpleNamespace(kernel=object()))
+    with NotebookDisplay() as display:
+        display.say("breeds: starting Ray [on] this machine")
+    assert capsys.readouterr().err == "breeds: starting Ray [on] this machine\n"
+    assert shown.outputs == []
+
+
+def test_bar_without_a_total_has_no_value() -> None:
+    assert html_of(report("preparing")).startswith('<progress style="width:100%"></progress>')
+    unknown = html_of(report(progress={"rows": 5}))
+    assert unknown.startswith('<progress style="width:100%"></progress>')
+    assert ">5<" in unknown
+
+
+def test_failed_job_shows_its_cause() -> None:
+    text = text_of(report("failed", reason="BadInput", message="there is no 'in'"))
+    assert "result: failed\nmessage: BadInput: there is no 'in'" in text
+
+
+def test_values_are_shown_as_text() -> None:
+    hostile = "<script>alert(1)</script>\x1b[31m\u202e&\n"
+    for found in (report(name=hostile, stage=hostile), report("failed", message=hostile)):
+        html = html_of(found)
+        assert "<script>" not in html
+        assert "&lt;script&gt;" in html
+        assert "\x1b" not in html + text_of(found)
+        assert "\u202e" not in html
+
+
+@pytest.mark.parametrize(
+    ("shell", "expected"),
+    [
+        (SimpleNamespace(kernel=object()), NotebookDisplay),
+        (SimpleNamespace(), Display),  # IPython on a terminal
+        (None, Display),  # a script that imports IPython
+    ],
+)
+def test_display_depends_on_the_shell(
+    monkeypatch: pytest.MonkeyPatch, shell: Any, expected: type
+) -> None:
+    installed(monkeypatch, shell)
+    assert type(_display(verbose=False)) is expected
+
+
+def test_without_ipython_there_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    assert not in_notebook()

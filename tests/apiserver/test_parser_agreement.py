@@ -30,6 +30,7 @@ SHARED_RULES = {
     *("env_source", "env_value", "env_reserved", "env_twice", "toleration", "custom_name"),
     *("database_url", "seed", "shards", "order", "nearest_columns", "predict_batch"),
     *("model_trust", "model_prompt", "model_features", "model_attention"),
+    "unit",
 }
 """Rules that both the parser and the definition have."""
 

@@ -97,7 +97,7 @@ def test_files_have_numbers_in_the_order_of_paths_and_sizes(tree: Path) -> None:
 
 def test_path_without_files_is_rejected(tree: Path) -> None:
     (tree / "empty/inner").mkdir(parents=True)
-    assert_refused(tree, "empty", r"holds no files$", extensions=())
+    assert_refused(tree, "empty", r"holds no files\. Choose another path$", extensions=())
     (tree / "empty/inner/a.csv").touch()
     no_files = "' holds no files that end in .txt"
     assert_refused(tree, "missing", "/missing' does not exist")
@@ -108,7 +108,7 @@ def test_path_without_files_is_rejected(tree: Path) -> None:
 
 
 def assert_refused(tree: Path, pattern: str, reason: str, **options: tuple[str, ...]) -> None:
-    with pytest.raises(BadInput, match=rf"read.paths\[1\] '.*{reason}"):
+    with pytest.raises(BadInput, match=rf"spec.read.paths\[1\]: '.*{reason}"):
         names(tree, "a.txt", pattern, **options)
 
 

@@ -118,7 +118,7 @@ def test_missing_input_ends_with_2(tmp_path: Path, own_code: Path) -> None:
     shutil.rmtree(tmp_path / "in")
     done = invoke_without_ray("run", str(file))
     assert done.exit_code == 2
-    assert "BadInput: read.paths[0]" in " ".join(done.stderr.split())
+    assert "BadInput: spec.read.paths[0]" in " ".join(done.stderr.split())
 
 
 NO_JOBS = {

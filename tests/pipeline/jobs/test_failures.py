@@ -61,7 +61,7 @@ AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
         OSError(AWAY),
         ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
         in_a_task(OSError(AWAY)),
-        BadInput(f"read.paths[0] cannot be listed: {AWAY}"),
+        BadInput(f"spec.read.paths[0]: cannot be listed: {AWAY}"),
         in_a_task(JobFailure(f"s3://in/a cannot be read: {AWAY}")),
     ],
     ids=["itself", "number", "task", "input", "failure in a task"],
@@ -71,7 +71,7 @@ def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None
 
 
 def test_denied_storage_is_bad_input() -> None:
-    refused = "read.paths[0] cannot be listed: AWS Error ACCESS_DENIED during HeadObject"
+    refused = "spec.read.paths[0]: cannot be listed: AWS Error ACCESS_DENIED during HeadObject"
     assert isinstance(root_cause(BadInput(refused)), BadInput)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,7 +60,10 @@ def model(**fields: Any) -> Document:
 
 CHAT = {"runtime": "http", "url": "http://127.0.0.1:9/v1", "api": "chat", "name": "m"}
 PROBLEMS: dict[str, tuple[Document, str]] = {
-    "a path": ({"read": {"paths": ["nowhere"]}}, "read.paths[0] 'TMP/nowhere' does not exist"),
+    "a path": (
+        {"read": {"paths": ["nowhere"]}},
+        "spec.read.paths[0]: 'TMP/nowhere' does not exist. Correct the path",
+    ),
     "a column": (
         {"steps": [{"name": "good", "filter": "star > 3"}]},
         "reads column 'star', but the columns here are text, stars; did you mean 'stars'?",
@@ -71,11 +75,11 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
                 {"name": "good", "filter": "stars > 3"},
             ]
         },
-        "spec.steps[1]: step 'good' reads column 'stars', but the columns here are text",
+        "spec.steps[1].filter: step 'good' reads column 'stars', but the columns here are text",
     ),
     "a module": (
         {"steps": [python("nowhere:length")]},
-        "spec.steps[0]: step 'own': there is no module 'nowhere'",
+        "spec.steps[0].python: step 'own': there is no module 'nowhere'",
     ),
     "a module's file": (
         {"steps": [python("MODULE.py:length")]},
@@ -95,19 +99,20 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
     ),
     "a model": (
         {"steps": [model(runtime="onnx", source="./bert.onnx")]},
-        "spec.steps[0]: model 'TMP/bert.onnx' not found",
+        "spec.steps[0].model: model 'TMP/bert.onnx' not found",
     ),
     "an environment variable": (
         {"steps": [model(**CHAT, apiKeyEnv="NOT_SET_HERE")]},
-        "spec.steps[0]: the environment variable NOT_SET_HERE",
+        "spec.steps[0].model: the environment variable NOT_SET_HERE",
     ),
     "a directory for the output": (
         {"write": {"path": "job.yaml/out"}},
-        "write.path 'TMP/job.yaml/out' cannot be used: no file can be created in 'TMP/job.yaml'",
+        "spec.write.path: 'TMP/job.yaml/out' cannot be used: no file can be created in "
+        "'TMP/job.yaml'",
     ),
     "an output that is free": (
         {"write": {"path": "in"}},
-        "write.path 'TMP/in' holds files that are no output of a BatchInference",
+        "spec.write.path: 'TMP/in' holds files that are no output of a BatchInference",
     ),
 }
 
@@ -127,7 +132,7 @@ def test_missing_requirements_are_reported_before_ray_starts(
     if "cannot be used" not in message:
         run = invoke_without_ray("run", file)
         assert run.exit_code != 0
-        assert message.removeprefix("spec.steps[0]: ") in run.stderr
+        assert re.sub(r"^spec\.steps\[0\]\.\w+: ", "", message) in run.stderr
         assert "starting Ray" not in run.stderr
 
 

@@ -209,7 +209,7 @@ def test_step_that_cannot_run_ends_the_preview(
 def test_missing_input_ends_with_2(job_file: JobFile) -> None:
     done = preview(job_file(read={"paths": ["nowhere"]}))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "few: read.paths[0]" in done.stderr
+    assert "few: spec.read.paths[0]" in done.stderr
 
 
 def test_interrupt_ends_with_130(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,10 +270,10 @@ class TestErrors:
         wrong = "not-the-right-one-1618"
         here.setenv(name, wrong)
         message = self.message("BadInput", f"s3://{bucket}/in", str(tmp_path / "out"))
-        assert f"read.paths[0] 's3://{bucket}/in' cannot be listed: " in message
+        assert f"spec.read.paths[0]: 's3://{bucket}/in' cannot be listed: " in message
         assert not (tmp_path / "out").exists()
         of_output = self.message("BadOutput", local, f"s3://{bucket}/out")
-        assert f"write.path 's3://{bucket}/out' cannot be used: " in of_output
+        assert f"spec.write.path: 's3://{bucket}/out' cannot be used: " in of_output
         assert wrong not in message + of_output
 
     def test_missing_bucket_or_prefix_is_reported(
@@ -281,9 +281,11 @@ class TestErrors:
     ) -> None:
         for source in ("s3://no-such-bucket/in", f"s3://{bucket}/nothing/here"):
             message = self.message("BadInput", source, str(tmp_path / "out"))
-            assert message == f"read.paths[0] '{source}' does not exist"
+            assert message == (
+                f"spec.read.paths[0]: '{source}' does not exist. Correct the path"
+            )
         message = self.message("BadOutput", local, "s3://no-such-bucket/out")
-        assert "write.path 's3://no-such-bucket/out' cannot be used: " in message
+        assert "spec.write.path: 's3://no-such-bucket/out' cannot be used: " in message
         assert "The specified bucket does not exist" in message
 
     def test_unresponsive_server_is_reported(

@@ -83,7 +83,8 @@ def test_invalid_job_is_refused_before_ray_starts(invoke: Invoke, write_job: Wri
     wrong = document(steps=[filter_step(expression="txt == 'a'")])
     result = invoke("run", write_job(wrong))
     assert result.exit_code == 2
-    assert result.stderr.startswith("job.yaml: spec.steps[0]: step 'keep' reads column 'txt'")
+    message = "job.yaml: spec.steps[0].filter: step 'keep' reads column 'txt'"
+    assert result.stderr.startswith(message)
 
 
 def test_a_replaced_config_map_is_refused(

@@ -17,7 +17,7 @@ Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
 INVALID = filter_step(expression="txt == 'a'")
 INVALID_MESSAGE = (
-    "spec.steps[0]: step 'keep' reads column 'txt', but the columns here are text; "
+    "spec.steps[0].filter: step 'keep' reads column 'txt', but the columns here are text; "
     "did you mean 'text'?"
 )
 

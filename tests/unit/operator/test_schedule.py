@@ -112,7 +112,8 @@ INVALID = {
     ),
     "template": (
         {"template": {"spec": {"read": {"format": "text", "paths": ["s3://a"]}}}},
-        "the template is invalid: spec.write: required, but missing",
+        "the template is invalid: spec.write: required, but missing. Add write: {format: parquet, "
+        "path: ./out}",
     ),
     "parameter": (
         {"template": {"spec": document(read={"format": "text", "paths": ["{{ params.a }}"]},

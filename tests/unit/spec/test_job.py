@@ -34,7 +34,8 @@ def test_spec_is_frozen() -> None:
     "field", ["apiVersion", "kind", "metadata", "spec", "spec.read", "spec.write"]
 )
 def test_missing_section_is_named(field: str) -> None:
-    assert refused_at(field, REMOVED, document()) == f"{field}: required, but missing"
+    message = refused_at(field, REMOVED, document())
+    assert message.startswith(f"{field}: required, but missing")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,9 @@ def test_status_is_ignored() -> None:
 
 def test_duplicate_step_names_are_refused() -> None:
     twice = document(steps=[model_step("embed"), model_step("other"), model_step("embed")])
-    assert refused(twice) == "spec: two steps are named 'embed'. Rename one of them"
+    assert refused(twice) == (
+        "spec.steps: steps[0] and steps[2] are named 'embed'. Rename one of them"
+    )
 
 
 @pytest.mark.parametrize("name", ["read", "write"])

@@ -121,8 +121,7 @@ REFUSED = {
     ),
     "a number without quotes": (
         job({"name": "a", "value": 16}),
-        "spec.parameters[0].value: expected a text, got 16. Put it in quotes, with its unit if it "
-        "has one",
+        "spec.parameters[0].value: expected a text, got 16. Put it in quotes",
     ),
     "twice": (
         job(DATE, DATE),

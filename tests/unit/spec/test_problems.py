@@ -16,7 +16,7 @@ from batchinference.spec.read import ReadImages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import reading, refused, refused_at, short, writing
 
-QUOTES = "Put it in quotes, with its unit if it has one"
+QUOTES = "Put it in quotes"
 
 
 def test_problem_is_shown_as_path_and_message() -> None:
@@ -113,7 +113,9 @@ def test_value_of_exponential_size_is_not_expanded() -> None:
     level: Any = "x"
     for _ in range(40):
         level = [level, level]  # 2**40 strings if expanded
-    assert refused_at("spec.read", level) == "spec.read: expected a mapping, got a list"
+    assert refused_at("spec.read", level) == (
+        "spec.read: expected a mapping, got a list. Write read: {format: csv, paths: [./data]}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_secret_is_shown_as_its_type_only(value: Any, shown: str) -> None:
     found = refused_at(f"{ENV}.0.value", value)
     assert found.startswith("spec.cluster.env[0].value: ")
     end = found.partition(f", got {shown}")[2]
-    assert end in ("", ". Put it in quotes, with its unit if it has one")
+    assert end in ("", ". Put it in quotes")
     assert f", got {shown}" in found
 
 

@@ -53,17 +53,23 @@ def test_step_has_the_kind_of_its_field() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "given"),
+    ("held", "message"),
     [
-        ([], "none of them"),
-        (["filter", "dropColumns"], "filter and dropColumns"),
-        (["model", "python", "filter"], "model and python and filter"),
+        ([], f"no action. Add one of {', '.join(KINDS)}"),
+        (
+            ["filter", "dropColumns"],
+            "filter and dropColumns, but a step has one action. Move dropColumns to another step",
+        ),
+        (
+            ["model", "python", "filter"],
+            "model and python and filter, but a step has one action. Move python and filter to "
+            "another step",
+        ),
     ],
 )
-def test_step_requires_exactly_one_kind(held: list[str], given: str) -> None:
-    assert refused(with_step(**{kind: KINDS[kind] for kind in held})) == (
-        f"{STEP}: a step holds exactly one of {', '.join(KINDS)}; this one holds {given}"
-    )
+def test_step_requires_exactly_one_kind(held: list[str], message: str) -> None:
+    found = refused(with_step(**{kind: KINDS[kind] for kind in held}))
+    assert found == f"{STEP}: step 'step' has {message}"
 
 
 @pytest.mark.parametrize("field", POOL_FIELDS)

@@ -21,6 +21,7 @@ from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem
+from batchinference.spec.steps import to_alias
 
 
 def preflight(spec: BatchInferenceSpec) -> list[Problem]:
@@ -28,7 +29,9 @@ def preflight(spec: BatchInferenceSpec) -> list[Problem]:
     steps = [
         problem
         for index, step in enumerate(spec.steps)
-        for problem in _problems(f"spec.steps[{index}]", partial(check_step, step))
+        for problem in _problems(
+            f"spec.steps[{index}].{to_alias(step.kind)}", partial(check_step, step)
+        )
     ]
     return [
         *steps,
@@ -72,6 +75,6 @@ def check_writable(place: Location) -> None:
             pass
     except OSError as error:
         raise BadOutput(
-            f"write.path '{place.uri}' cannot be used: no file can be created in '{existing}' "
-            f"({error.strerror}). Choose another path, or change its permissions"
+            f"spec.write.path: '{place.uri}' cannot be used: no file can be created in "
+            f"'{existing}' ({error.strerror}). Choose another path, or change its permissions"
         ) from None

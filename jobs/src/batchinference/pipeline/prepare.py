@@ -255,8 +255,8 @@ def _check_previous_versions(spec: BatchInferenceSpec, source: JobInput, job: st
         known = (part[0] for part in _part_identities(content))
         if (path := next((path for path in known if path in paths), None)) is not None:
             raise BadOutput(
-                f"write.path '{other.output.uri}' holds rows of '{path}' by this job as it was "
-                "before its spec changed: choose another path, set write.mode to overwrite, or "
+                f"spec.write.path: '{other.output.uri}' holds rows of '{path}' by this job as it "
+                "was before its spec changed. Choose another path, set write.mode to overwrite, or "
                 "give the job another metadata.name to have both"
             )
 
@@ -307,6 +307,6 @@ def check_errors_path(layout: Layout) -> None:
         return
     if not any(part.startswith(("_", ".")) for part in within.removeprefix(place).split("/")):
         raise BadOutput(
-            f"errors.path '{errors.uri}' is below write.path '{output.uri}', so readers would "
-            "read error records as output. Choose another errors.path, or remove the field"
+            f"spec.errors.path: '{errors.uri}' is below write.path '{output.uri}', so readers "
+            "would read error records as output. Choose another errors.path, or remove the field"
         )

@@ -17,7 +17,7 @@ from batchinference.spec.read import (
     VideoOptions,
 )
 from batchinference.spec.reserved import OWN_PREFIX
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteOrdered
 
 _FORMAT_COLUMNS = {
@@ -55,7 +55,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     """
     for index, step in enumerate(spec.steps):
         for message in _step_problems(step, columns):
-            yield Problem(f"spec.steps[{index}]", message)
+            yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
         columns = _columns_after(step, columns)
     yield from _check_sampling_rates(spec.steps)
     if columns == []:
@@ -142,4 +142,5 @@ def _missing_column(step: str, column: str, columns: list[str]) -> str:
 
 def _unknown_column(what: str, column: str, columns: list[str]) -> str:
     known = ", ".join(columns) or "none"
-    return f"{what}, but the columns here are {known}{did_you_mean(column, columns)}"
+    fix = did_you_mean(column, columns) or (". Use one of them" if columns else "")
+    return f"{what}, but the columns here are {known}{fix}"

@@ -9,8 +9,10 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import rules
+from batchinference.spec.fixes import duration_fix, refuse_numbers
 
 PATTERN = "^([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?$"
+EXPECTED = "a duration such as 90s, 30m or 2h30m"
 _SECONDS = {"h": 3600, "m": 60, "s": 1}
 
 
@@ -27,7 +29,11 @@ def _check_not_zero(duration: str) -> str:
     return duration
 
 
-_Text = Annotated[str, Field(pattern=PATTERN, min_length=2, max_length=24)]
+_Text = Annotated[
+    str,
+    Field(pattern=PATTERN, min_length=2, max_length=24),
+    refuse_numbers(EXPECTED, duration_fix),
+]
 _NOT_ZERO = rules(("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m"))
 Duration = Annotated[_Text, Field(json_schema_extra=_NOT_ZERO), AfterValidator(_check_not_zero)]
 DurationOrZero = _Text

@@ -195,12 +195,20 @@ def _check_constant(node: ast.Constant) -> None:
 def _check_call(node: ast.Call) -> None:
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     if name not in FUNCTIONS:
-        raise ValueError(f"unknown function '{name}'. Use one of {', '.join(FUNCTIONS)}")
+        raise ValueError(f"unknown function '{name}'. {_instead_of(node)}")
     if node.keywords or len(node.args) != FUNCTIONS[name]:
         raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
             raise ValueError(f"the last argument of {name}() must be a string in quotes")
+
+
+def _instead_of(node: ast.Call) -> str:
+    """Return what to write instead of a call of an unknown function."""
+    if isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS:
+        arguments = ", ".join(map(ast.unparse, [node.func.value, *node.args]))
+        return f"Write {node.func.attr}({arguments[:60]})"
+    return f"Use one of {', '.join(FUNCTIONS)}"
 
 
 def _check_comparison(node: ast.Compare) -> None:

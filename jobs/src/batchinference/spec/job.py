@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel
@@ -65,12 +65,23 @@ class ErrorPolicy(SpecModel):
         return bool(self.max_rows) or bool(self.max_percent)
 
 
+def _check_step_names(steps: list[Step]) -> list[Step]:
+    """Return the steps. Raises PydanticCustomError if two of them have the same name."""
+    numbers: dict[str, int] = {}
+    for number, step in enumerate(steps):
+        if (first := numbers.setdefault(step.name, number)) != number:
+            message = "steps[{first}] and steps[{number}] are named '{name}'. Rename one of them"
+            context = {"first": first, "number": number, "name": step.name}
+            raise PydanticCustomError("step_name", message, context)
+    return steps
+
+
 class BatchInferenceSpec(SpecModel):
     """What to read, which steps to run over it, and where to write."""
 
     read: Read
     """The input."""
-    steps: Annotated[list[Step], Field(max_length=32)] = []
+    steps: Annotated[list[Step], Field(max_length=32), AfterValidator(_check_step_names)] = []
     """The steps that process the rows, in this order."""
     write: Write
     """The output."""
@@ -112,18 +123,10 @@ class BatchInferenceSpec(SpecModel):
 
     @model_validator(mode="after")
     def _check(self) -> BatchInferenceSpec:
-        seen: set[str] = set()
         for step in self.steps:
             if step.name in RESERVED_STEPS:
                 message = "'{name}' is reserved as the name of a step. Choose another name"
                 raise PydanticCustomError("step_name", message, {"name": step.name})
-            if step.name in seen:
-                raise PydanticCustomError(
-                    "step_name",
-                    "two steps are named '{name}'. Rename one of them",
-                    {"name": step.name},
-                )
-            seen.add(step.name)
             if step.label_from_path and not self.read.include_paths:
                 fix = (
                     "set read.options.include_paths to true"

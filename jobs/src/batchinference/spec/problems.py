@@ -46,7 +46,10 @@ from batchinference.spec.base import (
     OptionsModel,
 )
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
+from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
+from batchinference.spec.fixes import duration_fix, example_fix, memory_fix, number_fix
+from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN
 
 MAX_SHOWN = 60
@@ -57,12 +60,14 @@ and one document may have thousands of problems."""
 MAX_COMPARED = 50_000
 """Maximum number of character pairs that are compared to find the nearest known name. More pairs
 would take longer than 10 ms."""
+MAX_LISTED = 20
+"""Maximum number of known names that are listed next to a suggestion."""
 _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown name and a suggestion. `gpu` and `cpu` are less similar."""
 _PATTERNS = {
-    MEMORY: "a quantity of memory such as 512Mi or 8Gi",
+    MEMORY: A_QUANTITY,
     DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
-    DURATION: "a duration such as 90s, 30m or 2h30m",
+    DURATION: A_DURATION,
     CRON: "five fields of a crontab such as 30 2 * * MON-FRI",
     TIME_ZONE: "a time zone of the IANA database such as Europe/Berlin",
     PARAMETER_NAME: "lower-case letters, digits and '_', beginning with a letter",
@@ -85,6 +90,7 @@ _PATTERNS = {
     SQL_NAME: "an SQL name: letters, digits, '_' and '.'",
     ENDPOINT: "an http:// or https:// address without user and password",
 }
+_UNIT_FIXES = {MEMORY: memory_fix, DURATION: duration_fix}
 _TYPE_NAMES = {
     dict: "a mapping",
     list: "a list",
@@ -116,6 +122,18 @@ _EXPECTED = {
     "string_pattern_mismatch": "a text that matches '{pattern}'",
 }
 """The expected value, by the type of the pydantic error."""
+_BOUND_FIXES = {
+    "greater_than_equal": ". Write {ge} or more",
+    "less_than_equal": ". Write {le} or less",
+}
+_SYNONYMS = {
+    "replace": "overwrite",
+    "huggingface": "transformers",
+    **dict.fromkeys(("embedding", "embeddings"), "feature-extraction"),
+    **dict.fromkeys(("jsonl", "ndjson"), "json"),
+    "cvs": "csv",
+}
+"""Words that users write for a known name that is not similar enough."""
 _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
@@ -173,7 +191,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     elif kind == "literal_error":
         message = _not_one_of(value, details["ctx"]["expected"])
     else:
-        message = _message(details, value)
+        message = _message(details, value, str(location[-1]) if location else "")
     return Problem(path_of(location), message)
 
 
@@ -189,16 +207,43 @@ def _unknown_field(
     for count in range(len(location) - 2, 0, -1):
         if loc[-1] in _aliases(owners[count]):
             return f"unknown field; it is a field of {path_of(location[:count])}. Move it there"
-    return f"unknown field{near}"
+    if near.startswith(";"):
+        return f"unknown field{near}"
+    return _field_of_another_variant(loc, location, owners) or f"unknown field{near}"
 
 
-def _message(details: ErrorDetails, value: _Value) -> str:
-    """Return the message about an invalid or missing value."""
+def _field_of_another_variant(
+    loc: tuple[str | int, ...], location: list[str | int], owners: list[type[BaseModel] | None]
+) -> str:
+    """Return the message about a field that only other variants of a tagged union have, such as
+    another runtime; empty if there are none."""
+    *_, parent, own = [None, None, *owners]
+    if parent is None or own is None:
+        return ""
+    tags = [name for name in own.model_fields if loc[-2] in _values(own, name)]
+    variants = map(_unwrap, typing.get_args(_without_none(_child(parent, location[-2]))))
+    models = [variant for variant in variants if _is_model(variant)]
+    for tag in tags:
+        names = [_values(other, tag)[0] for other in models if loc[-1] in _aliases(other)]
+        if names:
+            where = f"it is a field of {tag} {' and '.join(names)}, not of {loc[-2]}"
+            return f"unknown field; {where}. Remove it, or change {tag}"
+    return ""
+
+
+def _values(model: type[BaseModel], field: str) -> tuple[Any, ...]:
+    """Return the values of a field that is a literal; empty for other fields."""
+    return typing.get_args(model.model_fields[field].annotation)
+
+
+def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
+    """Return the message about an invalid or missing value of a field."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
-        return "required, but missing"
+        return f"required, but missing{example_fix('Add', field)}"
     if expected := _PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
-        return f"expected {_with_numbers(expected, context)}, got {_actual(details, value)}"
+        got = f"{_actual(details, value)}{_fix(details, value, field)}"
+        return f"expected {_with_numbers(expected, context)}, got {got}"
     if value.nested and not kind.endswith("_type"):
         return details["msg"]
     fix = list(_FIX.finditer(details["msg"]))[-1:]
@@ -216,17 +261,30 @@ def _with_numbers(expected: str, context: dict[str, Any]) -> str:
 
 
 def _actual(details: ErrorDetails, value: _Value) -> str:
-    """Return the value, or its length if the length is invalid, and how to write it correctly."""
-    match details["type"]:
-        case "too_long" | "too_short" | "string_too_long":
-            return str(len(details["input"]))
-        case "string_type" if isinstance(value.value, int | float | dt.date):
-            return f"{value}. Put it in quotes, with its unit if it has one"
-        case "list_type" if isinstance(value.value, dict):
-            return f"{value}. Begin each item with '- '"
-        case "list_type":
-            return f"{value}. Write the items in brackets: [a, b]"
+    """Return the value, or its length if the length is invalid."""
+    if details["type"] in ("too_long", "too_short", "string_too_long"):
+        return str(len(details["input"]))
     return str(value)
+
+
+def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
+    """Return how to write the value correctly; empty if the expected value says it."""
+    kind, context = details["type"], details.get("ctx", {})
+    known = None if value.secret else value.value
+    match _EXPECTED.get(kind):
+        case "a text" if isinstance(value.value, int | float | dt.date):
+            return ". Put it in quotes"
+        case "a list" if isinstance(value.value, dict):
+            return ". Begin each item with '- '"
+        case "a list":
+            return ". Write the items in brackets: [a, b]"
+        case "a mapping":
+            return example_fix("Write", field)
+        case "a number" | "a whole number" as expected:
+            return number_fix(known, whole=expected == "a whole number")
+    if unit_fix := _UNIT_FIXES.get(context.get("pattern", "")):
+        return unit_fix(known)
+    return _with_numbers(_BOUND_FIXES.get(kind, ""), context)
 
 
 @dataclass(frozen=True)
@@ -266,6 +324,8 @@ def type_name(value: object) -> str:
 def _not_one_of(value: _Value, expected: str) -> str:
     known = re.findall(r"'([^']*)'", expected)
     near = "" if value.nested else _suggestion(value.value, known, listed=True)
+    if near and len(known) > MAX_LISTED:
+        return f"{value} is unknown{near}"
     return f"{value} is not one of {', '.join(known)}" + near
 
 
@@ -362,7 +422,10 @@ def _closest(word: str, known: Collection[str], cutoff: float) -> str | None:
 
 def _suggestion(word: object, known: list[str], *, listed: bool = False) -> str:
     by_lower_case = {name.lower(): name for name in known}
-    if nearest := _closest(str(word).lower(), by_lower_case.keys(), _MIN_SIMILARITY):
+    lower_case = str(word).lower()
+    nearest = _closest(lower_case, by_lower_case.keys(), _MIN_SIMILARITY)
+    nearest = nearest or _SYNONYMS.get(lower_case)
+    if nearest in by_lower_case:
         return f"; did you mean '{by_lower_case[nearest]}'?"
     return f". Use one of {', '.join(known)}" if known and not listed else ""
 

@@ -9,11 +9,13 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import MEMORY
+from batchinference.spec.fixes import memory_fix, refuse_numbers
 
 MIN_MEMORY = "512Mi"
 """Minimum memory of a pod. With less, Ray's own processes are killed at startup."""
 MIN_HEAD_MEMORY = "1Gi"
 """Minimum memory of the head, for Ray's services, the object store and the driver."""
+EXPECTED = "a quantity of memory such as 512Mi or 8Gi"
 _MIN_REQUEST = "1Mi"
 _UNITS = {
     "": 1,
@@ -55,11 +57,12 @@ def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     return quantity
 
 
-Memory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_memory)]
-"""The memory of a pod."""
-HeadMemory = Annotated[
-    str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_head_memory)
+_Text = Annotated[
+    str, Field(pattern=MEMORY, max_length=16), refuse_numbers(EXPECTED, memory_fix)
 ]
+Memory = Annotated[_Text, AfterValidator(_check_memory)]
+"""The memory of a pod."""
+HeadMemory = Annotated[_Text, AfterValidator(_check_head_memory)]
 """The memory of the head pod."""
-MemoryRequest = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_request)]
+MemoryRequest = Annotated[_Text, AfterValidator(_check_request)]
 """The memory request of a pod."""

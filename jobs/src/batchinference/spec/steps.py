@@ -35,7 +35,7 @@ def _number_or_auto(value: object, handler: ValidatorFunctionWrapHandler) -> int
     except ValidationError:
         raise PydanticCustomError(
             "batch_size_type",
-            "expected a whole number from 1 to {most}, or 'auto'",
+            "expected a whole number from 1 to {most}, or 'auto'. Write a number such as 32",
             {"most": MAX_BATCH},
         ) from None
     return size
@@ -195,14 +195,8 @@ class Step(SpecModel):
     def _check(self) -> Step:
         given = [to_alias(kind) for kind in self.KINDS if getattr(self, kind) is not None]
         if len(given) != 1:
-            raise PydanticCustomError(
-                "step_kind",
-                "a step holds exactly one of {kinds}; this one holds {given}",
-                {
-                    "kinds": ", ".join(map(to_alias, self.KINDS)),
-                    "given": " and ".join(given) or "none of them",
-                },
-            )
+            message = _number_of_actions(self.name, given)
+            raise PydanticCustomError("step_kind", "{message}", {"message": message})
         if self.kind not in ("model", "python", "nearest"):
             self._check_no_pool(given[0])
         elif self.nearest:
@@ -235,6 +229,16 @@ class Step(SpecModel):
             raise PydanticCustomError(
                 "step_tasks", "'{field}' is for a class, and {what}", {"field": field, "what": what}
             )
+
+
+def _number_of_actions(step: str, given: list[str]) -> str:
+    """Return the message about a step without an action, or with several."""
+    if not given:
+        kinds = ", ".join(map(to_alias, Step.KINDS))
+        return f"step '{step}' has no action. Add one of {kinds}"
+    others = " and ".join(given[1:])
+    has = " and ".join(given)
+    return f"step '{step}' has {has}, but a step has one action. Move {others} to another step"
 
 
 def _check_new_names(new_names: dict[str, str]) -> None:

@@ -138,7 +138,7 @@ def decide(state: OutputState, request: Request) -> Action:
     Raises OutputInUse if the job must not change the output, and BadOutput if it cannot finish
     the output."""
     layout, write = state.layout, request.write
-    where = f"write.path '{layout.output.uri}'"
+    where = f"spec.write.path: '{layout.output.uri}'"
     if (replacement := state.replaced_by) is not None:
         if replacement.key == layout.key and layout.state == layout.whole.state:
             return FinishReplacement()
@@ -226,9 +226,8 @@ def _check_start(state: OutputState, request: Request) -> None:
     write = request.write
     if state.added_by:
         raise OutputInUse(
-            f"write.path: it holds rows that {state.added_by} has appended "
-            f"('{state.layout.output.uri}'). Set write.mode to overwrite to replace them as well, "
-            "or choose another path"
+            f"spec.write.path: '{state.layout.output.uri}' holds rows that {state.added_by} has "
+            "appended. Set write.mode to overwrite to replace them as well, or choose another path"
         )
     if isinstance(write, WriteTable):
         own_work = state.lease is not None and state.lease.key == state.layout.key
@@ -237,13 +236,13 @@ def _check_start(state: OutputState, request: Request) -> None:
             raise table_has_rows(write)
     elif state.foreign_files and write.mode != "append":
         fix = (
-            "overwrite only replaces such output. Remove them yourself, or choose another path"
+            "Overwriting only replaces such output. Remove them yourself, or choose another path"
             if write.mode == "overwrite"
-            else "choose another path, empty it, or set write.mode to append"
+            else "Choose another path, empty it, or set write.mode to append"
         )
         raise OutputInUse(
-            f"write.path '{state.layout.output.uri}' holds files that are no output of a "
-            f"BatchInference: {fix}"
+            f"spec.write.path: '{state.layout.output.uri}' holds files that are no output of a "
+            f"BatchInference. {fix}"
         )
 
 
@@ -375,4 +374,4 @@ def storage_errors_as_bad_output(write: Write) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadOutput(f"write.path '{write.path}' cannot be used: {error}") from error
+        raise BadOutput(f"spec.write.path: '{write.path}' cannot be used: {error}") from error

@@ -256,8 +256,8 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> No
         time.sleep(min(1.0, LEASE_TIMEOUT_SECONDS / 10))
         if _read_heartbeat(file) != before:
             raise BadOutput(
-                f"write.path '{layout.output.uri}' is being written by {lease.job}: choose another "
-                "path, or wait until that has ended"
+                f"spec.write.path: '{layout.output.uri}' is being written by {lease.job}. Choose "
+                "another path, or wait until that has ended"
             )
 
 

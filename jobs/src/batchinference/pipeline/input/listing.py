@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from itertools import islice
@@ -21,6 +22,8 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 MAX_COMPARED_NAMES = 1000
 _GLOB = frozenset("*?[")
+_WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
+"""The beginning of a path of Windows, also after a directory to which it was taken as relative."""
 _HIDDEN = frozenset("._")
 """First characters in the names of hidden files and of marker files such as _SUCCESS."""
 
@@ -45,7 +48,7 @@ def snapshot_input(
     found: dict[str, list[pafs.FileInfo]] = {}
     times = Counter(paths)
     for number, path in enumerate(paths):
-        label = f"read.paths[{number}] '{path}'"
+        label = f"spec.read.paths[{number}]: '{path}'"
         address = Location(path, storage)
         files = _list(address, endings, label)
         if not files and not ignore_missing:
@@ -53,7 +56,7 @@ def snapshot_input(
         for info in files or []:
             found[info.path] = max(found.get(info.path, []), [info] * times[path], key=len)
     if not found:
-        raise BadInput("read.paths: none of the paths has files to read")
+        raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
     infos = [info for path in sorted(found) for info in found[path]]
     if len(infos) > MAX_FILES:
         raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
@@ -65,8 +68,20 @@ def _missing_files(
 ) -> str:
     """Return why a path has no files. `files` is None if it does not exist."""
     if files is None:
-        return f"does not exist{_near_name(address)}"
-    return "holds no files" + (f" that end in {', '.join(endings)}" if endings else "")
+        return f"does not exist{_near_name(address) or _other_path(address)}"
+    if not endings:
+        return "holds no files. Choose another path"
+    return (
+        f"holds no files that end in {', '.join(endings)}. Choose another path, or set read.format "
+        "or read.options.file_extensions"
+    )
+
+
+def _other_path(address: Location) -> str:
+    """Return the end of a message about a path that does not exist."""
+    if _WINDOWS.search(address.path):
+        return " on this machine. Write a path with '/' instead of a path of Windows"
+    return ". Correct the path"
 
 
 def _near_name(address: Location) -> str:

@@ -74,7 +74,10 @@ def resolve_place(
         return str(_fetch(Location(source, storage), without))
     path = Path(local_path(source)).expanduser()
     if not path.exists():
-        raise ModelLoad(f"model '{source}' not found: there is no {path.absolute()}")
+        raise ModelLoad(
+            f"model '{source}' not found: there is no {path.absolute()}. Correct the path, or put "
+            "the model there"
+        )
     return str(path)
 
 
@@ -91,7 +94,7 @@ def check(
     """
     if not is_local(source):
         if not Location(source, storage).exists():
-            raise ModelLoad(f"model '{source}' not found: nothing there")
+            raise ModelLoad(f"model '{source}' not found: nothing there. Correct the address")
     elif is_path(source) or not hub_files:
         resolve_place(source)
     else:
@@ -127,7 +130,7 @@ def _fetch(source: Location, without: Sequence[str] = ()) -> Path:
     files = [source.info()] if source.info().is_file else source.files(recursive=True)
     files = [info for info in files if not any(fnmatch(info.path, pattern) for pattern in without)]
     if not files:
-        raise ModelLoad(f"model '{source.uri}' not found: nothing there")
+        raise ModelLoad(f"model '{source.uri}' not found: nothing there. Correct the address")
     listing = sorted((info.path, info.size, str(info.mtime)) for info in files)
     found = (source.scheme, source.storage.endpoint, listing)
     name = hashlib.sha256(repr(found).encode()).hexdigest()[:16]

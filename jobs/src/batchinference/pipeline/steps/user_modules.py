@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from pkgutil import iter_modules
 
 from batchinference.pipeline.errors import ModelLoad, is_user_file
 from batchinference.spec.problems import did_you_mean
@@ -22,8 +24,8 @@ def check_callable(step: str, path: str) -> None:
     found = None if module.endswith(".py") else _spec_of(module)
     if found is None:
         raise ModelLoad(
-            f"step '{step}': there is no module '{module}'{_suffix_hint(path)}. It must be in "
-            "the directory of the job's file, be installed, or be in the image"
+            f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
+            "module into the directory of the job file, install it, or add it to the image"
         )
     if found.origin is None or not found.origin.endswith(".py") or not is_user_file(found.origin):
         return
@@ -43,7 +45,7 @@ def check_callable(step: str, path: str) -> None:
         only = ", ".join(public_names[:SHOWN_NAMES]) or "other code"
         raise ModelLoad(
             f"step '{step}': '{path}': {file.name} has no '{top}', only {only}"
-            f"{did_you_mean(top, public_names)}"
+            f"{did_you_mean(top, public_names) or '. Use one of them'}"
         )
 
 
@@ -54,12 +56,14 @@ def _spec_of(module: str) -> ModuleSpec | None:
         return None
 
 
-def _suffix_hint(path: str) -> str:
-    """Return a hint if the path names a file, such as `own.py:function`; otherwise an empty
-    string."""
+def _near_module(path: str) -> str:
+    """Return a hint if the path names a file, such as `own.py:function`, or if a module of the job
+    has a similar name; otherwise an empty string."""
     module, _, name = path.partition(":")
     stem = module.removesuffix(".py")
-    return f"; did you mean '{stem}:{name}'?" if stem != module else ""
+    if stem != module:
+        return f"; did you mean '{stem}:{name}'?"
+    return did_you_mean(module, (found.name for found in iter_modules(sys.path[:1])))
 
 
 def _parsed(step: str, file: Path) -> ast.Module:

@@ -1,0 +1,93 @@
+"""The last part of a message about an invalid value: what to write instead.
+
+The functions named `...fix` return a sentence with the separator before it, or an empty text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
+
+_EXAMPLES = {
+    "read": "read: {format: csv, paths: [./data]}",
+    "write": "write: {format: parquet, path: ./out}",
+    "source": "source: ./model, or the id of a model of the Hub",
+    "inputs": "inputs: {text: COLUMN}",
+    "replicas": "replicas: {min: 1, max: 4}",
+    "resources": "resources: {cpu: 2, memory: 4Gi}",
+    "errors": "errors: {maxRows: 10}",
+}
+"""Examples of fields that are often missing or have the wrong form."""
+_MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i?b?\s*", re.IGNORECASE)
+_DURATION = re.compile(
+    r"\s*([0-9]{1,4}) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\s*", re.IGNORECASE
+)
+_NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)")
+_MAX_NUMBER = 2**50
+
+
+def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidator:
+    """Return a validator of texts with units that refuses a number, and names the unit."""
+
+    def check(value: object) -> object:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            context = {"message": f"expected {expected}{fix(value)}"}
+            raise PydanticCustomError("unit", "{message}", context)
+        return value
+
+    return BeforeValidator(check)
+
+
+def example_fix(verb: str, field: str) -> str:
+    """Return a fix with an example of a field, if there is one."""
+    return f". {verb} {_EXAMPLES[field]}" if field in _EXAMPLES else ""
+
+
+def memory_fix(value: object) -> str:
+    """Return the fix for a quantity of memory with another unit, or without a unit."""
+    if isinstance(value, str):
+        found = _MEMORY.fullmatch(value)
+        return _quoted(f"{found[1]}{found[2].upper()}i") if found else ""
+    number = _number_in(value) or 0
+    if number >= 1024:
+        return _quoted(f"{int(number) if number < 2**20 else int(number) >> 20}Mi")
+    return _quoted(f"{number:g}Gi") if number >= 0.1 else ""
+
+
+def duration_fix(value: object) -> str:
+    """Return the fix for a duration in words, or for one without a unit: a number of seconds."""
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value)
+        if found is None:
+            return ""
+        unit = found[2][0].lower()
+        return _quoted(f"{int(found[1]) * 24}h" if unit == "d" else f"{found[1]}{unit}")
+    minutes, seconds = divmod(max(0, int(_number_in(value) or 0)), 60)
+    parts = ((minutes // 60, "h"), (minutes % 60, "m"), (seconds, "s"))
+    return _quoted("".join(f"{number}{unit}" for number, unit in parts if number > 0))
+
+
+def number_fix(value: object, *, whole: bool) -> str:
+    """Return the fix for a number that is written as a text, a boolean or a fraction."""
+    number = _number_in(value)
+    if number is None or (whole and not number.is_integer()):
+        return ". Write a whole number such as 2" if whole else ". Write a number such as 0.5"
+    return f". Write {int(number) if number.is_integer() else number}"
+
+
+def _number_in(value: object) -> float | None:
+    """Return the number at the beginning of a text, or a boolean as 0 or 1; None if there is no
+    number or a large one."""
+    if isinstance(value, str):
+        found = _NUMBER.match(value)
+        return float(found[1]) if found else None
+    if isinstance(value, int | float) and abs(value) < _MAX_NUMBER:  # false for NaN
+        return float(value)
+    return None
+
+
+def _quoted(text: str) -> str:
+    return f'. Write "{text}"' if text else ""

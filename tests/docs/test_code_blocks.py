@@ -1,0 +1,226 @@
+"""Each code block of the READMEs and of docs/ is run or parsed by a test, or carries the reason why
+not: a comment `<!-- not run: REASON -->` in the line before it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import click
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from batchinference.cli.main import app
+from batchinference.spec import parse
+from batchinference.spec.job import BatchInferenceSpec
+from support.documents.code_blocks import CodeBlock, code_blocks
+from support.documents.minimal import Document, document
+from support.documents.pages import ROOT
+
+BLOCKS = code_blocks()
+ANY = -1
+TESTED = {
+    ("docs/cli-transcript.md", "console"): (
+        ANY,
+        "tests/e2e/test_transcript.py",
+        "test_page_has_the_fields_and_messages_that_the_command_line_shows",
+    ),
+    ("docs/cluster.md", "console"): (
+        1,
+        "tests/docs/test_pages.py",
+        "test_columns_equal_those_of_kubectl",
+    ),
+    ("docs/cluster.md", "text"): (
+        1,
+        "tests/docs/test_pages.py",
+        "test_plan_of_the_page_is_printed",
+    ),
+    ("docs/formats.md", "text"): (
+        1,
+        "tests/docs/test_pages.py",
+        "test_message_about_an_unknown_option_is_that_of_the_page",
+    ),
+    ("docs/gitops.md", "yaml"): (
+        1,
+        "tests/unit/operator/test_health_checks.py",
+        "test_argo_cd_and_kstatus_see_the_phase",
+    ),
+    ("docs/jobs.md", "python"): (
+        1,
+        "tests/docs/test_page_jobs.py",
+        "test_job_of_a_page_writes_the_expected_rows",
+    ),
+    ("docs/lifecycle.md", "mermaid"): (
+        1,
+        "tests/unit/spec/test_generated_files.py",
+        "test_generated_files_are_up_to_date",
+    ),
+    ("docs/migration.md", "py"): (
+        1,
+        "tests/docs/test_site_pages.py",
+        "test_script_and_its_job_write_the_same_rows",
+    ),
+    ("docs/policy.md", "text"): (
+        1,
+        "tests/docs/test_policy_page.py",
+        "test_page_shows_the_message_of_the_policy",
+    ),
+    ("docs/policy.md", "yaml"): (
+        1,
+        "tests/docs/test_policy_page.py",
+        "test_page_shows_the_message_of_the_policy",
+    ),
+    ("docs/pools.md", "yaml"): (
+        1,
+        "tests/docs/test_pages.py",
+        "test_pools_of_the_page_are_valid",
+    ),
+    ("docs/python.md", "python"): (
+        2,
+        "tests/pipeline/jobs/test_python_api.py",
+        "test_the_example_of_the_page_runs",
+    ),
+    ("docs/steps.md", "python"): (
+        2,
+        "tests/docs/test_page_jobs.py",
+        "test_job_of_a_page_writes_the_expected_rows",
+    ),
+    ("docs/transcript.md", "console"): (
+        ANY,
+        "tests/e2e/test_transcript.py",
+        "test_page_has_the_columns_and_fields_that_kubectl_shows",
+    ),
+    ("docs/tutorial.md", "py"): (
+        1,
+        "tests/docs/test_tutorial.py",
+        "test_tutorial_python_code_runs",
+    ),
+    ("docs/tutorial.zh-CN.md", "py"): (
+        1,
+        "tests/docs/test_tutorial.py",
+        "test_translation_has_the_same_code",
+    ),
+    ("docs/verify.md", "text"): (
+        1,
+        "tests/docs/test_pages.py",
+        "test_verify_prints_the_example",
+    ),
+}
+"""The number of blocks of a page and a language that one test checks, its file and its name. This
+file checks the blocks of all pages that are jobs, fields of jobs or commands."""
+SPEC_FIELDS = {field.alias or name for name, field in BatchInferenceSpec.model_fields.items()}
+COMMAND = re.compile(r"^\s*(?:\$ )?batchinference (.*)", re.MULTILINE)
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MAX_REASON = 40
+"""Maximum number of characters of a reason."""
+
+
+def content(block: CodeBlock) -> Document:
+    """Return the mapping in a YAML block; an empty one for a block in another language."""
+    return dict(yaml.load(block.text, yaml.CSafeLoader)) if block.language == "yaml" else {}
+
+
+def lines_of(block: CodeBlock) -> list[str]:
+    """Return the commands of a block, without comments and empty lines."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def is_job(block: CodeBlock) -> bool:
+    return str(content(block).get("apiVersion")).startswith("batchinference.dev/")
+
+
+def is_part_of_a_job(block: CodeBlock) -> bool:
+    return bool(content(block)) and content(block).keys() <= SPEC_FIELDS
+
+
+def has_only_own_commands(block: CodeBlock) -> bool:
+    """Return whether each line is a command of this program, or a target of make."""
+    words = {line.split()[0] for line in lines_of(block)}
+    return block.language == "bash" and words <= {"batchinference", "make", "source"}
+
+
+def is_checked_here(block: CodeBlock) -> bool:
+    return is_job(block) or is_part_of_a_job(block) or has_only_own_commands(block)
+
+
+def test_each_block_has_a_test_or_a_reason() -> None:
+    assert len(BLOCKS) > 150
+    neither = [
+        block.place
+        for block in BLOCKS
+        if not (block.reason or is_checked_here(block) or (block.page, block.language) in TESTED)
+    ]
+    assert neither == [], "run them in a test, or write <!-- not run: REASON --> before them"
+
+
+def test_each_test_exists_and_checks_as_many_blocks() -> None:
+    places = ((block.page, block.language) for block in BLOCKS if not block.reason)
+    found = Counter(place for place in places if place in TESTED)
+    missing = [name for _, file, name in TESTED.values() if f"def {name}(" not in source(file)]
+    assert missing == []
+    assert found == {
+        place: found[place] if number == ANY else number for place, (number, *_) in TESTED.items()
+    }
+
+
+def source(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_a_reason_is_short_and_needed() -> None:
+    with_reason = [block for block in BLOCKS if block.reason]
+    assert [block.place for block in with_reason if len(block.reason) > MAX_REASON] == []
+    assert [block.place for block in with_reason if is_checked_here(block)] == []
+    comments = sum(
+        page.read_text(encoding="utf-8").count("<!-- not run: ")
+        for page in [*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")]
+    )
+    assert comments == len(with_reason), "a comment is not in the line before a block"
+
+
+JOBS = [pytest.param(block, id=block.place) for block in BLOCKS if is_job(block)]
+PARTS = [pytest.param(block, id=block.place) for block in BLOCKS if is_part_of_a_job(block)]
+
+
+@pytest.mark.parametrize("block", JOBS)
+def test_job_is_valid(block: CodeBlock, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(block.text)
+    checked = CliRunner().invoke(app, ["validate", str(file)])
+    assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize("block", PARTS)
+def test_fields_of_a_job_are_valid(block: CodeBlock) -> None:
+    assert parse(document(**content(block)))
+
+
+def test_commands_and_targets_exist() -> None:
+    program = typer.main.get_command(app)
+    assert isinstance(program, click.Group)
+    for block in BLOCKS:
+        for command in COMMAND.findall("\n".join(lines_of(block))):
+            parse_command(program, shlex.split(command, comments=True), block.place)
+        assert targets_of(block) <= TARGETS, block.place
+
+
+def targets_of(block: CodeBlock) -> set[str]:
+    """Return the targets of make in a block, without variables."""
+    commands = [line.partition("#")[0].split() for line in lines_of(block)]
+    words = {word for command in commands if command[:1] == ["make"] for word in command[1:]}
+    return {word for word in words if "=" not in word}
+
+
+def parse_command(program: click.Group, words: list[str], place: str) -> None:
+    """Fail if the program has no such command, argument or option. The command is not run."""
+    if words == ["--help"]:
+        return
+    try:
+        program.commands[words[0]].make_context(words[0], words[1:])
+    except (KeyError, click.UsageError) as error:
+        pytest.fail(f"{place}: batchinference {shlex.join(words)}: {error}")

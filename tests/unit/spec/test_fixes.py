@@ -1,0 +1,94 @@
+"""Messages about invalid values say what to write instead."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from batchinference.spec.fixes import duration_fix, memory_fix, number_fix
+from support.documents.minimal import document, model_step
+from support.documents.refusals import refused, refused_at, short
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (4, "4Gi"),
+        (1.5, "1.5Gi"),
+        (512, "512Gi"),
+        (4096, "4096Mi"),
+        (4 << 30, "4096Mi"),
+        ("4GB", "4Gi"),
+        ("4 gib", "4Gi"),
+        ("512m", "512Mi"),
+        ("1.5 TB", "1.5Ti"),
+    ],
+    ids=short,
+)
+def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
+    assert memory_fix(value) == f'. Write "{written}"'
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (3600, "1h"),
+        (90, "1m30s"),
+        (86461.5, "24h1m1s"),
+        ("2 hours", "2h"),
+        ("1 day", "24h"),
+        ("30 Min", "30m"),
+        ("5sec", "5s"),
+    ],
+    ids=short,
+)
+def test_duration_is_written_with_a_unit(value: object, written: str) -> None:
+    assert duration_fix(value) == f'. Write "{written}"'
+
+
+@pytest.mark.parametrize(
+    "value", ["", "-1Gi", "3 months", "٣Gi", None, 0, -5, math.nan, math.inf, 10**400], ids=short
+)
+def test_unit_of_other_values_is_unknown(value: object) -> None:
+    assert memory_fix(value) == duration_fix(value) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "whole", "written"),
+    [
+        ("5%", False, "5"),
+        ("-0.5", False, "-0.5"),
+        (True, True, "1"),
+        (2.0, True, "2"),
+        ("half", False, "a number such as 0.5"),
+        (2.5, True, "a whole number such as 2"),
+        (math.inf, False, "a number such as 0.5"),
+        (None, True, "a whole number such as 2"),
+    ],
+    ids=short,
+)
+def test_number_is_written_as_a_number(value: object, whole: bool, written: str) -> None:
+    assert number_fix(value, whole=whole) == f". Write {written}"
+
+
+@pytest.mark.parametrize("place", ["spec.steps.1.resources.memory", "spec.deadlines.total"])
+@pytest.mark.parametrize("value", [True, [4], {"a": 1}], ids=short)
+def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any) -> None:
+    assert ": expected a text, got " in refused_at(place, value)
+
+
+def test_field_of_another_runtime_is_named() -> None:
+    model = {**model_step()["model"], "factory": "steps:make"}
+    assert refused(document(steps=[model_step(model=model)])).endswith(
+        ".model.factory: unknown field; it is a field of runtime torch and keras, not of "
+        "transformers. Remove it, or change runtime"
+    )
+
+
+def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
+    model = {**model_step()["model"], "task": "embeddings"}
+    assert refused(document(steps=[model_step(model=model)])).endswith(
+        ".model.task: 'embeddings' is unknown; did you mean 'feature-extraction'?"
+    )

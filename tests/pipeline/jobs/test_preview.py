@@ -40,6 +40,12 @@ def shape(batch):
 def wrong(batch):
     return None
 
+def triple(batch):
+    return {**batch, "part": [[1, 2, 3]] * len(batch["text"])}
+
+def leave(batch):
+    raise SystemExit(0)
+
 class Broken:
     def __init__(self):
         raise RuntimeError("no model")
@@ -218,6 +224,20 @@ def test_interrupt_ends_with_130(job_file: JobFile, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(module_of_preview, "open_input", interrupted)
     assert preview(job_file()).exit_code == 130
+
+
+def test_step_that_exits_is_an_error(job_file: JobFile, module: str) -> None:
+    done = preview(job_file(python("leave", module)))
+    assert done.exit_code == 1
+    assert "few: a step called sys.exit(0)" in done.stderr
+
+
+def test_printed_rows_are_limited_if_steps_add_rows(job_file: JobFile) -> None:
+    parts = {"name": "parts", "explode": {"column": "part"}}
+    done = preview(job_file(python("triple", module), parts), "-n", "2")
+    assert done.exit_code == 0, done.output
+    assert "parts: 6 returned" in done.stdout
+    assert done.stdout.endswith("... and 4 more row(s)\n")
 
 
 def test_vllm_is_refused(job_file: JobFile) -> None:

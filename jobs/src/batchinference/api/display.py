@@ -216,5 +216,7 @@ def short(value: Any, width: int = SHOWN_WIDTH) -> str:
         items = (f"{item:.4f}" if isinstance(item, float) else str(item) for item in value[:4])
         head = ", ".join(in_one_line(item)[:20] for item in items)
         return f"[{head}, ...] ({len(value)} values)" if len(value) > 4 else f"[{head}]"
+    if isinstance(value, str | bytes):
+        value = value[: 8 * width]  # values may be large
     text = in_one_line(str(value))
     return text if len(text) <= width else text[:width] + "..."

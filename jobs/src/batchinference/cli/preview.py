@@ -55,6 +55,11 @@ def preview_file(
         return exits.JOB_FAILED if _show(job, directory, rows, form) else exits.SUCCESS
     except KeyboardInterrupt:
         return exits.INTERRUPTED
+    except BrokenPipeError:
+        raise  # as of `preview | head`; it is not about the job
+    except SystemExit as end:
+        echo(f"{job.metadata.name}: a step called sys.exit({end.code})", err=True)
+        return exits.JOB_FAILED
     except Exception as error:  # noqa: BLE001 - as in a run, storage and libraries raise any error
         failure = root_cause(error)
         echo(f"{job.metadata.name}: {failure.message}", err=True)
@@ -87,10 +92,13 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
             outcomes.append(outcome)
             for line in _lines_of(outcome) if form is Format.TEXT else ():
                 echo(line)
-    found = rows_of_table(preview.written())
+    written = preview.written()
+    found = rows_of_table(written.slice(0, rows))
     if form is Format.TEXT:
         for line in lines_of_rows(found):
             echo(line)
+        if written.num_rows > rows:
+            echo(f"... and {written.num_rows - rows} more row(s)")
     else:
         steps = [as_data(outcome) for outcome in outcomes]
         print_data({"steps": steps, "rows": list(map(_plain, found))}, form)

@@ -31,7 +31,7 @@ from batchinference.spec.write import (
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
-"""Rows of a Parquet file that are converted at a time. A Python value may take eight times the
+"""Rows of a table that are converted at a time. A Python value may take eight times the
 memory of an Arrow value."""
 
 
@@ -56,8 +56,7 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
         with part.open_input_file() as source:
             for table in read_tables(source):
-                for start in range(0, table.num_rows, ROWS_AT_ONCE):
-                    yield from rows_of_table(table.slice(start, ROWS_AT_ONCE))
+                yield from rows_of_table(table)
         return
     if isinstance(write, WriteCsv):
         yield from csv_table(part, write).to_pylist()
@@ -95,9 +94,11 @@ def _unpacked(part: Location) -> bytes:
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
     """Yield the rows of a table, with tensors and nested lists of numbers as NumPy arrays."""
-    columns = [_with_arrays(column) for column in table.columns]
-    for row in zip(*columns, strict=True):
-        yield dict(zip(table.column_names, row, strict=True))
+    for start in range(0, table.num_rows, ROWS_AT_ONCE):
+        part = table.slice(start, ROWS_AT_ONCE)
+        columns = [_with_arrays(column) for column in part.columns]
+        for row in zip(*columns, strict=True):
+            yield dict(zip(table.column_names, row, strict=True))
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:

@@ -40,18 +40,18 @@ def shape(batch):
 def wrong(batch):
     return None
 
-def triple(batch):
-    return {**batch, "part": [[1, 2, 3]] * len(batch["text"])}
-
-def leave(batch):
-    raise SystemExit(0)
-
 class Broken:
     def __init__(self):
         raise RuntimeError("no model")
 
     def __call__(self, batch):
         return batch
+
+def triple(batch):
+    return {**batch, "part": [[1, 2, 3]] * len(batch["text"])}
+
+def leave(batch):
+    raise SystemExit(0)
 """
 TEXTS = ["one", "two bad", "three", "four bad", "five", "six", "seven"]
 JobFile = Callable[..., str]
@@ -232,7 +232,7 @@ def test_step_that_exits_is_an_error(job_file: JobFile, module: str) -> None:
     assert "few: a step called sys.exit(0)" in done.stderr
 
 
-def test_printed_rows_are_limited_if_steps_add_rows(job_file: JobFile) -> None:
+def test_printed_rows_are_limited_if_steps_add_rows(job_file: JobFile, module: str) -> None:
     parts = {"name": "parts", "explode": {"column": "part"}}
     done = preview(job_file(python("triple", module), parts), "-n", "2")
     assert done.exit_code == 0, done.output

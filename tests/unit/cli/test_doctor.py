@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -144,9 +144,9 @@ VERSION = "app.kubernetes.io/version"
 
 
 @pytest.fixture
-def on_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Finding]]:
+def on_cluster(monkeypatch: pytest.MonkeyPatch) -> dict[str, Finding]:
     monkeypatch.setattr(doctor_cluster, "Kubernetes", Cluster)
-    yield {each.check: each for each in doctor_cluster.check_cluster(None, None, None)}
+    return {each.check: each for each in doctor_cluster.check_cluster(None, None, None)}
 
 
 def test_versions_of_the_cluster_are_checked(on_cluster: dict[str, Finding]) -> None:

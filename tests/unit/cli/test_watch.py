@@ -38,9 +38,7 @@ class Terminal(io.StringIO):
 def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     """Return a function that watches a job, and returns what is printed and the exit code."""
 
-    def run(
-        stdout: io.StringIO, *seen: JobProgress, form: Format = Format.TEXT
-    ) -> tuple[str, int]:
+    def run(stdout: io.StringIO, *seen: JobProgress, form: Format = Format.TEXT) -> tuple[str, int]:
         progress = iter(seen)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr(sys, "stdout", stdout)
@@ -108,9 +106,7 @@ def test_json_has_a_line_for_each_change(watched: Watched) -> None:
     assert (last["ended"], last["failed"], last["remainingSeconds"]) == (True, False, None)
 
 
-def test_quiet_watch_shows_only_the_end(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quiet_watch_shows_only_the_end(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "is_quiet", lambda: True)
     printed, _ = watched(io.StringIO(), running(), ENDED)
     assert printed == "Succeeded, 60 rows, 100 %, 2 failed\n"

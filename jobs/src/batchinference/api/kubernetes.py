@@ -118,9 +118,7 @@ class Kubernetes:
         options: Object = {"stdin": False, "stdout": True, "stderr": False, "tty": False}
         options |= {"container": container, "command": list(command)}
         try:
-            printed = stream(
-                call, pod, self.namespace, **options, _request_timeout=TIMEOUT_SECONDS
-            )
+            printed = stream(call, pod, self.namespace, **options, _request_timeout=TIMEOUT_SECONDS)
         except ApiException as error:
             raise ClusterError(_websocket_refusal(str(error.reason))) from None
         return str(printed)

@@ -76,7 +76,8 @@ def _fields(cluster: Kubernetes) -> Finding:
     """
     document = cluster.request("GET", f"/openapi/v3/apis/{API_VERSION}")
     schemas = document["components"]["schemas"].items()
-    served = next((schema for name, schema in schemas if name.endswith(f".{KIND}")), {})
+    found = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
+    served: dict[str, Any] = next(found, {})
     (version,) = custom_resource_definition()["spec"]["versions"]
     return check_fields(_spec_of(served), _spec_of(version["schema"]["openAPIV3Schema"]))
 

@@ -87,7 +87,8 @@ class BatchInferenceSpec(SpecModel):
     write: Write
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
-    """What happens to failed rows."""
+    """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
+    or, in jobs without actor pools, that end their process again and again."""
     parameters: Annotated[
         list[Parameter],
         Field(

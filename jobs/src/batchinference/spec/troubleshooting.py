@@ -115,8 +115,7 @@ MISTAKES = {
         "a volume, in an object store or on the Hub.",
     ),
     ("there is no module", ".py has no", "is not valid Python", "which is not installed"): Entry(
-        "`python.callable` or `model.factory` names code that does not exist or cannot be "
-        "imported",
+        "`python.callable` or `model.factory` names code that does not exist or cannot be imported",
         "Write it as `module:name`, put the module next to the job file, and install the packages "
         "that it imports.",
     ),

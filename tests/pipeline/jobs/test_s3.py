@@ -281,9 +281,7 @@ class TestErrors:
     ) -> None:
         for source in ("s3://no-such-bucket/in", f"s3://{bucket}/nothing/here"):
             message = self.message("BadInput", source, str(tmp_path / "out"))
-            assert message == (
-                f"spec.read.paths[0]: '{source}' does not exist. Correct the path"
-            )
+            assert message == f"spec.read.paths[0]: '{source}' does not exist. Correct the path"
         message = self.message("BadOutput", local, "s3://no-such-bucket/out")
         assert "spec.write.path: 's3://no-such-bucket/out' cannot be used: " in message
         assert "The specified bucket does not exist" in message

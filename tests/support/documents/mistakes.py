@@ -9,6 +9,7 @@ import os
 import tempfile
 from contextlib import chdir
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -190,11 +191,17 @@ IN_FILES = [
 MISTAKES = [*IN_THE_FILE, *IN_FILES]
 
 
+@cache
+def messages() -> list[str]:
+    """Return the message of each mistake, in the order of MISTAKES."""
+    return [one.message() for one in MISTAKES]
+
+
 def table() -> str:
     """Return the table of the page."""
     rows = [
-        f"| {number} | {one.about} | {_cell(one.message())} |"
-        for number, one in enumerate(MISTAKES, start=1)
+        f"| {number} | {one.about} | {_cell(message)} |"
+        for number, (one, message) in enumerate(zip(MISTAKES, messages(), strict=True), start=1)
     ]
     return "\n".join(["| | mistake | message |", "| --- | --- | --- |", *rows])
 

@@ -141,7 +141,7 @@ def test_invalid_yaml_is_refused(text: str, reason: str) -> None:
 def test_yaml_duplicate_key_is_refused(text: str, line: int, key: str) -> None:
     found = refused_text(text)
     assert found.startswith(f"not valid YAML: line {line}, column ")
-    assert found.endswith(f": the key '{key}' is given twice")
+    assert found.endswith(f": the key '{key}' is given twice. Remove one of them")
 
 
 def test_yaml_keys_of_different_type_or_case_are_distinct() -> None:

@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
             if (key.tag, key.value) in seen:
-                problem = f"the key '{key.value}' is given twice"
+                problem = f"the key '{key.value}' is given twice. Remove one of them"
                 raise MarkedYAMLError(None, None, problem, key.start_mark)
             seen.add((key.tag, key.value))
         return node

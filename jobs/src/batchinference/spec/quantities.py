@@ -57,9 +57,7 @@ def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     return quantity
 
 
-_Text = Annotated[
-    str, Field(pattern=MEMORY, max_length=16), refuse_numbers(EXPECTED, memory_fix)
-]
+_Text = Annotated[str, Field(pattern=MEMORY, max_length=16), refuse_numbers(EXPECTED, memory_fix)]
 Memory = Annotated[_Text, AfterValidator(_check_memory)]
 """The memory of a pod."""
 HeadMemory = Annotated[_Text, AfterValidator(_check_head_memory)]

@@ -52,6 +52,87 @@ WAITING = {
     ),
 }
 """Reasons of the condition Ready that are neither a phase nor a cause."""
+MISTAKES = {
+    ("not valid YAML",): Entry(
+        "the file is not YAML: a tab, a missing colon, the same key twice, or a text that needs "
+        "quotes",
+        "Correct the line and column that the message names.",
+    ),
+    ("unknown field", "unknown option"): Entry(
+        "the field or option does not exist there: its name has a typo, or it belongs to another "
+        "level, format or runtime",
+        "Use the name that the message suggests, or look it up in [Fields](reference.md).",
+    ),
+    ("required, but missing",): Entry(
+        "a field without a default is missing", "Add the field that the message names."
+    ),
+    ("is not one of", "is unknown; did you mean"): Entry(
+        "the field has fixed values, and this is none of them",
+        "Use one of the values. They are case-sensitive.",
+    ),
+    ("expected ",): Entry(
+        "the value has another type, unit, form or size than the field requires",
+        "Write the value as the message says: numbers without quotes, memory and durations with a "
+        "unit, lists in brackets.",
+    ),
+    ("is above max",): Entry(
+        "the minimum of `replicas` or `cluster.workers` is above the maximum, which is 1 by "
+        "default",
+        "Increase `max`, or decrease `min`.",
+    ),
+    ("has no action", "but a step has one action"): Entry(
+        "a step needs exactly one action, such as `model` or `filter`",
+        "Add an action, or make a step of each action.",
+    ),
+    ("are named",): Entry(
+        "reports and worker groups identify a step by its name", "Rename one of the steps."
+    ),
+    ("not an expression", "unknown function", "nothing equals None"): Entry(
+        "the expression of a `filter` or of `addColumns` is not part of the "
+        "[expression language](jobs.md#steps), which is a small part of Python",
+        "Use the functions and operators that the message names. Compute anything else in a "
+        "`python` step.",
+    ),
+    ("the scheme", "needs a bucket", "must not contain credentials"): Entry(
+        "the address of an input or output is in an unknown storage, incomplete, or has a password",
+        "Use a path, or an address such as s3://BUCKET/PREFIX. Set credentials in the "
+        "[environment](cluster.md#storage-and-secrets).",
+    ),
+    ("does not exist", "holds no files"): Entry(
+        "an input path does not exist, or none of its files has an extension of the format",
+        "Correct `read.paths` or `read.format`. Relative paths start at the directory of the job "
+        "file. For files with other extensions, set `read.options.file_extensions`.",
+    ),
+    ("but the columns here are",): Entry(
+        "a step or the output names a column that the input does not have, or that an earlier "
+        "step has dropped or renamed",
+        "Use one of the columns that the message lists. `batchinference preview` shows the columns "
+        "after each step.",
+    ),
+    ("not found: ",): Entry(
+        "the model is not in the path or on the Hub",
+        "Correct `model.source`, or put the model there. On a cluster, it must be in the image, in "
+        "a volume, in an object store or on the Hub.",
+    ),
+    ("there is no module", ".py has no", "is not valid Python", "which is not installed"): Entry(
+        "`python.callable` or `model.factory` names code that does not exist or cannot be imported",
+        "Write it as `module:name`, put the module next to the job file, and install the packages "
+        "that it imports.",
+    ),
+    ("hides the module",): Entry(
+        "a file next to the job has the name of a module of Python, which Ray would import instead",
+        "Rename the file.",
+    ),
+    ("cannot be used",): Entry(
+        "no file can be created in the output path",
+        "Choose another `write.path`, or change the permissions that the message names.",
+    ),
+    ("no output of a BatchInference",): Entry(
+        "the output path has files of something else, which are never deleted",
+        "Choose another `write.path`, empty it, or set `write.mode` to append.",
+    ),
+}
+"""Families of mistakes in a job, by parts of their messages."""
 CONDITIONS = {
     "Ready": "the job is complete or suspended",
     "Complete": "the output is complete",
@@ -83,8 +164,8 @@ happens, and what to do.
 Both name one of the [causes](#causes-of-failure) and the original message. The report also groups
 the failed rows by their cause and shows examples. If a job is slow, see
 [Troubleshooting slow jobs](performance.md#troubleshooting-slow-jobs). For findings of
-`batchinference verify`, see [Verifying an output](verify.md). For mistakes in a job file, see
-[Typical mistakes](mistakes.md).
+`batchinference verify`, see [Verifying an output](verify.md). If a job is refused before it starts,
+see [Mistakes in a job](#mistakes-in-a-job).
 
 ## Run the job again
 
@@ -103,6 +184,16 @@ If a cause is retried, the operator starts the next attempt itself ([retry](life
 In all other cases, correct the cause and [run the job again](#run-the-job-again): if the cause is
 not retried, after the last attempt, and on your machine.
 """
+_MISTAKES_TITLE = """## Mistakes in a job
+
+`batchinference validate` finds mistakes in the job file. On a cluster, such a job fails as
+`InvalidSpec`. `validate --deep` and `run` also find mistakes in the input, the code, the models and
+the output. Such a job fails as `BadInput`, `ModelLoad` or `BadOutput`.
+[Typical mistakes](mistakes.md) has the whole message of each mistake.
+
+| the message contains | what happened, and why | what to do |
+| --- | --- | --- |
+"""
 
 
 def troubleshooting_page() -> str:
@@ -115,12 +206,17 @@ def troubleshooting_page() -> str:
         f"{_NOTES.get(cause, '')}"
         for cause in Cause
     )
+    mistakes = "".join(
+        f"| {_quoted(parts)} | {entry.meaning} | {entry.remedy} |\n"
+        for parts, entry in MISTAKES.items()
+    )
     waiting = "".join(
         f"| `{reason}` | {entry.meaning} | {entry.remedy} |\n" for reason, entry in WAITING.items()
     )
     conditions = "".join(f"| `{name}` | {when} |\n" for name, when in CONDITIONS.items())
     return (
         f"{_INTRODUCTION}{causes}\n"
+        f"{_MISTAKES_TITLE}{mistakes}\n"
         "## Reasons for waiting\n\n"
         "`REASON` of `kubectl get bi` is the phase, one of the causes above, or one of these:\n\n"
         f"| reason | why | what to do |\n| --- | --- | --- |\n{waiting}\n"
@@ -128,6 +224,10 @@ def troubleshooting_page() -> str:
         "Programs should use the conditions. Each has a reason and a message.\n\n"
         f"| condition | True when |\n| --- | --- |\n{conditions}"
     )
+
+
+def _quoted(parts: tuple[str, ...]) -> str:
+    return ", ".join(f"`{part.strip()}`" for part in parts)
 
 
 def _linked(remedy: str) -> str:

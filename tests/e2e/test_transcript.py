@@ -23,7 +23,7 @@ import pytest
 
 from e2e.job_pages import fetched_page, write_images
 from e2e.jobs import Example
-from e2e.transcripts import CommandLine, Shown, anonymous, check_page, in_team, is_recorded, thinned
+from e2e.transcripts import CommandLine, anonymous, check_page, in_team, is_recorded
 from support.cluster.kubectl import Kubectl, Object, condition
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import Statuses, WatchingKubectl
@@ -37,6 +37,7 @@ from support.cluster.waits import (
     wait_until_none_is_left,
 )
 from support.documents.minimal import document, python_step
+from support.documents.recordings import Shown, thinned
 from support.outputs.rows import assert_same_rows
 from support.timeouts import scaled, time_limit
 

@@ -10,15 +10,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import dataclass, replace
 
 from support.cluster.deployment import ROOT
 from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import KEYS, ObjectStore
 from support.documents.pages import blocks
+from support.documents.recordings import Shown, compare_with_page, masked, page_of, thinned
 from support.timeouts import scaled
 
 COMMAND_SECONDS = 120
@@ -33,30 +33,6 @@ _LOG_LINE = re.compile(
 _STATES = ("preparing", "running", "succeeded", "failed")
 _VARYING = {"", "failed rows", "retries", "speed", "stage", "steps", "workers"}
 """Fields of `status` and `report` that depend on timing."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A command and what it shows."""
-
-    command: str
-    text: str
-    exit_code: int = field(default=0, compare=False)
-
-    @classmethod
-    def of(cls, block: str) -> Self:
-        """Parse a block of a page."""
-        command, text = block.removeprefix("$ ").split("\n", 1)
-        return cls(command, text)
-
-    @property
-    def block(self) -> str:
-        """The block of a page."""
-        return f"```console\n$ {self.command}\n{self.text.rstrip()}\n```\n"
-
-    @property
-    def lines(self) -> list[str]:
-        return self.text.splitlines()
 
 
 @dataclass(frozen=True)
@@ -138,16 +114,6 @@ def _shortened(verb: str, shown: Shown) -> Shown:
     return shown
 
 
-def thinned(lines: Sequence[str], states: Sequence[str]) -> str:
-    """Keep the first line of each state, and the last line."""
-    kept = [
-        line
-        for at, line in enumerate(lines)
-        if at in (0, len(lines) - 1) or states[at] != states[at - 1]
-    ]
-    return "\n".join(kept) + "\n"
-
-
 def _state(line: str) -> str:
     return line.split(",", maxsplit=1)[0]
 
@@ -162,29 +128,14 @@ def shape(shown: Shown) -> list[str]:
     if verb == "watch":
         return [_state(lines[-1])]
     if shown.text.startswith(f"{verb}: "):
-        return _masked(lines)
+        return masked(lines)
     if verb == "errors":
-        return _masked(line for line in lines if not line.startswith("  values: "))
+        return masked(line for line in lines if not line.startswith("  values: "))
     if verb == "logs":
         states = [found.group(1) for line in lines if (found := _LOG_LINE.match(line))]
         return list(dict.fromkeys(state for state in states if state in _STATES))
     names = [re.split(r"\s{2,}", line)[0] for line in lines]
     return [name for name in names if name not in _VARYING]
-
-
-def _masked(lines: Iterable[str]) -> list[str]:
-    return [re.sub(r"\d+", "N", line) for line in lines]
-
-
-def page_of(head: str, sections: dict[str, list[Shown]], images: Mapping[str, str]) -> str:
-    """Return a page with a heading for each section that has a title, and with images by title."""
-    parts = [head]
-    for title, commands in sections.items():
-        parts += [f"## {title}\n"] if title else []
-        if title in images:
-            parts.append(f"![{title} in the browser](images/{images[title]}.png)\n")
-        parts += [shown.block for shown in commands]
-    return "\n".join(parts)
 
 
 def anonymous(sections: dict[str, list[Shown]], namespace: str) -> dict[str, list[Shown]]:
@@ -226,9 +177,4 @@ def check_page(
     """
     if write:
         (ROOT / page).write_text(page_of(head, sections, images))
-    advice = f"{page} differs. Record it with `make transcript`"
-    recorded = [Shown.of(block) for block in blocks(page, "console")]
-    found = [shown for commands in sections.values() for shown in commands]
-    assert _masked(one.command for one in recorded) == _masked(one.command for one in found), advice
-    for before, now in zip(recorded, found, strict=True):
-        assert shape(now) == shape(before), f"{now.command}: {advice}"
+    compare_with_page(page, sections, shape, "make transcript")

@@ -26,13 +26,16 @@ def test_templates_are_valid_jobs(invoke: Invoke, directory: Path, kind: str) ->
 
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_options_are_values_of_the_job(kind: str) -> None:
-    answers = Answers(name="pets", read="s3://a/b: {c}/*.x", write="./new out", model="../m #1")
+    answers = Answers("pets", "s3://a/b: {c}/*.x", "./new out", "../m #1", "no")
     job = parse_one(job_text(kind, answers))
     assert job.metadata.name == "pets"
     assert job.spec.read.model_dump()["paths"] == ["s3://a/b: {c}/*.x"]
     assert job.spec.write.path == "./new out"
     model = job.spec.steps[0].model
     assert model is None or "../m #1" in model.model_dump().values()
+    if kind in ("text", "llm"):
+        assert model is not None
+        assert list(model.inputs.values()) == ["no"], "YAML would read no as false"
 
 
 def test_files_are_not_replaced(invoke: Invoke, directory: Path) -> None:
@@ -50,6 +53,9 @@ def test_wrong_answers_are_refused(invoke: Invoke, directory: Path) -> None:
     done = invoke("init")
     assert done.exit_code == 2
     assert done.stderr == "init: name what to process: images, text, audio, llm, python\n"
+    done = invoke("init", "images", "--column", "review")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("init: --column: a job for images reads no column of text. ")
     assert list(directory.iterdir()) == []
 
 
@@ -62,3 +68,6 @@ def test_questions_are_asked_on_a_terminal(
     job = parse_one((directory / "job.yaml").read_text())
     assert job.spec.read.model_dump()["paths"] == ["./photos"]
     assert job.spec.steps[0].name == "classify"
+    done = invoke("init", "--file", "b.yaml", stdin="text\n./reviews.csv\n\nreview\n")
+    assert done.exit_code == 0
+    assert "inputs: {text: review} " in (directory / "b.yaml").read_text()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import NamedTuple
 
 import typer
+import yaml
 
 from batchinference.cli import exits
 from batchinference.cli.check import print_problems
@@ -18,17 +20,29 @@ from batchinference.cli.printing import echo
 from batchinference.cli.verbosity import note
 from batchinference.spec import SpecError, parse_one
 
+
+class Defaults(NamedTuple):
+    """Answers for a kind of job."""
+
+    read: str
+    model: str = ""
+    column: str = ""
+    """Empty if the model reads no column of text."""
+
+
 DEFAULTS = {
-    "images": ("./images", "google/vit-base-patch16-224"),
-    "text": ("./reviews.csv", "distilbert/distilbert-base-uncased-finetuned-sst-2-english"),
-    "audio": ("./recordings", "openai/whisper-tiny"),
-    "llm": ("./questions.csv", "Qwen/Qwen2.5-0.5B-Instruct"),
-    "python": ("./rows.csv", ""),
+    "images": Defaults("./images", "google/vit-base-patch16-224"),
+    "text": Defaults(
+        "./reviews.csv", "distilbert/distilbert-base-uncased-finetuned-sst-2-english", "text"
+    ),
+    "audio": Defaults("./recordings", "openai/whisper-tiny"),
+    "llm": Defaults("./questions.csv", "Qwen/Qwen2.5-0.5B-Instruct", "question"),
+    "python": Defaults("./rows.csv"),
 }
-"""Default input and model of each kind of job."""
+"""Default answers for each kind of job."""
 STEPS_FILE = "steps.py"
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
-"""Values that need no quotes in YAML."""
+"""Values that need no quotes in YAML, except for words such as `no` and `null`."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,8 @@ class Answers:
     read: str | None
     write: str
     model: str | None
+    column: str | None = None
+    """The column that the model reads."""
 
 
 def write_job(kind: str | None, file: Path, answers: Answers) -> int:
@@ -46,6 +62,9 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
             echo(f"init: name what to process: {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
         kind, answers = _ask(answers)
+    if answers.column and not DEFAULTS[kind].column:
+        echo(f"init: --column: a job for {kind} reads no column of text. Leave it out", err=True)
+        return exits.BAD_INPUT
     content = {file: job_text(kind, answers)}
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
@@ -69,29 +88,32 @@ def _is_terminal() -> bool:
 
 
 def _ask(answers: Answers) -> tuple[str, Answers]:
-    """Ask for the kind of the job, its input and its model."""
+    """Ask for the kind of the job, its input, its model and its column."""
     chosen = ""
     while chosen not in DEFAULTS:
         chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="text")
-    default_read, default_model = DEFAULTS[chosen]
-    read = answers.read or typer.prompt("Where is the input?", default=default_read)
-    model = answers.model or default_model
-    if default_model:
-        model = answers.model or typer.prompt("Which model?", default=default_model)
-    return chosen, Answers(answers.name, read, answers.write, model)
+    default = DEFAULTS[chosen]
+    read = answers.read or typer.prompt("Where is the input?", default=default.read)
+    model, column = answers.model, answers.column
+    if default.model:
+        model = model or typer.prompt("Which model?", default=default.model)
+    if default.column:
+        column = column or typer.prompt("Which column does it read?", default=default.column)
+    return chosen, replace(answers, read=read, model=model, column=column)
 
 
 def job_text(kind: str, answers: Answers) -> str:
     """Return the text of a job file, with defaults for missing answers."""
-    read, model = DEFAULTS[kind]
-    values = {**asdict(answers), "read": answers.read or read, "model": answers.model or model}
-    quoted = {name: _quoted(str(value)) for name, value in values.items()}
+    given = {name: value for name, value in asdict(answers).items() if value is not None}
+    values = {**DEFAULTS[kind]._asdict(), **given}
+    quoted = {name: _quoted(value) for name, value in values.items()}
     return Template(_template(f"{kind}.yaml")).substitute(quoted)
 
 
 def _quoted(value: str) -> str:
-    """Return a value as a YAML scalar. Every JSON string is valid YAML."""
-    return value if _PLAIN.fullmatch(value) else json.dumps(value)
+    """Return a value as a YAML string. Every JSON string is valid YAML."""
+    plain = _PLAIN.fullmatch(value) and yaml.safe_load(value) == value
+    return value if plain else json.dumps(value)
 
 
 def _template(name: str) -> str:

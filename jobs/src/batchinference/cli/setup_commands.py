@@ -25,13 +25,16 @@ class Kind(StrEnum):
 
 
 @app.command()
-def init(
+def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     kind: Annotated[Kind | None, typer.Argument(help="What to process. Asked if absent.")] = None,
     file: Annotated[Path, typer.Option(help="The file to write.")] = Path("job.yaml"),
     name: Annotated[str, typer.Option(help="The name of the job.")] = "my-job",
     read: Annotated[str | None, typer.Option(help="The input: a directory, file or glob.")] = None,
     write: Annotated[str, typer.Option(help="The directory of the output.")] = "./out",
     model: Annotated[str | None, typer.Option(help="The model, a name or a directory.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column that the model of a text or llm job reads.")
+    ] = None,
 ) -> None:
     """Write a commented job file.
 
@@ -39,7 +42,7 @@ def init(
     """
     from batchinference.cli.init import Answers, write_job
 
-    answers = Answers(name=name, read=read, write=write, model=model)
+    answers = Answers(name=name, read=read, write=write, model=model, column=column)
     raise typer.Exit(write_job(kind.value if kind else None, file, answers))
 
 

@@ -8,6 +8,7 @@ refuse text for these inputs.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
 from typing import Any
@@ -30,6 +31,9 @@ from batchinference.spec.models import TransformersModel
 _MIN_VOCABULARY_SHARE = 0.1
 """Minimum share of the model's tokens that its tokenizer must have. The tokenizer
 of the model has nearly all of them."""
+
+# Arrow's memory is read-only, and processors do not change the pixels
+warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
 
 
 def padded(length: int, multiple: int | None, limit: int) -> int:

@@ -298,6 +298,10 @@ many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files ag
 checkpoint: $(VENV)/.test ## Measure checkpoints against Ray's checkpoints, also under four faults
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/checkpoint.py
 
+.PHONY: command-line
+command-line: $(VENV)/.test ## Measure the CPU time of --help and validate against their limits
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/command_line.py
+
 .PHONY: resume
 resume: $(VENV)/.test ## Measure the cost of resuming jobs that are 90 % complete, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/resume.py

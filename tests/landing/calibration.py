@@ -31,6 +31,20 @@ def measured_seconds() -> float:
         return time.monotonic() - begin
 
 
+def measured_cpu_seconds() -> float:
+    """Return the CPU time of the same work on one core. Other programs hardly affect it: it suits
+    limits of CPU time."""
+    cores = min(os.cpu_count() or 1, MOST_PROCESSES)
+    with ProcessPoolExecutor(cores) as pool:
+        return max(pool.map(_cpu_seconds, [OBJECTS] * cores))
+
+
+def _cpu_seconds(objects: int) -> float:
+    begin = time.process_time()
+    _work(objects)
+    return time.process_time() - begin
+
+
 def _work(objects: int) -> None:
     """Create objects and read them in random order: the tests wait for memory more than for the
     processor."""

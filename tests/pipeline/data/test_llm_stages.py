@@ -24,7 +24,6 @@ from ray.llm._internal.batch.stages.tokenize_stage import TokenizeUDF
 from ray.llm._internal.batch.stages.vllm_engine_stage import vLLMEngineStageUDF
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes import model_files
 from batchinference.pipeline.runtimes.model_files import (
     ADAPTER_FILE,
     files_of,
@@ -284,7 +283,7 @@ class TestAdapters:
             asked.append(name)
             return tmp_path
 
-        monkeypatch.setattr(model_files, "snapshot_download", download)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", download)
         (tmp_path / ADAPTER_FILE).write_text("{}")
         of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
         rows = [asking(name) for name in ("org/poem", "evil/repo", "s3://adapters/poem", "/etc")]

@@ -273,13 +273,14 @@ def test_ray_is_not_started_and_nothing_is_written(
     temporary.mkdir()
     before = files_in(tmp_path)
     code = f"""
-import subprocess
+import subprocess, sys
 def refuse(*_, **__):
     raise AssertionError("a process was started")
 subprocess.Popen.__init__ = refuse
 from batchinference.cli.main import app
 app(["preview", {file!r}], standalone_mode=False)
 import ray
+print("unneeded:", *sorted({{"PIL", "huggingface_hub", "torch"}} & sys.modules.keys()))
 print("started:", ray.is_initialized())
 """
     done = subprocess.run(
@@ -291,6 +292,6 @@ print("started:", ray.is_initialized())
         timeout=120,
     )
     assert "show: 5 returned" in done.stdout
-    assert done.stdout.endswith("started: False\n")
+    assert done.stdout.endswith("unneeded:\nstarted: False\n")
     assert files_in(tmp_path) == before
     assert not (tmp_path / "out").exists()

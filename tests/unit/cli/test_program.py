@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from batchinference.spec import parse
 from batchinference.spec.report import JobState, parse_failure_line
 from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step
-from support.jobs.command import PROGRAM
+from support.jobs.command import PROGRAM, cpu_seconds
 from support.operator.objects import report
 
 Invoke = Callable[..., Result]
@@ -125,14 +124,6 @@ def test_the_driver_runs_the_plan_of_the_operator(
 def job_file(write_job: WriteJob, directory: Path) -> Path:
     steps = [filter_step(), model_step(resources={"gpu": 1}), python_step()]
     return directory / write_job(document(steps=steps))
-
-
-def cpu_seconds(*command: str | Path) -> float:
-    """Return the CPU time of a command in seconds. Other processes hardly affect it."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, capture_output=True, check=True, timeout=60)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def test_commands_without_ray_import_nothing_heavy(job_file: Path) -> None:

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.arrow import values_of
-from batchinference.pipeline.media.images import open_image
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_tables
 from batchinference.pipeline.storage.location import Location, base_name
@@ -68,6 +67,8 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
         case WriteWebdataset():
             yield from _rows_of_members(content)
         case WriteImages():
+            from batchinference.pipeline.media.images import open_image
+
             with open_image(content) as image:
                 size = f"{image.width} x {image.height}, {image.mode}"
             yield {"file": part.uri, "image": size}

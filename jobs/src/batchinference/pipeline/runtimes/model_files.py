@@ -1,6 +1,7 @@
 """Locates model files, and downloads them from object stores to the local machine.
 
-A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub."""
+A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub. The library of the
+Hub is imported when it is needed, so that jobs without such a model start quickly."""
 
 from __future__ import annotations
 
@@ -15,12 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from huggingface_hub import constants, hf_hub_download, snapshot_download
-from huggingface_hub.errors import (
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.storage.location import Location, is_inside
@@ -103,6 +98,8 @@ def check(
 
 def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
     """Raise ModelLoad if the Hub has none of the files. The message quotes the last error."""
+    from huggingface_hub import hf_hub_download
+
     problem: Exception | None = None
     for file in files:
         try:
@@ -117,6 +114,9 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
 
 
 def _hub_problem(model_id: str, problem: Exception | None) -> str:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
     if constants.HF_HUB_OFFLINE and isinstance(problem, LocalEntryNotFoundError):
         return (
             f"{constants.HF_HUB_CACHE} does not hold it. The Hub is not asked, because "
@@ -183,6 +183,8 @@ def files_without_weights(model: VllmModel) -> str:
         return resolve_place(model.source, model.storage, without=WEIGHTS)
     if model.revision is None or is_path(model.source):
         return resolve(model.source, model.revision)
+    from huggingface_hub import snapshot_download
+
     # except for the engine, none of Ray's stages accepts a revision
     return str(
         snapshot_download(model.source, revision=model.revision, ignore_patterns=list(WEIGHTS))
@@ -240,6 +242,9 @@ class Adapters:
 
 
 def _of_hub(name: str) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
     try:
         folder = Path(snapshot_download(name))
     except (HFValidationError, RepositoryNotFoundError) as error:

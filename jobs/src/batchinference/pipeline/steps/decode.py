@@ -11,7 +11,6 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
-from batchinference.pipeline.media import images
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.storage.json import load_limited_json
@@ -165,7 +164,9 @@ class DecodeColumn:
         if isinstance(self._decode, JsonDecoder):
             return {name: pa.array(decoded, self._decode.type)}
         if isinstance(self._spec, DecodeImage) and complete:
-            return {name: images.to_arrow(decoded, self._spec.size)}
+            from batchinference.pipeline.media.images import to_arrow
+
+            return {name: to_arrow(decoded, self._spec.size)}
         return {name: decoded}
 
 
@@ -173,6 +174,8 @@ def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
     """Return the function that decodes one value. Raises ModelLoad if its library is missing."""
     match decode:
         case DecodeImage(mode=mode, size=size, max_pixels=max_pixels):
+            from batchinference.pipeline.media import images  # imports all formats of Pillow
+
             picture = PictureOptions(mode=mode, size=size, max_pixels=max_pixels)
             return lambda content: images.decode(_bytes(content), picture)
         case DecodeAudio():

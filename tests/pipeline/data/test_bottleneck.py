@@ -66,8 +66,7 @@ FED = {"read": times(100), "embed": times(95, wait=5), "write": times(4)}
         (
             {**STARVED, "read": times(300, cpu=30)},
             [ON_GPU],
-            "Reading and decoding take 94 % of this time. Reading waits for data 90 % of "
-            "its time.",
+            "Reading and decoding take 94 % of this time. Reading waits for data 90 % of its time.",
         ),
         (
             STARVED,

@@ -112,8 +112,8 @@ def test_invalid_results_end_the_job(own: Callable[..., Transform]) -> None:
         (pa.table({}), f"{no_dict} an empty Table"),
         (pd.DataFrame(index=[1, 2, 3]), f"{no_dict} an empty DataFrame"),
         (pd.Series([1, 2, 3]), f"{no_dict} Series"),
-        ({5: [1, 2, 3]}, "the name of a column must be text (5)"),
-        (pd.DataFrame([1, 2, 3]), "the name of a column must be text (0)"),
+        ({5: [1, 2, 3]}, "returned the column 5: the name of a column must be text"),
+        (pd.DataFrame([1, 2, 3]), "returned the column 0: the name of a column must be text"),
         (pa.table([[1], [2]], ["a", "a"]), "returned 2 columns with the name 'a'"),
         (pd.DataFrame({"a": [1, 2]}), "returned 2 rows in column 'a' for a batch of 3"),
         (TABLE.slice(1), "returned 2 rows in column 'n' for a batch of 3"),
@@ -150,9 +150,7 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
         {"n": "int64"},
     ),
     "frame": (
-        lambda batch: pd.DataFrame(batch).assign(
-            half=lambda frame: frame["n"] / 2, day=pd.Timestamp("2026-01-02")
-        )[["text", "half"]],
+        lambda batch: pd.DataFrame({"text": batch["text"], "half": batch["n"] / 2}),
         {"text": ["a", "bb", "ccc"], "half": [0.5, 1.0, 1.5]},
         {"text": "string", "half": "double"},
     ),
@@ -173,10 +171,8 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
         {"v": [[1.0, 1.0]] * 3, "l": [["a"], [], ["b"]]},
         {"v": "list<item: float>", "l": "list<item: string>"},
     ),
-    "frame of moments and categories": (
-        lambda batch: pd.DataFrame(
-            {"c": pd.Categorical(["x", "y", "x"]), "d": pd.to_datetime(["2026-01-02"] * 3)}
-        )[["c"]],
+    "frame of categories": (
+        lambda batch: pd.DataFrame({"c": pd.Categorical(["x", "y", "x"])}),
         {"c": ["x", "y", "x"]},
         {"c": "dictionary<values=string, indices=int8, ordered=0>"},
     ),

@@ -222,7 +222,6 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.take_rest() == []
 
 
-
 def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     found = StepTime("embed")
     found.add_wait(1.5)
@@ -238,6 +237,7 @@ def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     assert "wait_seconds" not in json.loads(second)
     steps = collect_notes([("embed", first), ("embed", second), ("own", second)]).steps
     assert (steps["embed"].wait_seconds, steps["own"].wait_seconds) == (1.75, None)
+
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ended", "running"])
 def test_cpu_time_of_a_step_lacks_that_of_a_commit_at_the_same_time(*, ends: bool) -> None:

@@ -198,7 +198,11 @@ def test_parameters_are_set(job_file: JobFile) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wrong", "step 'wrong' must return a dict of column name to array, a pandas DataFrame or an Arrow table, got"),
+        (
+            "wrong",
+            "step 'wrong' must return a dict of column name to array, a pandas DataFrame or an "
+            "Arrow table, got NoneType",
+        ),
         ("Broken", "cannot be constructed: RuntimeError: no model (MODULE.py:19 in __init__)"),
         ("missing", "MODULE"),
     ],

@@ -27,7 +27,9 @@ def columns_of(step: str, result: Any) -> dict[str, Any]:
         )
     for name, count in Counter(name for name, _ in columns).items():
         if not isinstance(name, str):
-            raise JobFailure(f"step '{step}': the name of a column must be text ({name!r})")
+            raise JobFailure(
+                f"step '{step}' returned the column {name!r}: the name of a column must be text"
+            )
         if count > 1:
             raise JobFailure(f"step '{step}' returned {count} columns with the name '{name}'")
     return dict(columns)

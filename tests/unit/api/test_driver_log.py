@@ -71,7 +71,7 @@ def test_job_without_a_running_attempt_has_no_such_log(phase: str) -> None:
         (Cluster("Starting"), "its head pod is not running yet (Starting)"),
         (Cluster("Running", HEAD, log=""), "its driver has no log yet (Running)"),
         (Cluster("Running", HEAD, log=REFUSED), f"its log cannot be read: {REFUSED}. Ask for the "
-         "permission to create pods/exec"),
+         "permission for pods/exec"),
     ],
     ids=["no head", "no log", "refused"],
 )  # fmt: skip

@@ -33,7 +33,7 @@ def running_log(cluster: Kubernetes, name: str) -> str | None:
     try:
         log = cluster.execute(head, RAY_CONTAINER, _COMMAND)
     except ClusterError as error:
-        fix = f"Ask for the permission to create pods/exec. {_PREVIOUS}"
+        fix = f"Ask for the permission for pods/exec. {_PREVIOUS}"
         raise ClusterError(f"{attempt}: its log cannot be read: {error}. {fix}") from None
     if not log:
         raise ClusterError(f"{attempt}: its driver has no log yet ({job.phase}). {_PREVIOUS}")

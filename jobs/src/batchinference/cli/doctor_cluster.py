@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata, util
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -118,7 +119,7 @@ def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | 
 
 
 def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
-    found = _deployments(cluster, "kuberay-operator")
+    found = _deployments(cluster, "kuberay-operator", "kuberay")  # of Helm, and of Kustomize
     if not found:
         advice = "Install the chart, which contains KubeRay"
         yield Finding("KubeRay", Result.NOTE, "its operator was not found", advice)
@@ -126,10 +127,10 @@ def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
         yield check_kuberay(each["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def _deployments(cluster: Kubernetes, name: str) -> list[dict[str, Any]]:
-    """Return the Deployments with this name in their labels, in all namespaces."""
-    label = f"app.kubernetes.io%2Fname%3D{name}"
-    path = f"/apis/apps/v1/deployments?labelSelector={label}"
+def _deployments(cluster: Kubernetes, *names: str) -> list[dict[str, Any]]:
+    """Return the Deployments with one of these names in their labels, in all namespaces."""
+    selector = quote(f"app.kubernetes.io/name in ({','.join(names)})", safe="")
+    path = f"/apis/apps/v1/deployments?labelSelector={selector}"
     found: list[dict[str, Any]] = cluster.request("GET", path)["items"]
     return found
 

@@ -286,7 +286,7 @@ def test_overwrite_deletes_the_bad_rows_of_the_earlier_job(tmp_path: Path, place
 
 def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(BadOutput, match=r"write\.path '.*/out'"):
+    with pytest.raises(BadOutput, match=r"write\.path: '.*/out'"):
         open_output(layout_of(tmp_path / "out"))
     assert (tmp_path / "out").read_text() == "a file"
 

@@ -219,7 +219,7 @@ class TestInputWithinOutput:
 @pytest.mark.parametrize("below", ["", "bad", "kind=bad/deep"])
 def test_errors_path_must_differ_from_the_output(tmp_path: Path, below: str) -> None:
     output = tmp_path / ".hidden" / "out"
-    with pytest.raises(BadOutput, match=r"errors\.path '.*' is below write\.path"):
+    with pytest.raises(BadOutput, match=r"errors\.path: '.*' is below write\.path"):
         check_errors_path(layout_of(output, errors=output / below))
 
 

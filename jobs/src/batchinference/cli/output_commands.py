@@ -80,7 +80,9 @@ def logs(
     context: Context = None,
     every: Annotated[bool, typer.Option("--list", help="List the stored logs instead.")] = False,
 ) -> None:
-    """Print the log of the last run that has ended, which is stored next to the output.
+    """Print the log of the last run, which is stored next to the output.
+
+    While a run is in progress, and after it was killed, these are its last lines.
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.
     """

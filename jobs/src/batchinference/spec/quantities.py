@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import MEMORY
+from batchinference.spec.base import MEMORY, rules
 
 MIN_MEMORY = "512Mi"
 """Minimum memory of a pod. With less, Ray's own processes are killed at startup."""
@@ -55,11 +55,16 @@ def _check_minimum(quantity: str, minimum: str, reason: str) -> str:
     return quantity
 
 
-Memory = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_memory)]
+def _size(minimum: str) -> Any:
+    """Return the field of a size of at least this minimum."""
+    rule = f"quantity(self).compareTo(quantity('{minimum}')) >= 0"
+    extra = rules((rule, f"expected at least {minimum} of memory"))
+    return Field(pattern=MEMORY, max_length=16, json_schema_extra=extra)
+
+
+Memory = Annotated[str, _size(MIN_MEMORY), AfterValidator(_check_memory)]
 """The memory of a pod."""
-HeadMemory = Annotated[
-    str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_head_memory)
-]
+HeadMemory = Annotated[str, _size(MIN_HEAD_MEMORY), AfterValidator(_check_head_memory)]
 """The memory of the head pod."""
-MemoryRequest = Annotated[str, Field(pattern=MEMORY, max_length=16), AfterValidator(_check_request)]
+MemoryRequest = Annotated[str, _size(_MIN_REQUEST), AfterValidator(_check_request)]
 """The memory request of a pod."""

@@ -10,10 +10,13 @@ from typing import Any
 import yaml
 
 from batchinference.spec import SpecError, parse
+from batchinference.spec.accelerators import CASE_RULE
 from batchinference.spec.causes import Cause
+from batchinference.spec.cluster import RAY_START_OPTIONS
+from batchinference.spec.models.transformers_tasks import ZERO_SHOT, rules_of_inputs
 from batchinference.spec.steps import Step, to_alias
 from support.cluster.deployment import CHART, ROOT
-from support.documents.http_models import chat
+from support.documents.http_models import URL, chat, json_endpoint
 from support.documents.minimal import document, model_step
 from support.documents.refusals import SOURCES, valid_documents, writing
 from support.documents.runtimes import full_model
@@ -41,6 +44,9 @@ ONE_REFERENCE = "give exactly one of secretKeyRef and configMapKeyRef"
 ONE_SOURCE = "give exactly one of persistentVolumeClaim, hostPath, configMap and secret"
 RESERVED = "is reserved for Ray, KubeRay and the operator"
 RESERVED_NAME = f"this variable {RESERVED}: remove it"
+RESOURCE_NAME = "expected letters, digits, '-', '_' and '.', a letter or digit at both ends"
+LABEL_KEY = "expected a label key such as pool or example.com/pool"
+SCHEME = "use a path, or an address with file://, s3://, gs://, az://"
 EXAMPLES = sorted((ROOT / "examples").glob("*/job.yaml"))
 
 
@@ -155,6 +161,38 @@ INVALID = [
         (f"spec.{place}", "0s", "a length of time above zero, such as 90s or 1h30m")
         for place in ("deadlines.active", "ttl.rayJob", "retry.backoff.max")
     ),
+    ("spec.steps.1.name", "read", "this name of a step is reserved: choose another"),
+    ("spec.steps.1.resources.acceleratorType", "t4", CASE_RULE[1]),
+    ("spec.steps.2.resources.custom", {"a b": 1}, RESOURCE_NAME),
+    ("spec.cluster.profiles", {"a b": {}}, RESOURCE_NAME),
+    ("spec.cluster.nodeSelector", {"a b": "c"}, LABEL_KEY),
+    ("spec.cluster.patches.0.pod.metadata.annotations", {"a b": "c"}, LABEL_KEY),
+    ("spec.cluster.terminationGracePeriod", "1m1s", "at most 60s"),
+    (
+        "spec.cluster.rayStartParams.cpu",
+        {"port": "1"},
+        f"rayStartParams: a job may only set {', '.join(RAY_START_OPTIONS)}",
+    ),
+    ("spec.cluster.workers.memory", "511Mi", "expected at least 512Mi of memory"),
+    ("spec.cluster.head.memory", "1023Mi", "expected at least 1Gi of memory"),
+    ("spec.cluster.requests.memory", "512", "expected at least 1Mi of memory"),
+    ("spec.write.columns", ["score", "class", "score"], "a name is listed twice"),
+    ("spec.write.path", "s3:out/", SCHEME),
+    ("spec.write.path", "http://out/", SCHEME),
+    ("spec.write.path", "S3://me@out/", "an address must not contain credentials"),
+    ("spec.write.path", "s3:///out", "an address with a scheme needs a bucket"),
+    ("spec.write.path", "file://", "a file:// address needs a path"),
+    ("spec.write.path", "/out\a", "an address holds no control characters"),
+    (
+        "spec.parameters.0.value",
+        "{{ params.x }}",
+        "a value contains no reference. Write the value itself",
+    ),
+    (
+        "spec.parameters.0",
+        {"name": "n", "type": "number", "value": "many"},
+        "the value of a number is digits such as 16 or 0.5",
+    ),
     ("metadata.name", "9lives", NAME),
     ("metadata.name", "with.dots", NAME),
     ("metadata.name", "a" * 41, NAME),
@@ -183,6 +221,17 @@ def models(name: str, **fields: Any) -> list[Document]:
     found = {**full_model(name), **fields}
     kept = {field: value for field, value in found.items() if value is not REMOVED}
     return [model_step(model=kept)]
+
+
+def without(field: str, body: Document) -> Document:
+    return {name: value for name, value in body.items() if name != field}
+
+
+def of_task(task: str) -> Document:
+    """Return a model of transformers with an input that its task does not have."""
+    model = {"runtime": "transformers", "task": task, "source": "org/model", "output": "y"}
+    labels = {"candidateLabels": ["a"]} if task in ZERO_SHOT else {}
+    return {**model, "inputs": {"bogus": "text"}, **labels}
 
 
 def asking(**fields: Any) -> list[Document]:
@@ -226,18 +275,70 @@ OF_STEPS = [
     (asking(gpu=2), "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu"
      " to this"),
     ([model_step(model=chat(), resources={"gpu": 1})],
-     "the endpoint computes elsewhere: leave out resources.gpu"),
+     "the endpoint computes elsewhere: leave out resources.gpu and custom"),
     ([model_step(model=chat(name=None))], "name is required for api chat"),
+    ([model_step(model=chat(resultType="number"))], "resultType is for api json only"),
+    ([model_step(model=chat(url=f"{URL}/chat/completions/"))],
+     "'url' is the base of the API: leave out what comes behind /v1"),
+    ([model_step(model=chat(url="https://me:key@llm.example/v1"))],
+     "a key does not belong in the file"),
+    ([model_step(model=chat(headersFrom={"a b": "KEY"}))],
+     "the name of a header has letters, digits, '-' and '_'"),
+    ([model_step(model=without("body", json_endpoint()))], "body is required for api json"),
+    ([{**vllm_step(), "resources": {"gpu": 1, "custom": {"XPU": 1}}}],
+     "vllm takes GPUs: leave out resources.custom"),
+    ([vllm_step() | {"batchSize": "auto"}], "vllm makes its batches itself: batchSize is a number"),
+    (asking(inputs=ADAPTER, adapter="style", loraPath="adapters"),
+     "loraPath: expected an absolute path or an address"),
+    (asking(inputs=ADAPTER, adapter="style", loraAdapters=["/poem"]),
+     "loraAdapters: without a 'loraPath', each is an id of the Hub"),
+    (asking(inputs=ADAPTER, adapter="bogus", loraPath="/adapters"),
+     "adapter: the name is not an input"),
+    (models("transformers chat", images=["photo", "bogus"]), "images: a name is not an input"),
+    (models("transformers chat", images=[], prompt="{title} {photo}"),
+     "images is required for task image-text-to-text"),
+    (models("transformers texts", source="/models/bert"),
+     "'revision' is for models of the Hub, and 'source' is a path or an address"),
+    (models("torch", factory=REMOVED, factoryArgs={"a": 1}, trustSource=True),
+     "'factoryArgs' needs a 'factory'"),
+    (models("torch program", dtype="float16"),
+     "an exported program keeps its own types: leave out 'dtype'"),
+    (models("keras", source="s3://models/network.keras"),
+     "source: the weights for a factory end with '.weights.h5', a saved model with '.keras'"),
+    *(([model_step(model=of_task(rule.split("'")[1]))], message)
+      for rule, message in rules_of_inputs()),
 ]  # fmt: skip
 """Steps that are refused, and the server's messages."""
+ICEBERG = writing("iceberg", table="ns.rows")["spec"]["write"]
+OF_ICEBERG: list[tuple[Document, str]] = [
+    ({"table": "rows"}, "table: Iceberg has namespaces: write namespace.table"),
+    ({"catalog": {"properties": {"warehouse": "az://c/w"}}},
+     "catalog.properties.warehouse: Iceberg does not know az://: write "
+     "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"),
+    ({"catalog": {"properties": {"py-io-impl": "own.Files"}}},
+     "a property that names a class to import could run any code"),
+    ({"catalog": {"properties": {"token": "x"}}}, "a secret does not belong in the file"),
+]  # fmt: skip
 TASKS_ONLY = "replicas, gpu, memory and custom are for a model, or a class (a name in CapWords)"
 CROSS_FIELDS = [
     *(("spec.steps", steps, expected) for steps, expected in OF_STEPS),
     ("spec.read", options("text", shuffle_seed=1), "'shuffle_seed' needs 'shuffle: files'"),
     ("spec.read", {**SOURCES["sql of a secret"], "url": "sqlite:///a.db"},
      "give exactly one of url and urlEnv"),
+    ("spec.read", {**SOURCES["sql of a secret"], "options": {"limit": 5}},
+     "options.limit is for format images "),
+    ("spec.read", {**SOURCES["sql"], "format": "sql", "url": "postgresql://me:key@db/x"},
+     "a password does not belong in the file"),
     ("spec.read", {**SOURCES["sql of a secret"], "options": {"shard_keys": ["id"]}},
      "'shard_keys' and an 'override_num_blocks' above 1 need each other"),
+    *(("spec.write", {**ICEBERG, **fields}, expected) for fields, expected in OF_ICEBERG),
+    ("spec.write.rowNumber", "score",
+     "rowNumber: it adds a column that columns names: choose another name"),
+    ("spec.write.rowNumber", "class",
+     "rowNumber: it adds a column that partitionBy names: choose another name"),
+    *(("spec.write.partitionBy", [f"{prefix}class"],
+       f"partitionBy: readers leave out directories whose names begin with '{prefix}'. Rename the "
+       "column first, with a step renameColumns") for prefix in "_."),
     ("spec.write.rowNumber", REMOVED,
      "order: 'input' needs a column of row numbers: set rowNumber to its name"),
     ("spec", {**writing("delta")["spec"], "errors": {"retry": True}},
@@ -245,6 +346,8 @@ CROSS_FIELDS = [
      "retried alone. Remove it"),
     ("spec.steps.15.nearest.columns", ["similarity"],
      "each match has 'similarity' anyway: leave it out of 'columns'"),
+    ("spec.steps.6.decode.output", "sample_rate",
+     "output: the sampling rate would replace the audio (sample_rate). Set output to another name"),
     ("spec.steps.15.replicas", {"max": 1}, TASKS_ONLY),
     ("spec.steps.3.python.callable", "own.code:label", TASKS_ONLY),
     ("spec.steps.16.python.method", "map", "'predictBatch' takes batches: leave out 'method'"),
@@ -272,6 +375,25 @@ def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace)
             parse(body)
             offenders.append(f"{place} = {value!r:.60}: the parser accepts it")
     assert offenders == []
+
+
+REFERENCE = "{{ params.day }}"
+REFERRING = [
+    models("keras", source=REFERENCE),
+    models("torch program", source=REFERENCE, dtype="float16"),
+    models("transformers chat", images=[REFERENCE]),
+    models("transformers texts", source=REFERENCE),
+    asking(inputs=ADAPTER, adapter=REFERENCE, loraPath=REFERENCE),
+    asking(inputs=ADAPTER, adapter="style", loraAdapters=[REFERENCE]),
+]
+"""Steps whose values are known only after the references are replaced."""
+
+
+def test_server_accepts_references_that_may_have_valid_values(module_namespace: Namespace) -> None:
+    paths = changed(FULL, place_of("spec.read.paths"), [f"{REFERENCE}/a", f"s3://{REFERENCE}/"])
+    assert refusal(module_namespace, paths) is None
+    for steps in REFERRING:
+        assert refusal(module_namespace, document(steps=steps)) is None, steps
 
 
 def test_every_rule_of_the_definition_has_a_case() -> None:

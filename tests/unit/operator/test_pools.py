@@ -17,8 +17,15 @@ from batchinference.rendering import CLAIM, NAME_LABEL, POOL_LABEL, WARM, Owner,
 from batchinference.spec import SpecError, parse
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.diagnostics import FIRST_BACKOFF
 from batchinference_operator.controller.pools import POOL_SECONDS, PoolController
-from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, Conflict, Forbidden, Refused
+from batchinference_operator.kube.api import (
+    MAX_WARM_CLUSTERS,
+    Conflict,
+    Forbidden,
+    Refused,
+    Unreachable,
+)
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pool import (
     CLAIM_SECONDS,
@@ -124,13 +131,15 @@ def test_secrets_of_starting_clusters_are_created_again() -> None:
         cluster(ready=False),
         cluster(deleting=True),
         cluster(fingerprint="other"),
+        cluster(claim=CLAIMED),
         cluster(claim=Claim(UID, "job-2")),
         cluster(claim=Claim("another-uid", "job-1")),
     ],
-    ids=["starting", "deleting", "other-spec", "other-attempt", "other-job"],
+    ids=["starting", "deleting", "other-spec", "own-claim", "other-attempt", "other-job"],
 )
 def test_cluster_that_is_not_ready_or_free_is_not_claimed(unfit: WarmCluster) -> None:
-    assert candidates([unfit], START, CLAIMED) == []
+    """The RayJob of an own claim may have run in the cluster and then been deleted."""
+    assert candidates([unfit], START) == []
 
 
 @pytest.mark.parametrize(
@@ -150,9 +159,9 @@ def test_cluster_is_ready_only_while_its_head_is(status: Object, ready: bool) ->
     assert WarmCluster.of({"metadata": metadata, "status": status}).ready is ready
 
 
-def test_interrupted_claim_is_continued_and_otherwise_the_oldest_cluster_is_claimed() -> None:
+def test_oldest_cluster_is_claimed() -> None:
     clusters = [cluster("new", age=1), cluster("old", age=99), claimed("own")]
-    assert [one.name for one in candidates(clusters, START, CLAIMED)] == ["own", "old", "new"]
+    assert [one.name for one in candidates(clusters, START)] == ["old", "new"]
 
 
 def test_pools_are_read_from_the_chart_value() -> None:
@@ -313,6 +322,27 @@ async def test_claim_that_another_attempt_wins_is_not_repeated() -> None:
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
     assert harness.ray_job_view.warm_cluster == ""
     assert harness.count("claim RayCluster") == SETTINGS.size
+
+
+@in_virtual_time
+async def test_ray_job_that_is_created_again_does_not_run_in_the_same_cluster() -> None:
+    """A user deletes the RayJob before the operator knows it. Its driver may have started."""
+    harness = WarmHarness()
+    used: list[str] = []
+
+    def delete(call: str) -> None:
+        if call == "create RayJob" and not used:
+            used.append(harness.ray_job_view.warm_cluster)
+            harness.cluster.delete("RayJob", "job-1")
+            raise Unreachable("no answer")
+
+    async with harness.warm_operator():
+        harness.api.after = delete
+        harness.cluster.apply()
+        await until(lambda: used and harness.cluster.get("RayJob", "job-1"))
+        assert harness.ray_job_view.warm_cluster not in used
+        await asyncio.sleep(CLAIM_SECONDS + REFILL_SECONDS)
+        assert used[0] not in [one.name for one in harness.clusters]
 
 
 @in_virtual_time
@@ -502,7 +532,22 @@ async def test_pool_reports_why_its_clusters_do_not_start() -> None:
         late = await pool.reconcile(POOL)
         assert re.fullmatch("RayCluster any-.* is not ready after 300 s: exceeded quota", late)
         harness.cluster.warnings.clear()
+        await asyncio.sleep(FIRST_BACKOFF)
         assert "see the Events of its pods" in await pool.reconcile(POOL)
+
+
+@in_virtual_time
+async def test_events_of_a_late_cluster_are_read_less_and_less_often() -> None:
+    """Each read searches all Events of the namespace."""
+    harness = WarmHarness()
+    async with harness.operator(config=WITH_POOL) as controller:
+        pool = PoolController(controller)
+        await pool.reconcile(POOL)
+        await asyncio.sleep(START_SECONDS + 1)
+        for _ in range(int(600 / POOL_SECONDS)):
+            assert "is not ready after 300 s" in await pool.reconcile(POOL)
+            await asyncio.sleep(POOL_SECONDS)
+    assert 5 <= harness.count("get Events") <= 7
 
 
 @in_virtual_time

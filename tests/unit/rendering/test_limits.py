@@ -40,8 +40,8 @@ def test_job_at_its_limits_is_accepted() -> None:
 def test_gpu_limit_names_the_groups() -> None:
     assert problems([GPUS], limits={"gpu": 7}) == [
         "spec.cluster.limits.gpu: the job may grow to 8 devices (embed 4 x 2) and 7 are allowed: "
-        "lower replicas.max, or raise the limit, in the job and where the platform's defaults "
-        "have one"
+        "lower replicas.max, or raise the limit (cluster.limits.gpu of the job, "
+        "defaults.limits.gpu of the platform)"
     ]
 
 

@@ -194,9 +194,9 @@ def test_ray_job_selects_the_cluster_and_differs_only_where_kuberay_requires_it(
     assert {**own, "spec": None} == {**warm, "spec": None}
 
 
-def test_entrypoint_unpacks_the_files_and_passes_their_digests(tmp_path: Path) -> None:
+def test_entrypoint_unpacks_the_files_and_passes_digests_and_variables(tmp_path: Path) -> None:
     files = {"job.yaml": "text: 'quotes', $HOME, \u00e9\n", "plan.json": '{"a": 1}'}
-    command = unpacking_entrypoint(files)
+    command = unpacking_entrypoint(files, {"PRICES": '{"currency": "EUR"}'})
     assert packed(files) == packed(dict(files)), "two renderings are equal"
     config = {"runtime_env": {}, "metadata": {"a": "b", FILES: packed(files), "c": "d"}}
     program = tmp_path / "batchinference"
@@ -210,4 +210,5 @@ def test_entrypoint_unpacks_the_files_and_passes_their_digests(tmp_path: Path) -
         assert (tmp_path / name).read_text() == text
         variable = f"{DIGEST_VARIABLES[name]}={digest_of(text)}"
         assert variable in (tmp_path / "env.txt").read_text().splitlines()
+    assert 'PRICES={"currency": "EUR"}' in (tmp_path / "env.txt").read_text().splitlines()
     assert (tmp_path / "args.txt").read_text().split()[-1] == f"{tmp_path}/job.yaml"

@@ -237,10 +237,14 @@ def test_compression_rules_name_their_format() -> None:
     assert "nameColumn is for format images only" in RULES["spec.write"]
 
 
+FUNCTIONS = "matches|map|all|exists|exists_one|contains|startsWith|endsWith|lowerAscii"
+"""Functions of CEL that rules call on a field."""
+
+
 def test_rules_refer_to_existing_fields() -> None:
     for path, rules in RULES.items():
         for field in re.findall(r"self\.([\w.]+)", " ".join(rules.values())):
-            place = re.sub(r"(^|[.])(matches|map|all|exists|exists_one)$", "", field)
+            place = re.sub(rf"(^|[.])({FUNCTIONS})$", "", field)
             assert f"{path}.{place}".strip(".") in {*ALL, "metadata.name"}, path
 
 

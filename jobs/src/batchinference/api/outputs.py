@@ -171,7 +171,7 @@ def last_log(output: str) -> Location:
 
     logs = logs_of(works_at(output)[0])
     if not logs:
-        raise BadInput(f"'{output}' has no log: no run has ended")
+        raise BadInput(f"'{output}' has no log: no run has stored one yet")
     return logs[-1]
 
 

@@ -1,5 +1,6 @@
 """Stores the log of a run next to the output, where it outlives the cluster.
 
+While the job runs, the last lines are stored every minute, in case the process is killed.
 The size of the log is limited. A job does not fail if its log cannot be stored.
 """
 
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections import deque
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -25,6 +27,12 @@ MAX_BEGINNING, MAX_END = 100_000, 900_000
 MAX_LINE = 4000
 KEPT_LOGS = 20
 """Maximum number of logs per output. Older logs are deleted."""
+FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
+"""When the last lines are stored first, and the minimum time between two copies."""
+MAX_COPY = 64_000
+"""Maximum characters of the log, and of the output of the process, in a copy."""
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+UNFINISHED = "the run had not ended when this was stored"
 
 
 class RunLog:
@@ -37,12 +45,14 @@ class RunLog:
         self._size = self._dropped = 0
         self._state = ""
         self._stdout_start = _stdout_size()
+        self._next_copy = time.monotonic() + FIRST_COPY_SECONDS
+        self._place: Location | None = None
         self.uri: str | None = None
         """Where the log was stored."""
 
     def add(self, line: str) -> None:
         """Add a line, with the current time."""
-        self._append(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}")
+        self._append(f"{datetime.now(UTC):{_TIME}} {line}")
 
     def add_state(self, report: Report) -> None:
         """Add a line for the state of a run if the state has changed."""
@@ -64,7 +74,12 @@ class RunLog:
             self._dropped += 1
 
     def add_own_output(self) -> None:
-        """Add the last output of this process since the run began, if stdout is a file.
+        """Add the last output of this process since the run began."""
+        for line in self._own_output(MAX_END):
+            self._append(line)
+
+    def _own_output(self, most: int) -> list[str]:
+        """Return the last output of this process since the run began, if stdout is a file.
 
         On a cluster, this file is the log of the driver, to which Ray adds the output of all
         workers.
@@ -72,32 +87,62 @@ class RunLog:
         from batchinference.pipeline.errors import without_secrets
 
         if self._stdout_start is None:
-            return
+            return []
         with suppress(OSError), open("/proc/self/fd/1", "rb") as file:
-            start = max(self._stdout_start, file.seek(0, os.SEEK_END) - MAX_END)
+            start = max(self._stdout_start, file.seek(0, os.SEEK_END) - most)
             file.seek(start)
             if start > self._stdout_start:
                 file.readline()  # a partial line may lack the name by which a secret is masked
-            for line in file.read(MAX_END).decode(errors="replace").splitlines():
-                self._append(without_secrets(line))
+            lines = file.read(most).decode(errors="replace").splitlines()
+            return [without_secrets(line) for line in lines]
+        return []
 
     def text(self) -> str:
         """Return the log as text."""
         dropped = [f"... {self._dropped} lines ..."] if self._dropped else []
         return "".join(f"{line}\n" for line in (*self._beginning, *dropped, *self._end))
 
+    def store_so_far(self, job: BatchInference, report: Report, *, own_output: bool) -> None:
+        """Store the last lines of a run that has not ended, at most once a minute.
+
+        `own_output` adds the output of this process. `store` replaces the file.
+        """
+        if time.monotonic() < self._next_copy or not _has_begun(report):
+            return
+        self._next_copy = time.monotonic() + COPY_SECONDS
+        with suppress(Exception):
+            own = self._own_output(MAX_COPY) if own_output else []
+            lines = "".join(f"{in_one_line(line)[:MAX_LINE]}\n" for line in own)
+            now = f"{datetime.now(UTC):{_TIME}}"
+            self._write(job, report, f"{_end_of(self.text())}{lines}... {UNFINISHED} ({now}) ...\n")
+
     def store(self, job: BatchInference, report: Report) -> None:
         """Store the log next to the output, unless the run has not written to it."""
-        if report.attempt is None or not report.seconds:  # a run with nothing to do has no times
+        if not _has_begun(report):
             return
         with suppress(Exception):  # storage may be the cause of the failure
-            directory = log_directory(job)
-            name = f"{report.started_at.replace(':', '')}-attempt-{report.attempt}.log"
-            place = directory / name
-            place.write(self.text().encode())
-            self.uri = place.uri
-            for old in stored_logs(directory)[:-KEPT_LOGS]:
+            self._write(job, report, self.text())
+            for old in stored_logs(log_directory(job))[:-KEPT_LOGS]:
                 old.delete()
+
+    def _write(self, job: BatchInference, report: Report, text: str) -> None:
+        """Write the file of this run, whose name has the number of its last attempt."""
+        started = report.started_at.replace(":", "")
+        place = log_directory(job) / f"{started}-attempt-{report.attempt}.log"
+        place.write(text.encode())
+        if self._place is not None and self._place != place:
+            self._place.delete()
+        self._place, self.uri = place, place.uri
+
+
+def _has_begun(report: Report) -> bool:
+    """Return whether a run writes to the output. A run with nothing to do has no times."""
+    return report.attempt is not None and bool(report.seconds)
+
+
+def _end_of(text: str) -> str:
+    """Return the last whole lines of a text, of at most MAX_COPY characters."""
+    return text if len(text) <= MAX_COPY else text[-MAX_COPY:].partition("\n")[2]
 
 
 def _stdout_size() -> int | None:

@@ -47,6 +47,7 @@ class Runner:
     prices: PodPrices | None = None
     log: RunLog = field(default_factory=RunLog, init=False)
     _page: str | None = field(default=None, init=False)
+    _logs_stdout: bool = field(default=False, init=False)
     _output: WorkerOutput | None = field(default=None, init=False)
     _shown: int = field(default=0, init=False)
 
@@ -90,6 +91,8 @@ class Runner:
         self.log.add_state(report)
         self._show_output()
         self.publish(report)
+        if not report.state.ended:
+            self.log.store_so_far(self.job, report, own_output=self._logs_stdout)
 
     def _show_output(self) -> None:
         """Log new output of the steps, and show the first SHOWN_LINES lines of it."""
@@ -134,6 +137,7 @@ class Runner:
         from batchinference.pipeline.execution.resources import check_nodes
 
         self._say_for_job(f"connecting to Ray at {address}")
+        self._logs_stdout = True  # Ray redirects the driver of a cluster to its log
         code = str(self.directory) if _uses_code(self.job) else None
         with connected(address, code, quiet=self.quiet) as nodes:
             check_nodes(plan, nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class JobRun:
     stop: StopSignal
     own_only: bool = False
     prices: PodPrices | None = None
+    _start: float = field(default_factory=time.time, init=False)
     page: str | None = field(default=None, init=False)
     """The address of the page of the report, if it could be written."""
     _reports: ReportBuilder = field(init=False)
@@ -178,7 +180,7 @@ class JobRun:
         attempt.remove_orphans(snapshot.entries)
         if isinstance(write, WriteTable) and run.table is not None:
             attempt.commit(write, run.table, snapshot, self._reports.build())
-        self._reports.cost = cost_so_far(self.prices)
+        self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         attempt.complete(snapshot, report)
@@ -204,7 +206,7 @@ class JobRun:
                     notes = [note for manifest in manifests for note in manifest.notes]
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
-        self._reports.cost = cost_so_far(self.prices)
+        self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
         published = self._publish(report)

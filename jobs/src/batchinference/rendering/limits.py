@@ -96,6 +96,7 @@ def _check(field: str, unit: str, shares: Shares, limit: float | None) -> Proble
     fields = "replicas.max or cluster.workers.max" if has_cpu_group else "replicas.max"
     message = (
         f"the job may grow to {most:g} {unit} ({parts}) and {limit:g} are allowed: lower {fields}, "
-        f"or raise the limit, in the job and where the platform's defaults have one"
+        f"or raise the limit (cluster.limits.{field} of the job, defaults.limits.{field} of the "
+        "platform)"
     )
     return Problem(f"spec.cluster.limits.{field}", message)

@@ -12,7 +12,9 @@ import io
 import json
 import tarfile
 from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from batchinference.plan import plan_for_cluster
@@ -31,6 +33,7 @@ from batchinference.rendering.patches import patched, templates_of
 from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_CLUSTER, entrypoint, ray_cluster
 from batchinference.rendering.token_secret import token_secret
 from batchinference.spec.job import BatchInference
+from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
 
 MAX_PACKED = 96 << 10
 """Maximum size of the packed files. Linux limits each environment variable to 128 KiB."""
@@ -59,7 +62,7 @@ class WarmStart:
         own = self.ray_job["spec"]
         spec = {name: value for name, value in own.items() if name != "ttlSecondsAfterFinished"}
         changes = {
-            "entrypoint": unpacking_entrypoint(self.files),
+            "entrypoint": unpacking_entrypoint(self.files, _prices(self.ray_job)),
             "metadata": {FILES: packed(self.files)},
             "shutdownAfterJobFinishes": False,
             "clusterSelector": {CLUSTER_LABEL: cluster},
@@ -128,17 +131,31 @@ def warm_cluster_spec(job: BatchInference, name: str) -> dict[str, Any]:
     return cluster
 
 
-def unpacking_entrypoint(files: dict[str, str]) -> str:
+def _prices(ray_job: dict[str, Any]) -> dict[str, str]:
+    """Return the variable with the prices of the pods, which is in the head of an own cluster."""
+    head = ray_job["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    env = head["containers"][0]["env"]
+    prices = PodPrices.of({one["name"]: one.get("value", "") for one in env})
+    if prices is None:
+        return {}
+    text = prices.model_copy(update={"warm": True}).model_dump_json(by_alias=True)
+    return {PRICES_VARIABLE: text}
+
+
+def unpacking_entrypoint(files: dict[str, str], variables: Mapping[str, str]) -> str:
     """Return the command line of a driver that first writes its files into the empty directory.
+
+    The driver gets the variables, and the digests of the files.
 
     Ray passes the metadata of a job to its driver as JSON in an environment variable. The files
     have no syntax of JSON or of a shell, because they are encoded. The driver checks their digests.
     """
-    digests = [f"{DIGEST_VARIABLES[name]}={digest_of(file)}" for name, file in files.items()]
+    digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
+    given = [f"{name}={quote(text)}" for name, text in {**digests, **variables}.items()]
     value = f's/.*"{FILES}": "\\([^"]*\\)".*/\\1/'
     find = f"printf %s \"$RAY_JOB_CONFIG_JSON_ENV_VAR\" | sed '{value}'"
     unpack = f"{find} | base64 -d | tar -xzm -C {JOB_DIRECTORY}"
-    return f"{unpack} && exec env {' '.join(digests)} {entrypoint()}"
+    return f"{unpack} && exec env {' '.join(given)} {entrypoint()}"
 
 
 def packed(files: dict[str, str]) -> str:

@@ -44,6 +44,26 @@ DEVICE_KIND = "^[a-z][a-z0-9]*$"
 START_VALUE = "^[-A-Za-z0-9_./:,=@%+]+$"
 
 
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """Return CEL rules and their messages as an extension of a JSON schema."""
+    validations = [{"rule": rule, "message": message} for rule, message in pairs]
+    return {"x-kubernetes-validations": validations}
+
+
+def matches(value: str, pattern: str) -> str:
+    """Return the CEL expression that a value matches a regular expression."""
+    escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{value}.matches('{escaped}')"
+
+
+def all_keys(pattern: str, message: str) -> dict[str, Any]:
+    """Return the CEL rule that all keys of a map match a regular expression.
+
+    The schema of a CRD cannot have a pattern for the keys.
+    """
+    return rules((f"self.all(key, {matches('key', pattern)})", message))
+
+
 def _check_unique(names: list[str]) -> list[str]:
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise PydanticCustomError("twice", "'{name}' is named twice", {"name": duplicates[0]})
@@ -52,16 +72,16 @@ def _check_unique(names: list[str]) -> list[str]:
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 Unique = AfterValidator(_check_unique)
-Columns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
+NAMED_ONCE = rules(("self.all(a, self.exists_one(b, b == a))", "a name is listed twice"))
+StepColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=256), Unique]
+"""Has no CEL rule for unique names: in a list of steps, it would exceed the cost limit of the API
+server."""
+Columns = Annotated[
+    list[ColumnName], Field(min_length=1, max_length=256, json_schema_extra=NAMED_ONCE), Unique
+]
 Text = Annotated[str, Field(max_length=2048)]
 ModulePath = Annotated[str, Field(pattern=MODULE_PATH, max_length=256)]
 Cpus = Annotated[float, Field(gt=0, le=1024)]
-
-
-def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """Return CEL rules and their messages as an extension of a JSON schema."""
-    validations = [{"rule": rule, "message": message} for rule, message in pairs]
-    return {"x-kubernetes-validations": validations}
 
 
 class SpecModel(BaseModel):

@@ -16,9 +16,16 @@ from batchinference.spec.base import (
     START_VALUE,
     Cpus,
     SpecModel,
+    all_keys,
     rules,
 )
-from batchinference.spec.durations import Duration, seconds_of
+from batchinference.spec.durations import (
+    NOT_ZERO,
+    Duration,
+    DurationOrZero,
+    check_not_zero,
+    seconds_of,
+)
 from batchinference.spec.limits import Limits
 from batchinference.spec.patches import GroupName, Patch
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
@@ -47,7 +54,13 @@ def _check_grace(duration: str) -> str:
     return duration
 
 
-GracePeriod = Annotated[Duration, AfterValidator(_check_grace)]
+_SHORT = (f"duration(self) <= duration('{MAX_GRACE_SECONDS}s')", f"at most {MAX_GRACE_SECONDS}s")
+GracePeriod = Annotated[
+    DurationOrZero,
+    Field(json_schema_extra=rules(NOT_ZERO, _SHORT)),
+    AfterValidator(check_not_zero),
+    AfterValidator(_check_grace),
+]
 
 
 RAY_START_OPTIONS = (
@@ -58,6 +71,10 @@ RAY_START_OPTIONS = (
 )
 """Options that a job may set. BatchInference or KubeRay sets the others, or they would allow other
 clients to connect to the node."""
+_KNOWN_OPTIONS = all_keys(
+    f"^({'|'.join(RAY_START_OPTIONS)})$",
+    f"rayStartParams: a job may only set {', '.join(RAY_START_OPTIONS)}",
+)
 
 
 def _check_start_option(name: str) -> str:
@@ -72,7 +89,7 @@ RayStartParams = Annotated[
         Annotated[str, Field(max_length=64), AfterValidator(_check_start_option)],
         Annotated[str, Field(pattern=START_VALUE, max_length=256)],
     ],
-    Field(max_length=32),
+    Field(max_length=32, json_schema_extra=_KNOWN_OPTIONS),
 ]
 """Options by name. Values have a pattern because KubeRay inserts them into a shell command."""
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
-from batchinference.spec.base import ENV_NAME, SpecModel, rules
+from batchinference.spec.base import ENV_NAME, SpecModel, matches, rules
 from batchinference.spec.uris import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -24,6 +24,9 @@ _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """A user with a password. SQLAlchemy allows a slash in the password."""
+_NO_PASSWORD = rules(
+    (f"!{matches('self', _PASSWORD.pattern)}", "a password does not belong in the file")
+)
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
 
@@ -57,7 +60,9 @@ def _check_no_password(url: str) -> str:
 
 
 DatabaseUrl = Annotated[
-    str, Field(pattern=DATABASE_URL, max_length=1024), AfterValidator(_check_no_password)
+    str,
+    Field(pattern=DATABASE_URL, max_length=1024, json_schema_extra=_NO_PASSWORD),
+    AfterValidator(_check_no_password),
 ]
 TableName = Annotated[str, Field(pattern=TABLE_NAME, max_length=256)]
 
@@ -119,6 +124,20 @@ def _check_property_name(name: str) -> str:
 PropertyName = Annotated[
     str, Field(min_length=1, max_length=128), AfterValidator(_check_property_name)
 ]
+PropertyValue = Annotated[
+    str,
+    Field(max_length=1024, json_schema_extra=_NO_PASSWORD),
+    AfterValidator(_check_no_password),
+]
+_PROPERTY_RULES = rules(
+    *(
+        (f"!self.exists(name, {matches('name', f'(?i){pattern}')})", message)
+        for pattern, message in (
+            (_CLASS.pattern, "a property that names a class to import could run any code"),
+            (_SECRET.pattern, "a secret does not belong in the file"),
+        )
+    )
+)
 
 
 class Catalog(SpecModel):
@@ -128,10 +147,8 @@ class Catalog(SpecModel):
     name: Annotated[str, Field(min_length=1, max_length=64)] = "default"
     """The name of the catalog in pyiceberg's configuration."""
     properties: Annotated[
-        dict[
-            PropertyName, Annotated[str, Field(max_length=1024), AfterValidator(_check_no_password)]
-        ],
-        Field(max_length=32),
+        dict[PropertyName, PropertyValue],
+        Field(max_length=32, json_schema_extra=_PROPERTY_RULES),
     ] = {}
     """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
     environment. Properties that name a class to import, such as py-io-impl, are rejected."""

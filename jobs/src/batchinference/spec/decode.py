@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, rules
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.json_types import JsonSchema
 from batchinference.spec.media import (
@@ -19,6 +19,9 @@ from batchinference.spec.media import (
 )
 
 SAMPLE_RATE = "sample_rate"
+_NOT_THE_RATE = (
+    "output: the sampling rate would replace the audio (sample_rate). Set output to another name"
+)
 
 
 class DecodeModel(SpecModel):
@@ -52,6 +55,15 @@ class DecodeImage(DecodeModel):
 class DecodeAudio(DecodeModel):
     """Audio files: channels x samples (float32, from -1 to 1), and a column `sample_rate`."""
 
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                f"(has(self.output) ? self.output : self.column) != '{SAMPLE_RATE}'",
+                _NOT_THE_RATE,
+            )
+        )
+    )
+
     format: Literal["audio"]
     """The format of the bytes."""
     sample_rate: SampleRate | None = None
@@ -66,12 +78,7 @@ class DecodeAudio(DecodeModel):
     @model_validator(mode="after")
     def _check_output(self) -> Self:
         if (self.output or self.column) == SAMPLE_RATE:
-            raise PydanticCustomError(
-                "audio_output",
-                "output: the sampling rate would replace the audio (sample_rate). Set output to "
-                "another name",
-                {},
-            )
+            raise PydanticCustomError("audio_output", _NOT_THE_RATE, {})
         return self
 
 

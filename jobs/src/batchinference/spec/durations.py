@@ -22,18 +22,20 @@ def seconds_of(duration: str) -> int:
     return sum(int(number) * _SECONDS[unit] for number, unit in parts)
 
 
-def _check_not_zero(duration: str) -> str:
+def check_not_zero(duration: str) -> str:
+    """Return the duration. Raises PydanticCustomError if it is zero."""
     if seconds_of(duration) == 0:
         message = "expected a length of time above zero, such as 90s, 30m or 1h30m"
         raise PydanticCustomError("duration", message, {})
     return duration
 
 
-_Text = Annotated[
+DurationOrZero = Annotated[
     str,
     Field(pattern=PATTERN, min_length=2, max_length=24),
     refuse_numbers(EXPECTED, duration_fix),
 ]
-_NOT_ZERO = rules(("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m"))
-Duration = Annotated[_Text, Field(json_schema_extra=_NOT_ZERO), AfterValidator(_check_not_zero)]
-DurationOrZero = _Text
+NOT_ZERO = ("self.matches('[1-9]')", "a length of time above zero, such as 90s or 1h30m")
+Duration = Annotated[
+    DurationOrZero, Field(json_schema_extra=rules(NOT_ZERO)), AfterValidator(check_not_zero)
+]

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import ColumnName, Columns, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel, StepColumns, rules
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -33,7 +33,7 @@ class Nearest(SpecModel):
     """How to access the object store of the output."""
     index_column: ColumnName | None = None
     """The column with embeddings in the output. Required if several columns have embeddings."""
-    columns: Columns | None = None
+    columns: StepColumns | None = None
     """The columns of the output to return. All except embeddings and tensors by default."""
     column: ColumnName
     """The column of this job with embeddings from the same model."""

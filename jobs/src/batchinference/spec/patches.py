@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import SpecModel, Unique
-from batchinference.spec.pods import LabelKey, LabelValue
+from batchinference.spec.base import NAMED_ONCE, SpecModel, Unique
+from batchinference.spec.pods import Annotations, Labels
 
 ALL_GROUPS = "*"
 MAX_DEPTH = 32
@@ -35,11 +35,9 @@ GroupName = Annotated[str, Field(min_length=1, max_length=20)]
 
 
 class PatchedMetadata(SpecModel):
-    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=64)] = {}
+    labels: Labels = {}
     """Labels of the pods."""
-    annotations: Annotated[
-        dict[LabelKey, Annotated[str, Field(max_length=4096)]], Field(max_length=64)
-    ] = {}
+    annotations: Annotations = {}
     """Annotations of the pods."""
 
 
@@ -53,7 +51,11 @@ class PatchedPod(SpecModel):
 class Patch(SpecModel):
     """A strategic merge patch of the pods of some groups. `null` deletes a field."""
 
-    groups: Annotated[list[GroupName], Field(min_length=1, max_length=32), Unique]
+    groups: Annotated[
+        list[GroupName],
+        Field(min_length=1, max_length=32, json_schema_extra=NAMED_ONCE),
+        Unique,
+    ]
     """The groups whose pods are changed: `head`, `cpu`, the names of other worker groups, or `*`
     for all groups."""
     pod: PatchedPod

@@ -16,25 +16,34 @@ from batchinference.spec.base import (
     LABEL_VALUE,
     TAINT_KEY,
     SpecModel,
+    all_keys,
     rules,
 )
 
 ObjectName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=253)]
 Key = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
+_EXPECTED = "expected a label key such as pool or example.com/pool"
 
 
 def _check_label_key(key: str) -> str:
     if not re.fullmatch(LABEL_KEY, key):
-        message = "expected a label key such as pool or example.com/pool"
-        raise PydanticCustomError("label_key", message, {})
+        raise PydanticCustomError("label_key", _EXPECTED, {})
     return key
 
 
 LabelKey = Annotated[str, Field(max_length=316), AfterValidator(_check_label_key)]
-"""Validated in Python because a CRD cannot have a pattern for map keys."""
+LABEL_KEYS = all_keys(LABEL_KEY, _EXPECTED)
+"""The CEL rule of maps whose keys are label keys."""
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
-NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
+NodeSelector = Annotated[
+    dict[LabelKey, LabelValue], Field(max_length=32, json_schema_extra=LABEL_KEYS)
+]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=64, json_schema_extra=LABEL_KEYS)]
+Annotations = Annotated[
+    dict[LabelKey, Annotated[str, Field(max_length=4096)]],
+    Field(max_length=64, json_schema_extra=LABEL_KEYS),
+]
 RESERVED_NAMES = (
     "^(RAY_AUTH_.*|RAY_ENABLE_K8S_TOKEN_AUTH|RAY_ADDRESS|RAY_TMPDIR|RAY_DATA_AUTOLOAD_.*|"
     "RAY_JOB_.*|RAY_CLUSTER_NAME|RAY_CLUSTER_NAMESPACE|RAY_CLOUD_INSTANCE_ID|RAY_NODE_TYPE_NAME|"

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.accelerators import ResourceName, wrong_case_of
+from batchinference.spec.accelerators import CASE_RULE, RESOURCE_NAMES, ResourceName, wrong_case_of
 from batchinference.spec.base import ACCELERATOR, Cpus, SpecModel, rules
 from batchinference.spec.quantities import Memory
 
@@ -27,6 +27,7 @@ class Resources(SpecModel):
                 "(has(self.custom) && size(self.custom) > 0)",
                 _NO_DEVICE,
             ),
+            CASE_RULE,
             *(
                 (
                     f"!has(self.custom) || !('{name}' in self.custom)",
@@ -50,7 +51,8 @@ class Resources(SpecModel):
     needs a profile with this name in `cluster.profiles`. A local machine uses the devices that it
     has."""
     custom: Annotated[
-        dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]], Field(max_length=8)
+        dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
+        Field(max_length=8, json_schema_extra=RESOURCE_NAMES),
     ] = {}
     """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. A
     local machine that has too few of them runs the step without them: on the CPU if they are

@@ -14,12 +14,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DNS_LABEL, ColumnName, Columns, SpecModel, rules
+from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Expression
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import CLASS, PythonStep
+from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.resources import Resources
 
 Count = Annotated[int, Field(ge=1, le=10000)]
@@ -107,16 +108,24 @@ _NEEDED = " * ".join(
     f"self.model.parallelism.{name} : 1)"
     for name in ("tensor", "pipeline")
 )
+_CUSTOM = "(has(self.resources) && has(self.resources.custom) && size(self.resources.custom) > 0)"
+_NO_VLLM = "!has(self.model) || self.model.runtime != 'vllm'"
 _RULES = (
+    (f"!(self.name in {list(RESERVED_STEPS)})", "this name of a step is reserved: choose another"),
     (f"!has(self.nearest) || ({_TASKS})", _CLASSES_ONLY),
     (f"!has(self.python) || self.python.callable.matches('{CLASS}') || ({_TASKS})", _CLASSES_ONLY),
     (
-        f"!has(self.model) || self.model.runtime != 'vllm' || {_GPUS} == {_NEEDED}",
+        f"{_NO_VLLM} || {_GPUS} == {_NEEDED}",
         "vllm takes parallelism.tensor x parallelism.pipeline GPUs: set resources.gpu to this",
     ),
+    (f"{_NO_VLLM} || !{_CUSTOM}", "vllm takes GPUs: leave out resources.custom"),
     (
-        f"!has(self.model) || self.model.runtime != 'http' || {_GPUS} == 0",
-        "the endpoint computes elsewhere: leave out resources.gpu",
+        f"{_NO_VLLM} || !has(self.batchSize) || self.batchSize != 'auto'",
+        "vllm makes its batches itself: batchSize is a number",
+    ),
+    (
+        f"!has(self.model) || self.model.runtime != 'http' || ({_GPUS} == 0 && !{_CUSTOM})",
+        "the endpoint computes elsewhere: leave out resources.gpu and custom",
     ),
 )
 
@@ -161,9 +170,9 @@ class Step(SpecModel):
     """Decode a column of bytes: images, audio, text or JSON."""
     label_from_path: LabelFromPath | None = None
     """Add a column with a part of the path of the file."""
-    select_columns: Columns | None = None
+    select_columns: StepColumns | None = None
     """Keep only these columns."""
-    drop_columns: Columns | None = None
+    drop_columns: StepColumns | None = None
     """Drop these columns."""
     rename_columns: NewNames | None = None
     """Rename columns: `old: new`."""

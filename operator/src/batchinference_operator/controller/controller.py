@@ -295,7 +295,8 @@ class Controller:
         """Return the objects to create, after claiming a warm cluster if one fits.
 
         If a claim is refused, the attempt starts its own cluster. If the API server is unreachable,
-        the cluster may have been claimed, and the next reconcile finds the claim.
+        the cluster may have been claimed. The next reconcile takes another one, and the pool
+        deletes this one.
         """
         if actions.warm is None:
             return actions.create
@@ -317,7 +318,7 @@ class Controller:
         claim = Claim(job.uid, start.ray_job["metadata"]["name"])
         listed = self.api.list_warm_clusters(job.namespace)
         clusters = [WarmCluster.of(body) async for body in listed]
-        for cluster in candidates(clusters, start, claim):
+        for cluster in candidates(clusters, start):
             ray_job = start.ray_job_in(cluster.name)
             try:
                 await self.api.dry_run("", ray_job)

@@ -71,6 +71,14 @@ class Diagnostics:
             **await self._read_all("Workloads", queues),
         }
 
+    async def warning(self, namespace: str, kind: str, name: str) -> str:
+        """Return the last warning about an object, with a backoff between two reads.
+
+        Empty if there is none, or if Events cannot be read.
+        """
+        read = partial(self._warning, namespace, kind, name)
+        return (await self._read_all("Events", [(name, read)])).get(name, "")
+
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
         """Return the last warning about an object, or the cached one during the backoff.
 

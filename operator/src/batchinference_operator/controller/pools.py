@@ -6,10 +6,11 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchinference.rendering import POOL_LABEL, RAY_CLUSTER, RAY_JOB, warm_cluster
 from batchinference_operator.controller.controller import Controller
+from batchinference_operator.controller.diagnostics import Diagnostics
 from batchinference_operator.kube.api import MAX_WARM_CLUSTERS, Conflict, Refused
 from batchinference_operator.reconcile.pool import START_SECONDS, Pool, reconcile_pool
 from batchinference_operator.status.ray_job import RayJobView
@@ -25,6 +26,10 @@ class PoolController:
     """Reconciles the pools of a controller's config. All state is in the API server."""
 
     controller: Controller
+    diagnostics: Diagnostics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.diagnostics = Diagnostics(self.controller.api, now=self.controller.now)
 
     async def work(self) -> None:
         """Reconcile all pools every POOL_SECONDS until cancelled."""
@@ -65,7 +70,7 @@ class PoolController:
         return await self._why_late(pool, actions.late[0]) if actions.late else ""
 
     async def _why_late(self, pool: Pool, cluster: WarmCluster) -> str:
-        warning = await self.controller.api.last_warning(pool.namespace, RAY_CLUSTER, cluster.name)
+        warning = await self.diagnostics.warning(pool.namespace, RAY_CLUSTER, cluster.name)
         why = warning or "see the Events of its pods"
         return f"RayCluster {cluster.name} is not ready after {START_SECONDS:.0f} s: {why}"
 

@@ -196,12 +196,11 @@ def _is_used(cluster: WarmCluster, used: Container[str], now: datetime) -> bool:
     return cluster.name in used or abs(seconds_since(cluster.claimed_at, now)) < CLAIM_SECONDS
 
 
-def candidates(
-    clusters: Iterable[WarmCluster], start: WarmStart, claim: Claim
-) -> Sequence[WarmCluster]:
-    """Return the clusters that an attempt may claim, best first.
+def candidates(clusters: Iterable[WarmCluster], start: WarmStart) -> Sequence[WarmCluster]:
+    """Return the clusters that an attempt may claim, the oldest first.
 
-    An interrupted reconcile may have claimed a cluster without creating the RayJob.
+    A cluster with a claim of the same attempt is not among them: its RayJob may have run in it and
+    then been deleted. After an interrupted claim, `reconcile_pool` deletes the cluster.
     """
     free = [
         one
@@ -209,9 +208,9 @@ def candidates(
         if one.ready
         and not one.deleting
         and one.fingerprint == start.fingerprint
-        and one.claim in (None, claim)
+        and one.claim is None
     ]
-    return sorted(free, key=lambda one: (one.claim is None, one.created_at))
+    return sorted(free, key=lambda one: one.created_at)
 
 
 def claim_metadata(claim: Claim, job: str, now: datetime) -> Object:

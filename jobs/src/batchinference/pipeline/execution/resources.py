@@ -147,7 +147,8 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
         cpus = all_cpus(plan)
         return 1, cpus if plan.fused else cpus - writers(cpus) * WRITE_CPUS
     nodes = _nodes_by_group(ray.nodes())
-    found = [resources["CPU"] for group, resources in nodes if group == CPU_GROUP]
+    found = [resources.get("CPU", 0.0) for group, resources in nodes if group == CPU_GROUP]
+    found = [cpus for cpus in found if cpus]  # a node may have only other resources
     if HEAD_GROUP in dict(nodes) or not found:
         return plan.groups[0].max, plan.groups[0].cpus
     return len(found), min(found)

@@ -62,7 +62,7 @@ def _load(model: KerasModel) -> Any:
     path = resolve_place(model.source, model.storage) if model.source else None
     if model.factory is None:
         return keras.saving.load_model(path, compile=False)
-    made: Any = model_of_factory(model.factory, model.factory_args, keras.Model)
+    made: Any = model_of_factory(model.factory, model.factory_args or {}, keras.Model)
     if path is not None:
         made.load_weights(path)
     return made

@@ -93,7 +93,7 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
     dtype = getattr(torch, model.dtype) if model.dtype else None
     if model.factory is None:
         return _load_program(str(path), list(model.inputs), device, dtype)
-    module = model_of_factory(model.factory, model.factory_args, torch.nn.Module)
+    module = model_of_factory(model.factory, model.factory_args or {}, torch.nn.Module)
     if path is not None:
         module.load_state_dict(load_state(path))
     return module.to(device=device, dtype=dtype).eval()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -9,9 +10,8 @@ from pydantic import Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.addresses import is_local
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel
+from batchinference.spec.base import ColumnName, SpecModel, matches
 from batchinference.spec.resources import Resources
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -23,7 +23,6 @@ TopK = Annotated[int, Field(ge=1, le=100000)]
 OutputName = Annotated[str, Field(min_length=1, max_length=256)]
 Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
-_PATH_MARKS = ("/", "./", "../", "~", "file://")
 
 
 class RuntimeModel(SpecModel):
@@ -100,19 +99,26 @@ def only_for(
 
 NO_SOURCE = "give a 'factory' or a 'source' (or both)"
 SOURCE_RULE = ("has(self.factory) || has(self.source)", NO_SOURCE)
+NO_FACTORY = "'factoryArgs' needs a 'factory'"
+FACTORY_RULE = ("!has(self.factoryArgs) || has(self.factory)", NO_FACTORY)
+_NOT_ON_THE_HUB = "^([A-Za-z][A-Za-z0-9+.-]*://|/|[.][.]?/|~)"
+REVISION_RULE = (
+    f"!has(self.revision) || !{matches('self.source', _NOT_ON_THE_HUB)}",
+    "'revision' is for models of the Hub, and 'source' is a path or an address",
+)
 
 
-def check_factory(model: RuntimeModel, arguments: Arguments) -> None:
+def check_factory(model: RuntimeModel, arguments: Arguments | None) -> None:
     """Raise PydanticCustomError if there is no factory or source, or no factory for arguments."""
     if model.factory_or_none is None and model.source_or_none is None:
         raise PydanticCustomError("model_source", NO_SOURCE, {})
-    if model.factory_or_none is None and arguments:
-        raise PydanticCustomError("model_factory", "'factoryArgs' needs a 'factory'", {})
+    if model.factory_or_none is None and arguments is not None:
+        raise PydanticCustomError("model_factory", NO_FACTORY, {})
 
 
 def check_revision(source: str, revision: str | None) -> None:
     """Raise PydanticCustomError if there is a revision but the source is a path or URI."""
-    if revision is not None and (not is_local(source) or source.startswith(_PATH_MARKS)):
+    if revision is not None and re.match(_NOT_ON_THE_HUB, source):
         raise PydanticCustomError(
             "model_revision",
             "'revision' is for models of the Hub, and '{source}' is none",

@@ -12,9 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.credentials import names_credential
 from batchinference.spec.arguments import Arguments, names_in, texts_in
-from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, rules
+from batchinference.spec.base import HTTP_URL, VARIABLE, ColumnName, all_keys, matches, rules
 from batchinference.spec.models.base import Inputs, RuntimeModel, only_for
 from batchinference.spec.models.prompts import (
+    IMAGES_RULE,
     Images,
     Messages,
     Template,
@@ -43,8 +44,13 @@ _FIELDS = {
     "result_type": ("json",),
 }
 """The APIs of each field that some APIs do not have."""
+_NO_BASE = "'url' is the base of the API: leave out what comes behind /v1"
 _CEL_FIELDS = ("name", "prompt", "system", "messages", "images", "result_path")
-"""Fields with CEL rules. CEL cannot distinguish the other fields from their defaults."""
+"""Fields whose rule is the one of `only_for`. CEL cannot read `sampling` and `body`, because they
+have no schema."""
+_HEADER = "^[-A-Za-z0-9_]+$"
+_HEADER_EXPECTED = "the name of a header has letters, digits, '-' and '_'"
+_NO_USER = rules((f"!{matches('self', '^https?://[^/?#]*@')}", "a key does not belong in the file"))
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
@@ -73,13 +79,16 @@ def _error(message: str) -> PydanticCustomError:
 
 
 def _check_header_name(name: str) -> str:
-    # validated here because a CRD cannot have a pattern for map keys
-    if not re.fullmatch("[-A-Za-z0-9_]+", name):
-        raise _error("the name of a header has letters, digits, '-' and '_'")
+    if not re.fullmatch(_HEADER, name):
+        raise _error(_HEADER_EXPECTED)
     return name
 
 
-Url = Annotated[str, Field(pattern=HTTP_URL, max_length=1024), AfterValidator(_check_no_key)]
+Url = Annotated[
+    str,
+    Field(pattern=HTTP_URL, max_length=1024, json_schema_extra=_NO_USER),
+    AfterValidator(_check_no_key),
+]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=128)]
 HeaderName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(_check_header_name)]
 
@@ -99,6 +108,16 @@ class HttpModel(RuntimeModel):
                 "name is required for api chat, completions, embeddings",
             ),
             ("self.api != 'json' || has(self.body)", "body is required for api json"),
+            (
+                "!has(self.resultType) || self.resultType == 'text' || self.api == 'json'",
+                "resultType is for api json only",
+            ),
+            (
+                "self.api == 'json' || "
+                "!self.url.matches('/(chat/completions|completions|embeddings)/*$')",
+                _NO_BASE,
+            ),
+            IMAGES_RULE,
         )
     )
 
@@ -156,7 +175,10 @@ class HttpModel(RuntimeModel):
     api_key_env: Variable | None = None
     """The environment variable with the API key, which is sent as `Authorization: Bearer`. On a
     cluster, `cluster.env` can set it from a Secret."""
-    headers_from: Annotated[dict[HeaderName, Variable], Field(max_length=16)] = {}
+    headers_from: Annotated[
+        dict[HeaderName, Variable],
+        Field(max_length=16, json_schema_extra=all_keys(_HEADER, _HEADER_EXPECTED)),
+    ] = {}
     """Additional headers, and the environment variables with their values."""
 
     @property
@@ -199,5 +221,5 @@ class HttpModel(RuntimeModel):
         if self.name is None:
             raise _error(f"{self.api} needs a 'name': the model as the endpoint names it")
         if self.url.rstrip("/").endswith(tuple(filter(None, PATHS.values()))):
-            raise _error("'url' is the base of the API: leave out what comes behind /v1")
+            raise _error(_NO_BASE)
         check_prompt(self)

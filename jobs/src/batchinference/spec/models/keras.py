@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, rules
 from batchinference.spec.models.base import (
+    FACTORY_RULE,
     SOURCE_RULE,
     Inputs,
     OutputName,
@@ -19,19 +20,32 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+_WEIGHTS, _MODEL = ".weights.h5", ".keras"
+
 
 class KerasModel(RuntimeModel):
     """A Keras 3 model that is loaded from a file, or that a function returns. The environment
     variable KERAS_BACKEND selects the backend: torch by default."""
 
-    model_config = ConfigDict(json_schema_extra=rules(SOURCE_RULE))
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            SOURCE_RULE,
+            FACTORY_RULE,
+            (
+                "!has(self.source) || self.source.endsWith('}}') || "
+                f"self.source.endsWith(has(self.factory) ? '{_WEIGHTS}' : '{_MODEL}')",
+                f"source: the weights for a factory end with '{_WEIGHTS}', a saved model with "
+                f"'{_MODEL}'",
+            ),
+        )
+    )
 
     runtime: Literal["keras"]
     """The library that runs the model."""
     factory: ModulePath | None = None
     """`module:function` that returns the keras.Model. With `source`, the model loads these
     weights."""
-    factory_args: Arguments = {}
+    factory_args: Arguments | None = None
     """Keyword arguments of the factory."""
     source: Source | None = None
     """The path or URI of a .weights.h5 file if there is a factory, else of a .keras file."""
@@ -48,7 +62,7 @@ class KerasModel(RuntimeModel):
     @model_validator(mode="after")
     def _check(self) -> KerasModel:
         check_factory(self, self.factory_args)
-        extension = ".weights.h5" if self.factory else ".keras"
+        extension = _WEIGHTS if self.factory else _MODEL
         if self.source is not None and not self.source.endswith(extension):
             raise PydanticCustomError(
                 "model_source",

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import (
+    REVISION_RULE,
     Dtype,
     Inputs,
     Revision,
@@ -39,6 +40,7 @@ class SentenceTransformersModel(RuntimeModel):
                 "!('image' in self.inputs) || !(has(self.prompt) || has(self.promptName))",
                 _NO_PROMPT,
             ),
+            REVISION_RULE,
         )
     )
 

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, rules
 from batchinference.spec.models.base import (
+    FACTORY_RULE,
     SOURCE_RULE,
     Dtype,
     Inputs,
@@ -21,6 +22,7 @@ from batchinference.spec.models.base import (
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 _TRUSTED_FACTORY = "trustSource: a state dict runs no code. Leave it out"
+_OWN_TYPES = "an exported program keeps its own types: leave out 'dtype'"
 
 
 class TorchModel(RuntimeModel):
@@ -29,6 +31,7 @@ class TorchModel(RuntimeModel):
     model_config = ConfigDict(
         json_schema_extra=rules(
             SOURCE_RULE,
+            FACTORY_RULE,
             (
                 "!has(self.factory) || !has(self.trustSource) || !self.trustSource",
                 _TRUSTED_FACTORY,
@@ -38,6 +41,11 @@ class TorchModel(RuntimeModel):
                 "trustSource: a program can run code of its author when it is loaded. Set it to "
                 "true if you trust the file, or name a 'factory' whose weights it is",
             ),
+            (
+                "has(self.factory) || !has(self.dtype) || !has(self.source) || "
+                "!self.source.endsWith('.pt2')",
+                _OWN_TYPES,
+            ),
         )
     )
 
@@ -46,7 +54,7 @@ class TorchModel(RuntimeModel):
     factory: ModulePath | None = None
     """`module:function` that returns the torch.nn.Module. With `source`, the module then loads
     that state dict."""
-    factory_args: Arguments = {}
+    factory_args: Arguments | None = None
     """Keyword arguments of the factory."""
     source: Source | None = None
     """The path or URI of a state dict, if there is a factory. Otherwise the path or URI of a
@@ -79,7 +87,5 @@ class TorchModel(RuntimeModel):
         if self.factory is not None and self.trust_source:
             raise PydanticCustomError("model_trust", _TRUSTED_FACTORY, {})
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
-            raise PydanticCustomError(
-                "model_dtype", "an exported program keeps its own types: leave out 'dtype'", {}
-            )
+            raise PydanticCustomError("model_dtype", _OWN_TYPES, {})
         return self

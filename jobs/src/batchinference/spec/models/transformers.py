@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, rules
 from batchinference.spec.models.base import (
+    REVISION_RULE,
     Inputs,
     Label,
     Revision,
@@ -21,6 +22,7 @@ from batchinference.spec.models.base import (
     only_for,
 )
 from batchinference.spec.models.prompts import (
+    IMAGES_RULE,
     Images,
     Messages,
     Template,
@@ -34,6 +36,7 @@ from batchinference.spec.models.transformers_tasks import (
     ZERO_SHOT,
     Task,
     describe_tasks,
+    rules_of_inputs,
 )
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
@@ -66,6 +69,9 @@ class TransformersModel(RuntimeModel):
                 "!has(self.dtype) || self.dtype != 'float32'",
                 _NO_FLASH,
             ),
+            *rules_of_inputs(),
+            IMAGES_RULE,
+            REVISION_RULE,
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,17 @@ class TaskInputs:
         required = set(self.required)
         return names in (required, required | set(self.optional))
 
+    def rule(self) -> str:
+        """Return the CEL expression of `fit` for the inputs of a model."""
+        sizes = [(list(self.required), len(self.required))]
+        if self.optional:
+            names = [*self.required, *self.optional]
+            sizes.append((names, len(names)))
+        return " || ".join(
+            f"(size(self.inputs) == {size} && self.inputs.all(name, name in {names}))"
+            for names, size in sizes
+        )
+
     def __str__(self) -> str:
         text = f"inputs: {{{', '.join(f'{name}: COLUMN' for name in self.required)}}}"
         if self.optional:
@@ -81,6 +93,15 @@ INPUTS = {
     "video-classification": TaskInputs(("video",)),
 }
 """Tasks that generate text are absent, because their prompts define their inputs."""
+
+
+def rules_of_inputs() -> Iterator[tuple[str, str]]:
+    """Yield the CEL rule of the inputs of each group of tasks, and its message."""
+    for inputs in dict.fromkeys(INPUTS.values()):
+        tasks = [task for task, taken in INPUTS.items() if taken == inputs]
+        message = f"task {', '.join(tasks)} takes {inputs}"
+        yield f"!(self.task in {tasks}) || {inputs.rule()}", message
+
 
 GENERATION = ("text-generation", "image-text-to-text", "any-to-any")
 EMBEDDING = ("feature-extraction", "image-feature-extraction")

@@ -9,8 +9,9 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Arguments
-from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.base import ColumnName, SpecModel, matches, rules
 from batchinference.spec.models.base import (
+    REVISION_RULE,
     Inputs,
     OutputName,
     Revision,
@@ -19,6 +20,7 @@ from batchinference.spec.models.base import (
     check_revision,
 )
 from batchinference.spec.models.prompts import (
+    IMAGES_RULE,
     Images,
     Messages,
     Template,
@@ -29,7 +31,8 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import UrlPrefix
 
 Parts = Annotated[int, Field(ge=1, le=64)]
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_HUB_ID = r"^\w[\w.-]*(/\w[\w.-]*)?$"
+_PLACE = "^(/|[a-z0-9]+://)"
 _ENGINE_FIELDS = {
     "model": "source",
     "revision": "revision",
@@ -76,6 +79,22 @@ _RULES = (
         f"!has(self.adapter) || has(self.loraPath) || {_LORA_ADAPTERS}",
         "'adapter' needs 'loraPath', or 'loraAdapters' with the ids of the Hub that rows may name",
     ),
+    (
+        "!has(self.loraPath) || self.loraPath.startsWith('{{') || "
+        f"{matches('self.loraPath', _PLACE)}",
+        "loraPath: expected an absolute path or an address",
+    ),
+    (
+        "has(self.loraPath) || !has(self.loraAdapters) || self.loraAdapters.all(name, "
+        f"name.contains('{{{{') || {matches('name', _HUB_ID)})",
+        "loraAdapters: without a 'loraPath', each is an id of the Hub",
+    ),
+    (
+        "!has(self.adapter) || self.adapter in self.inputs || self.adapter.contains('{{')",
+        "adapter: the name is not an input",
+    ),
+    IMAGES_RULE,
+    REVISION_RULE,
 )
 
 
@@ -196,7 +215,7 @@ class VllmModel(RuntimeModel):
         if self.adapter is None and (unused := [name for name, value in given.items() if value]):
             raise _error(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
         if self.lora_path is not None:
-            if not re.match("/|[a-z0-9]+://", self.lora_path):
+            if not re.match(_PLACE, self.lora_path):
                 raise _error(
                     f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
                 )
@@ -207,7 +226,7 @@ class VllmModel(RuntimeModel):
                 "may name"
             )
         for name in self.lora_adapters:
-            if not _HUB_ID.fullmatch(name):
+            if not re.fullmatch(_HUB_ID, name, re.ASCII):
                 raise _error(
                     f"loraAdapters: '{name}' is no id of the Hub, and there is no 'loraPath'"
                 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from batchinference.spec.base import DELIMITER, ColumnName, Columns, Unique
+from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
 from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
@@ -196,7 +196,7 @@ class WebdatasetOptions(ImageOptions):
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
-            Field(min_length=1, max_length=64),
+            Field(min_length=1, max_length=64, json_schema_extra=NAMED_ONCE),
             Unique,
         ]
         | None

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import Values, check_json_size
-from batchinference.spec.base import SQL_NAME, Columns, Unique, rules
+from batchinference.spec.base import NAMED_ONCE, SQL_NAME, Columns, Unique, rules
 from batchinference.spec.databases import Database
 from batchinference.spec.read.base import Limit, ReadModel, ReadOptions
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -36,7 +36,14 @@ class SqlOptions(ReadOptions):
         )
     )
 
-    shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), Unique] | None = None
+    shard_keys: (
+        Annotated[
+            list[SqlName],
+            Field(min_length=1, max_length=8, json_schema_extra=NAMED_ONCE),
+            Unique,
+        ]
+        | None
+    ) = None
     """Columns whose hash divides the rows into `override_num_blocks` concurrent queries. The
     database must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"

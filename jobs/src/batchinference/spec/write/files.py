@@ -13,10 +13,27 @@ from batchinference.spec.write.base import WritePartitioned, WriteRows
 _NO_ROW_NUMBER = "order: 'input' needs a column of row numbers: set rowNumber to its name"
 _HIDDEN_PREFIXES = ("_", ".")
 """Readers skip files and directories whose names have these prefixes."""
+_HIDDEN_RULES = tuple(
+    (
+        f"!has(self.partitionBy) || !self.partitionBy.exists(name, name.startsWith('{prefix}'))",
+        f"partitionBy: readers leave out directories whose names begin with '{prefix}'. Rename the "
+        "column first, with a step renameColumns",
+    )
+    for prefix in _HIDDEN_PREFIXES
+)
+_ROW_NUMBER_RULES = tuple(
+    (
+        f"!has(self.rowNumber) || !has(self.{field}) || !(self.rowNumber in self.{field})",
+        f"rowNumber: it adds a column that {field} names: choose another name",
+    )
+    for field in ("columns", "partitionBy")
+)
 
 
 class WriteDirectories(WritePartitioned):
     """Files in directories that are named after the values of columns."""
+
+    model_config = ConfigDict(json_schema_extra=rules(*_HIDDEN_RULES))
 
     @model_validator(mode="after")
     def _check_partition_columns(self) -> Self:
@@ -36,7 +53,11 @@ class WriteOrdered(WriteRows, WriteDirectories):
     """Files whose rows can be put in the order of the input."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(("!has(self.order) || has(self.rowNumber)", _NO_ROW_NUMBER))
+        json_schema_extra=rules(
+            *_HIDDEN_RULES,
+            *_ROW_NUMBER_RULES,
+            ("!has(self.order) || has(self.rowNumber)", _NO_ROW_NUMBER),
+        )
     )
 
     row_number: ColumnName | None = None

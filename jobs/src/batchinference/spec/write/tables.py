@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, Self
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+from batchinference.spec.base import rules
 from batchinference.spec.databases import (
     Catalog,
     Database,
@@ -17,6 +18,11 @@ from batchinference.spec.databases import (
 )
 from batchinference.spec.write.base import WriteColumns, WriteRows, WriteSized
 
+_NO_NAMESPACE = "table: Iceberg has namespaces: write namespace.table"
+_WAREHOUSE = (
+    "catalog.properties.warehouse: Iceberg does not know az://: write "
+    "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
+)
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")
 
 
@@ -36,6 +42,18 @@ class WriteDelta(WriteRows):
 
 class WriteIceberg(WriteRows):
     """An Iceberg table in a catalog. `path` is for the report and the error records of the job."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("self.table.contains('.')", _NO_NAMESPACE),
+            (
+                "!has(self.catalog) || !has(self.catalog.properties) || "
+                "!('warehouse' in self.catalog.properties) || "
+                "!self.catalog.properties['warehouse'].startsWith('az://')",
+                _WAREHOUSE,
+            ),
+        )
+    )
 
     format: Literal["iceberg"]
     """The format of the output."""
@@ -73,16 +91,9 @@ class WriteIceberg(WriteRows):
     @model_validator(mode="after")
     def _check_names(self) -> WriteIceberg:
         if "." not in self.table:
-            raise PydanticCustomError(
-                "iceberg_table", "table: Iceberg has namespaces: write namespace.table", {}
-            )
+            raise PydanticCustomError("iceberg_table", _NO_NAMESPACE, {})
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
-            raise PydanticCustomError(
-                "iceberg_warehouse",
-                "catalog.properties.warehouse: Iceberg does not know az://: write "
-                "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH",
-                {},
-            )
+            raise PydanticCustomError("iceberg_warehouse", _WAREHOUSE, {})
         return self
 
 

@@ -79,6 +79,7 @@ def test_null_field_is_dropped_by_the_server(namespace: Namespace) -> None:
 
 
 INVALID = [
+    ("spec.deadlines.total", 3600, "must be of type string"),
     ("spec.bogus", 1, 'unknown field "spec.bogus"'),
     ("spec.read.bogus", 1, 'unknown field "spec.read.bogus"'),
     ("spec.read.options.bogus", 1, 'unknown field "spec.read.options.bogus"'),
@@ -211,7 +212,7 @@ OPTIONS_OF_OTHER_FORMATS = [
     (options("parquet", lines=True), "options.lines is for format json only"),
     (options("json", delimiter=";"), "options.delimiter is for format csv only"),
     (options("images", column_names=["a"]), "options.column_names is for format csv only"),
-    (options("binary", encoding="utf-8"), "options.encoding is for format text only"),
+    (options("binary", encoding="utf-8"), "options.encoding is for format csv and text only"),
     (options("csv", drop_empty_lines=True), "options.drop_empty_lines is for format text only"),
 ]
 

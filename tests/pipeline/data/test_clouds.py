@@ -62,7 +62,7 @@ def test_missing_file_is_not_found(place: Location) -> None:
     with pytest.raises(FileNotFoundError):
         (place / "none").read()
     (place / "none").delete()
-    with pytest.raises(BadInput, match=f"read.paths.0. '{place.uri}/none' does not exist"):
+    with pytest.raises(BadInput, match=f"read.paths.0.: '{place.uri}/none' does not exist"):
         snapshot_input([f"{place.uri}/none"], [], place.storage)
 
 

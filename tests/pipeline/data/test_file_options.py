@@ -214,7 +214,7 @@ def test_partition_clash_in_a_changed_file_fails_the_job(tmp_path: Path) -> None
 def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:
     write(tmp_path / "in", "txt", [2])
     paths = (tmp_path / "in", tmp_path / "none", tmp_path / "no*" / "*.txt")
-    with pytest.raises(BadInput, match=r"read.paths\[1\] '.*/none' does not exist"):
+    with pytest.raises(BadInput, match=r"read.paths\[1\]: '.*/none' does not exist"):
         open_input("text", *paths)
     assert texts(open_input("text", *paths, ignore_missing_paths=True).read()) == ["0:0", "0:1"]
     with pytest.raises(BadInput, match="none of the paths has files to read"):

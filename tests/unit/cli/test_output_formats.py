@@ -102,7 +102,7 @@ def test_validate_as_data(invoke: Invoke, write_job: WriteJob) -> None:
         "message": "a is valid",
         "problems": [],
     }
-    assert (second["valid"], second["problems"][0]["path"]) == (False, "spec.steps[0]")
+    assert (second["valid"], second["problems"][0]["path"]) == (False, "spec.steps[0].filter")
     assert third["message"].startswith("nightly is valid; next run: ")
     assert (missing["file"], missing["valid"]) == ("nowhere.yaml", False)
     assert missing["problems"][0]["message"].startswith("cannot be read: ")

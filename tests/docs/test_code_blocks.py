@@ -216,7 +216,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_and_its_options_exist(command: str) -> None:
     """The command is parsed, and not run."""
-    words = shlex.split(command.split(" | ")[0], comments=True)
+    words = shlex.split(command.split(" | ", maxsplit=1)[0], comments=True)
     assert isinstance(PROGRAM, TyperGroup)
     assert words == ["--help"] or PROGRAM.commands[words[0]].make_context(words[0], words[1:])
 

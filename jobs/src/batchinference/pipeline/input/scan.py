@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -37,13 +36,11 @@ from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import beside_limits
+from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
 
 if TYPE_CHECKING:
     from batchinference.spec.read import FileOptions
-
-_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""The value that Hive writes in a path for null."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +58,13 @@ class PathColumns:
         key is named `path` and `path` is added too."""
         keys: tuple[str, ...] = ()
         if options.partitioning and paths:
-            keys = tuple(_keys_of(paths[0]))
+            keys = tuple(partition_values(paths[0]))
             if not keys:
                 raise BadInput(
                     f"read.options.partitioning: {paths[0]} has no part such as 'class=cat/'"
                 )
             for path in paths:
-                if tuple(_keys_of(path)) != keys:
+                if tuple(partition_values(path)) != keys:
                     raise BadInput(
                         f"read.options.partitioning: {path} does not have the parts "
                         f"{', '.join(keys)}, as {paths[0]} has"
@@ -92,19 +89,13 @@ class PathColumns:
         """Return rows with these columns added. `uris` contains the file of all rows, or the file
         of each row. Raises BadInput as `check` does."""
         self.check(table.column_names, uris[0])
-        values = [{**_keys_of(uri), "path": uri} for uri in uris]
+        values = [{**partition_values(uri), "path": uri} for uri in uris]
         for name in self.names:
             column = pa.array([value[name] for value in values], pa.string())
             if len(uris) == 1:
                 column = pa.repeat(column[0], table.num_rows)
             table = table.append_column(name, column)
         return table
-
-
-def _keys_of(path: str) -> dict[str, str | None]:
-    """Return the `key=value` parts of the directories in a path; None for a null value."""
-    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
-    return {unquote(key): None if value == _HIVE_NULL else unquote(value) for key, value in pairs}
 
 
 def _clash(name: str, uri: str, option: str) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.file_layout import NULL_DIRECTORY
 from batchinference.pipeline.output.preview import Row, csv_table, parts_of, rows_of_file
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
@@ -42,13 +41,7 @@ def _parts(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
     """Yield each file of an output, with the values of its partition columns as texts."""
     output = Location(write.path, write.storage)
     for part in parts_of(write):
-        names = output.below(part.path).split("/")[:-1]
-        pairs = (name.partition("=") for name in names)
-        yield part, {unquote(column): _partition_value(text) for column, _, text in pairs}
-
-
-def _partition_value(text: str) -> str | None:
-    return None if text == NULL_DIRECTORY else unquote(text)
+        yield part, partition_values(output.below(part.path))
 
 
 def _of_rows(rows: list[Row]) -> pa.Table:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
     from batchinference.spec.write import Write
 
-NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 MAX_VALUE = 200
 """Maximum bytes of a partition value that is not shortened in a directory name."""
 MAX_SEGMENT = 255 - len("=~")

@@ -1,0 +1,18 @@
+"""Names of directories that hold the values of columns, such as `day=2026-01-31`, as in Hive."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
+"""The text of a null value."""
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """Return the `key=value` parts of the directories in a path; None for a null value."""
+    pairs = (part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+    return {unquote(key): _value(text) for key, text in pairs}
+
+
+def _value(text: str) -> str | None:
+    return None if text == NULL_DIRECTORY else unquote(text)

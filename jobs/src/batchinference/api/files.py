@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from batchinference.spec import BatchInference, Problem, SpecError
+from batchinference.spec import BatchInference, Problem, SpecError, parse_one
 from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.models import Model
 from batchinference.spec.parameters import Values
@@ -35,6 +35,12 @@ def parameter_values(settings: Sequence[str] = ()) -> Values:
             raise SpecError([Problem("--set", f"'{name}' {problem}. Write --set NAME=VALUE once")])
         given[name] = value
     return Values(given, os.environ)
+
+
+def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
+    """Return the job in a file, or in stdin for `-`, with absolute paths. Raises SpecError."""
+    job = parse_one(read_text(file), parameter_values(settings))
+    return with_absolute_paths(job, directory_of(file))
 
 
 def directory_of(file: str) -> Path:

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from batchinference.api.files import (
-    directory_of,
-    parameter_values,
-    read_text,
-    with_absolute_paths,
-)
-from batchinference.spec import SpecError, parse_one
+from batchinference.api.files import load_job
+from batchinference.spec import SpecError
 from batchinference.spec.expression import columns_of, parse_expression
 from batchinference.spec.nearest import MAX_FOUND
 from batchinference.spec.uris import Uri
@@ -160,8 +155,7 @@ def _own_spec(job: str) -> BatchInferenceSpec:
     from batchinference.pipeline.errors import BadInput
 
     try:
-        parsed = parse_one(read_text(job), parameter_values())
-        return with_absolute_paths(parsed, directory_of(job)).spec
+        return load_job(job).spec
     except SpecError as error:
         raise BadInput(f"--model '{job}': {error}") from None
 

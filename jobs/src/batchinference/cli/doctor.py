@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from importlib import metadata, util
 
 from batchinference import __version__
+from batchinference.api.files import load_job
 from batchinference.cli import exits
 from batchinference.cli.doctor_cluster import check_cluster
-from batchinference.cli.doctor_storage import check_storage, findings_of_problems, load_job
+from batchinference.cli.doctor_storage import check_storage, findings_of_problems
 from batchinference.cli.finding import Finding, Result
 from batchinference.cli.printing import Format, as_data, print_data, print_table
 from batchinference.cli.verbosity import is_quiet

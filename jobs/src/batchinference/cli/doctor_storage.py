@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import util
 
-from batchinference.api.files import (
-    directory_of,
-    parameter_values,
-    read_text,
-    with_absolute_paths,
-)
 from batchinference.cli.finding import Finding, Result
-from batchinference.spec import BatchInference, SpecError, parse_one
+from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.storage import Storage
 
 _ADVICE = "Check the path, the endpoint and the rights of the credentials"
-
-
-def load_job(file: str, settings: Sequence[str]) -> BatchInference:
-    """Return the job in a file with absolute paths. Raises SpecError."""
-    job = parse_one(read_text(file), parameter_values(settings))
-    return with_absolute_paths(job, directory_of(file))
 
 
 def findings_of_problems(file: str, error: SpecError) -> list[Finding]:

@@ -8,12 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.files import (
-    directory_of,
-    parameter_values,
-    read_text,
-    with_absolute_paths,
-)
+from batchinference.api.files import directory_of, load_job
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
 from batchinference.cli.printing import Format, as_data, echo, print_data
@@ -21,7 +16,7 @@ from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
-from batchinference.spec import BatchInference, Problem, SpecError, parse_one
+from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
 from batchinference.text import in_one_line
@@ -39,7 +34,7 @@ def preview_file(
     """
     directory = directory_of(file)
     try:
-        job = with_absolute_paths(parse_one(read_text(file), parameter_values(settings)), directory)
+        job = load_job(file, settings)
         problems = [Problem("", problem) for problem in shadowing([str(directory)])]
         if problems := [*problems, *_without_preview(job.spec)]:
             raise SpecError(problems)

@@ -187,8 +187,8 @@ class JobRun:
         if attempt.layout.is_replacement:
             # its stored report is final, even if replacing the old output fails
             self._attempt = None
-            publish(Layout.of(self.job.spec), identity_of(self.job))
             layout = Layout.of(self.job.spec)
+            publish(layout, identity_of(self.job))
         else:
             layout = attempt.layout
         self.page = write_page(layout, self.job.spec, report, snapshot.entries)

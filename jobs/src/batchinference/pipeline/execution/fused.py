@@ -306,6 +306,7 @@ def _stages_of_process(pickled: bytes) -> list[StageRunner]:
     return [StageRunner(stage, errors) for stage in stages]
 
 
+@lru_cache(maxsize=1)
 def _unpickled(pickled: bytes) -> tuple[list[Stage], ErrorHandling]:
     stages, errors = pickle.loads(pickled)  # noqa: S301 - our own bytes, from the driver
     return stages, errors

@@ -303,6 +303,19 @@ def test_pod_of_a_warm_cluster_belongs_to_no_job_if_it_has_no_cluster(cache: Cac
     assert (observed.cluster, observed.pods, observed.disruptions) == ("", (), ())
 
 
+def test_pod_of_a_warm_cluster_that_is_missing_from_a_list_queues_the_job_of_its_cluster(
+    cache: Cache,
+) -> None:
+    selector = {"spec": {"clusterSelector": {"ray.io/cluster": "any-warm-1"}}}
+    cache.set_ray_job(ray_job_body(rayClusterName=None) | selector)
+    body = pod_body("any-warm-1-head")
+    body["metadata"]["labels"] |= {NAME_LABEL: WARM, "ray.io/cluster": "any-warm-1"}
+    assert cache.set_pod(body) == KEY
+    (missing,) = cache.pods.known(NAMESPACE)
+    assert cache.delete_pod(missing) == KEY
+    assert observe(cache).pods == ()
+
+
 def disruptions(cache: Cache) -> list[tuple[Cause, bool]]:
     return [(disruption.cause, disruption.of_head) for disruption in observe(cache).disruptions]
 

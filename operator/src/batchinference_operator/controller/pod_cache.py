@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from batchinference.rendering import CLUSTER_LABEL
 from batchinference_operator.controller.keys import Key, identity, parent_of
 from batchinference_operator.status.crashes import Crash, crash_of
 from batchinference_operator.status.failure_cause import Disruption
@@ -74,9 +75,10 @@ class PodCache:
             self.forget_cluster(key, pod.cluster)
 
     def known(self, namespace: str) -> list[Object]:
-        """Return the identities of the pods of a namespace; an empty namespace means all."""
-        found = ((key, name) for key, pods in self._pods.items() for name in pods)
-        return [identity(key, name) for key, name in found if namespace in ("", key[0])]
+        """Return the identities of the pods of a namespace, with the labels of their clusters; an
+        empty namespace means all."""
+        found = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
+        return [_identity(key, pod) for key, pod in found if namespace in ("", key[0])]
 
     def forget_job(self, key: Key) -> None:
         """Forget everything about a job that is gone."""
@@ -106,6 +108,12 @@ class PodCache:
     def crashes(self, key: Key, cluster: str) -> tuple[Crash, ...]:
         """Return the crashes of a cluster's pods in the order of observation."""
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
+
+
+def _identity(key: Key, pod: PodView) -> Object:
+    body = identity(key, pod.name)
+    body["metadata"]["labels"][CLUSTER_LABEL] = pod.cluster
+    return body
 
 
 def _decisive(known: Disruption | None, new: Disruption) -> Disruption:

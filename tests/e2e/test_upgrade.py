@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.jobs import GATED, counts
-from support.cluster.deployment import upgraded
+from support.cluster.deployment import helm_test, upgraded
 from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import ObjectStore, starts
 from support.cluster.waits import JOB_END, objects_of_job, outcomes, wait_for_reason, wait_for_rows
@@ -54,3 +54,8 @@ def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
 
 def uid(kubectl: Kubectl, name: str) -> str:
     return str((kubectl.get("rayjob", f"{name}-1") or {})["metadata"]["uid"])
+
+
+@pytest.mark.usefixtures("operator")
+def test_helm_test_succeeds_when_the_operator_is_ready() -> None:
+    assert "Phase:          Succeeded" in helm_test()

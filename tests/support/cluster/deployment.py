@@ -107,6 +107,13 @@ def revision() -> int:
     return int(latest["revision"])
 
 
+def helm_test() -> str:
+    """Run the tests of the release and return Helm's output. Raises if they fail."""
+    timeout = scaled(120)
+    return run([*_HELM, "test", RELEASE, "--timeout", f"{timeout:.0f}s"],
+               timeout=timeout + 10)  # fmt: skip
+
+
 def install(values: dict[str, Any], chart: Path = CHART) -> None:
     """Install or upgrade the operator; its pod is always replaced.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -51,6 +52,9 @@ from batchinference_operator.settings import OperatorSettings
 SCHEDULE_WORKERS = 2
 """Number of schedules that are reconciled concurrently. Jobs have more workers. All requests
 share one rate limit."""
+GC_THRESHOLD = 10_000
+"""New objects per garbage collection. A reconcile creates many objects that reference counts free,
+so Python's default of 700 costs 4 % of the CPU time."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -60,6 +64,8 @@ def main() -> None:
     except ValidationError as problem:
         sys.exit(f"batchinference-operator cannot start: {problem}")
     configure_log(settings.log_format, settings.log_level)
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD)
     try:
         with suppress(asyncio.CancelledError):
             asyncio.run(operate(settings))

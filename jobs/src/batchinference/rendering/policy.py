@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic.alias_generators import to_camel, to_snake
 
 from batchinference.rendering.strategic_merge import MERGE_KEYS
 from batchinference.spec.cluster import Cluster
@@ -99,7 +100,7 @@ class Rule:
     """With `name`, a value must be listed. With `image`, it must begin with a listed prefix. With
     `any`, every value is refused, except for HARMLESS ones."""
 
-    @property
+    @cached_property
     def tree(self) -> Tree:
         """The paths as a tree of their parts."""
         root: Tree = {}
@@ -111,7 +112,7 @@ class Rule:
 
     def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""
-        allowed = policy.model_dump(by_alias=True)[self.policy]
+        allowed = getattr(policy, to_snake(self.policy))
         if allowed is True or (self.policy == "patches" and allowed):
             return
         for path, value in _find(settings, self.tree, "spec.cluster"):

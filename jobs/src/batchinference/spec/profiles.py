@@ -51,7 +51,7 @@ replica sees only its own devices."""
 
 def known_profiles(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     """Return the profiles of a job and the built-in profiles, merged by name."""
-    built_in = {
-        name: with_defaults(profiles.get(name, Profile()), BUILT_IN[name]) for name in BUILT_IN
+    changed = {
+        name: with_defaults(profiles[name], BUILT_IN[name]) for name in BUILT_IN if name in profiles
     }
-    return {**profiles, **built_in}
+    return {**profiles, **BUILT_IN, **changed}

@@ -38,6 +38,22 @@ def test_options_are_values_of_the_job(kind: str) -> None:
         assert list(model.inputs.values()) == ["no"], "YAML would read no as false"
 
 
+@pytest.mark.parametrize("kind", ["text", "llm", "python"])
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        ("rows.csv", "csv"),
+        ("s3://bucket/day=1/*.PARQUET", "parquet"),
+        ("rows.jsonl.gz", "json"),
+        ("notes/*.txt", "text"),
+        ("rows", "csv"),
+    ],
+)
+def test_format_of_a_table_follows_from_the_suffix(kind: str, read: str, expected: str) -> None:
+    job = parse_one(job_text(kind, Answers("rows", read, "./out", None)))
+    assert job.spec.read.format == expected
+
+
 def test_files_are_not_replaced(invoke: Invoke, directory: Path) -> None:
     (directory / "steps.py").write_text("mine")
     done = invoke("init", "python")

@@ -40,6 +40,14 @@ DEFAULTS = {
     "python": Defaults("./rows.csv"),
 }
 """Default answers for each kind of job."""
+TABLE_FORMATS = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".txt": "text",
+}
+"""The formats of table files by their suffix. All others are taken for CSV."""
 STEPS_FILE = "steps.py"
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 """Values that need no quotes in YAML, except for words such as `no` and `null`."""
@@ -107,7 +115,14 @@ def job_text(kind: str, answers: Answers) -> str:
     given = {name: value for name, value in asdict(answers).items() if value is not None}
     values = {**DEFAULTS[kind]._asdict(), **given}
     quoted = {name: _quoted(value) for name, value in values.items()}
-    return Template(_template(f"{kind}.yaml")).substitute(quoted)
+    table_format = _table_format(values["read"])
+    return Template(_template(f"{kind}.yaml")).substitute(quoted, format=table_format)
+
+
+def _table_format(read: str) -> str:
+    """Return the format of an input whose rows have columns, from the suffix of its files."""
+    suffixes = [suffix for suffix in Path(read).suffixes if suffix not in (".gz", ".bz2", ".zst")]
+    return TABLE_FORMATS.get(suffixes[-1].lower() if suffixes else "", "csv")
 
 
 def _quoted(value: str) -> str:

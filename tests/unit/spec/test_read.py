@@ -178,12 +178,13 @@ def test_csv_delimiter_is_accepted(delimiter: str) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("paths", REMOVED, "spec.read.paths: required, but missing"),
+        ("paths", REMOVED, "spec.read.paths: required, but missing. Add paths: [./data]"),
         ("paths", "s3://in/",
          "spec.read.paths: expected a list, got 's3://in/'. Write the items in brackets: [a, b]"),
-        ("paths", [], "spec.read.paths: expected at least 1 item, got 0"),
+        ("paths", [],
+         "spec.read.paths: expected at least 1 item, got 0. Write paths: [./data]"),
         ("paths", ["in"] * 257,
-         "spec.read.paths: expected at most 256 items, got 257"),
+         "spec.read.paths: expected at most 256 items, got 257. Remove 1 item"),
         ("path", "s3://in/", "spec.read.path: unknown field; did you mean 'paths'?"),
         ("options", None, "spec.read.options: expected a mapping, got null"),
     ],

@@ -182,7 +182,11 @@ def test_key_may_resemble_the_marker_of_pydantic() -> None:
     [
         (Cluster, {"imag": "a"}, Problem("imag", "unknown field; did you mean 'image'?")),
         (Cluster, [], Problem("", "expected a mapping, got a list")),
-        (ReadImages, {"format": "images"}, Problem("paths", "required, but missing. Add paths: [./data]")),
+        (
+            ReadImages,
+            {"format": "images"},
+            Problem("paths", "required, but missing. Add paths: [./data]"),
+        ),
     ],
     ids=short,
 )

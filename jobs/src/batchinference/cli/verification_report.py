@@ -43,9 +43,9 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
     yield "result", _result(work)
     counts, made = work.committed.counts, work.committed
     total = counts.written + counts.failed + counts.filtered
-    sum_ = f"{total} = " if work.accounted == total else ""
+    prefix = f"{total} = " if work.accounted == total else ""
     parts = f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
-    yield "rows", sum_ + parts
+    yield "rows", prefix + parts
     rows = "" if work.rows is None else f"{work.rows} rows in "
     yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"
     yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"

@@ -22,7 +22,7 @@ _TEXT = """\
 
 {description}. Version {version}, for Kubernetes `{kubeVersion}`.
 
-[docs/cluster.md](../../docs/cluster.md) shows how to install the chart, and
+[docs/cluster-install.md](../../docs/cluster-install.md) shows how to install the chart, and
 [docs/operations.md](../../docs/operations.md) how to run it. `helm test RELEASE` checks that the
 operator is ready. The schema of the chart refuses unknown and invalid values.
 

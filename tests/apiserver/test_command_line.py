@@ -221,7 +221,7 @@ def test_doctor_finds_the_resources_of_the_cluster(invoke: Invoke) -> None:
     found = json.loads(invoke("doctor", "-o", "json").stdout)
     results = {each["check"]: each for each in found}
     assert results["BatchInference resources"]["result"] == "ok"
-    assert results["operator"]["advice"] == "Install the chart: docs/cluster.md"
+    assert results["operator"]["advice"] == "Install the chart: docs/cluster-install.md"
     assert results["GPUs of nodes"]["found"] == "none on 0 node(s)"
     assert results["Python"]["result"] == "ok"
     assert (results["CRD version"]["result"], results["CRD version"]["advice"]) == ("ok", "")

@@ -32,7 +32,12 @@ from support.inputs.tfrecords import write_examples
 from support.models import tiny_transformers
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
-MODELS = {"clip": "clip", "chat": "chat_model", "seer": "vision_chat"}
+MODELS = {
+    "clip": "clip",
+    "chat": "chat_model",
+    "judge": "decision_model",
+    "seer": "vision_chat",
+}
 TEXTS = {
     "sales/may.csv": "item;price\npen;2\nink;7\n",
     "sales/june.csv": "item;price\npaper;4\n",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import functools
+import re
+import runpy
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from batchinference.spec.steps import Step
 from support.jobs.examples import EXAMPLES, job_of, module_of, prepared, run_example
+from support.jobs.without_ray import in_this_process, without_starting_ray
 from support.outputs.rows import rows_of
 from support.servers.openai import openai_server, save_language_model
 
@@ -42,6 +45,13 @@ def rows_made_by(copy: Path) -> list[Row]:
 def test_modules_of_examples_have_different_names() -> None:
     names = Counter(path.name for path in EXAMPLES.glob("*/*.py") if path.name != "prepare.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_readme_lists_each_example() -> None:
+    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[([\w-]+)\]\(([\w-]+)/(?:job|schedule)\.yaml\)", page, re.MULTILINE)
+    names = sorted(path.parent.name for path in EXAMPLES.glob("*/*.yaml"))
+    assert listed == [(name, name) for name in names]
 
 
 def test_torch_predictor(tmp_path: Path) -> None:
@@ -96,6 +106,19 @@ def test_cpu_preprocessing(tmp_path: Path) -> None:
     program = torch.export.load(copy / "model" / "network.pt2").module()
     expected = program(torch.tensor(batch["image"])).detach().numpy()
     assert np.allclose([row["embedding"] for row in rows], expected, atol=1e-5)
+
+
+def test_own_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = prepared("own-function", tmp_path)
+    with in_this_process(), without_starting_ray():
+        runpy.run_path(str(copy / "analyse.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    for words in (["snow.jpg", "Tyrol", "white"], ["forest.jpg", "Black Forest", "green"]):
+        assert [line for line in printed.splitlines() if all(word in line for word in words)]
+    assert "night.jpg" not in printed
+    captions = {Path(row["path"]).stem: row["caption"] for row in rows_of(copy / "out")}
+    assert len(captions) == 5
+    assert captions["night"] == "a dark picture, mostly black"
 
 
 def test_model_chain(tmp_path: Path) -> None:

@@ -94,6 +94,15 @@ def check_stored(rows: list[Row]) -> None:
     assert all(row["kilobytes"] > 1 for row in rows)
 
 
+def check_triage(rows: list[Row]) -> None:
+    assert len(rows) == 3
+    for answers in (row["triage"] for row in rows):
+        assert 0 <= answers["refund"]["noul"] <= 1
+        assert answers["team"]["choice"] in ("sales", "care")
+        assert 0 <= answers["urgency"]["score"] <= 2
+        assert 0 <= answers["urgency"]["confidence"] <= 1
+
+
 def check_good_ones(rows: list[Row]) -> None:
     assert sorted(row["id"] for row in rows) == list(range(21, 40))
 
@@ -106,7 +115,12 @@ EXPECTED = {
         "one-topic": count(2),
         "bad-rows": count(2),
     },
-    "docs/models.md": {"generation": count(4), "photos": count(3), "quality": count(3)},
+    "docs/models.md": {
+        "triage": check_triage,
+        "generation": count(4),
+        "photos": count(3),
+        "quality": count(3),
+    },
     "docs/steps.md": {"rows": count(80), "stored-photos": check_stored, "legacy": count(3)},
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {

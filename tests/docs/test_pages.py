@@ -25,9 +25,9 @@ from support.jobs.on_ray import job_document, write_lines
 from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke
 
-PAGES = ["README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md"]
 PAGES += sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
-WITH_JOBS = ["README.md", "docs/cluster.md", "docs/sharing.md"]
+WITH_JOBS = ["README.md", "docs/cluster.md", "docs/devices.md", "docs/sharing.md"]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)")
 
 

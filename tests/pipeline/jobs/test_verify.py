@@ -62,7 +62,7 @@ def test_output_of_every_format_is_proven(texts: Path, tmp_path: Path, write: Do
         assert (done.exit_code, done.result, done.found) == (0, "proven", {})
         rows = FILES * LINES
         made = done.job["committed"]
-        assert (done.job["rows"], done.job["held"]) == (rows, rows)
+        assert (done.job["rows"], done.job["accountedRows"]) == (rows, rows)
         assert (made["written"], made["failed"], made["filtered"]) == (160, 20, 20)
 
 
@@ -119,7 +119,7 @@ def test_damaged_input_has_the_rows_that_the_job_reads(
     make_output(given | {"spec": given["spec"] | {"errors": TOLERANT}})
     done = verified(tmp_path / "out", *options)
     assert (done.exit_code, done.found) == (0, {})
-    assert done.job["rows"] == done.job["held"] < 50_000
+    assert done.job["rows"] == done.job["accountedRows"] < 50_000
 
 
 @pytest.mark.parametrize("format_", ["text", "parquet"])
@@ -150,7 +150,7 @@ def test_commits_of_a_table_are_proven(texts: Path, tmp_path: Path, format_: str
     write = write_fields(format_, tmp_path)
     layout = make_output(job(texts, tmp_path / "out", write=write), every_tenth)
     done = verified(tmp_path / "out", "--trust-output")
-    assert (done.exit_code, done.found, done.job["held"]) == (0, {}, FILES * LINES)
+    assert (done.exit_code, done.found, done.job["accountedRows"]) == (0, {}, FILES * LINES)
     assert "the rows in the table, because only its commit was checked" in done.job["unproven"]
     Lease.new(layout, 1).write(layout)
     done = verified(tmp_path / "out", "--trust-output")
@@ -237,7 +237,7 @@ def test_unfinished_output_is_reported_with_missing_rows(texts: Path, tmp_path: 
     make_output(job(texts, tmp_path / "out"), every_tenth, complete=False)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.result, done.found) == (3, "unfinished", {})
-    assert (done.job["held"], done.job["rows"]) == (150, 200)
+    assert (done.job["accountedRows"], done.job["rows"]) == (150, 200)
     assert done.job["committed"] | {"bytes": 0} == {
         **{"written": 120, "failed": 15, "filtered": 15},
         **{"dataFiles": 2, "errorFiles": 2, "bytes": 0},

@@ -137,8 +137,8 @@ def test_foreign_file_is_found(out: Path, name: str) -> None:
     for harmless in ("_copy.jsonl", ".copy.jsonl", "sub/_x", "_sub/x", ".sub/deep/x", "sub/_d/x"):
         copied(data_files(out)[0], out / harmless)
     assert verified(out).exit_code == 0
-    stranger = copied(data_files(out)[0], out / name)
-    assert_found("strangers", stranger, out)
+    unknown = copied(data_files(out)[0], out / name)
+    assert_found("unknownFiles", unknown, out)
 
 
 @pytest.mark.parametrize("place", ["output", "errors"])
@@ -162,8 +162,8 @@ def test_foreign_file_among_the_errors_is_found(
     layout = make_output(given, every_tenth)
     assert verified(layout.output.path).exit_code == 0
     place = Path(layout.errors.path)
-    stranger = copied(data_files(place)[0], place / name)
-    assert_found("strangers", stranger, layout.output.path)
+    unknown = copied(data_files(place)[0], place / name)
+    assert_found("unknownFiles", unknown, layout.output.path)
 
 
 def test_shared_errors_directory_is_accepted(tmp_path: Path) -> None:
@@ -216,9 +216,9 @@ def test_rows_beyond_the_input_are_found(layout: Layout, tmp_path: Path) -> None
     ends = [[file, 52 if file == 3 else rows] for file, rows in end["ends"]]
     write_end(layout, {**end, "ends": ends})
     done = verified(layout.output.path)
-    assert (done.exit_code, done.found) == (1, {"unknown": 2, "report": 1})
+    assert (done.exit_code, done.found) == (1, {"unknownRows": 2, "report": 1})
     file = str(tmp_path / "in" / "3.txt")
-    assert done.where("unknown") == [{"file": file, "first": 50, "last": 51}]
+    assert done.where("unknownRows") == [{"file": file, "first": 50, "last": 51}]
 
 
 def test_rows_removed_with_their_state_are_found(layout: Layout) -> None:

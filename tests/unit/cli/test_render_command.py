@@ -139,7 +139,8 @@ def test_platform_defaults_in_conflict_with_the_job_are_refused(
     result = invoke("render", file, "--defaults", "defaults.yaml")
     assert (result.exit_code, result.stderr) == (
         2,
-        "job.yaml: spec.cluster.workers: with the platform's defaults: min (5) is above max (2)\n",
+        "job.yaml: spec.cluster.workers: with the platform's defaults: min (5) is above max (2). "
+        "Set max to 5 or more, or min to 2 or less\n",
     )
 
 

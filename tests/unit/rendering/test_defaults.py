@@ -149,11 +149,12 @@ def test_default_env_variable_is_replaced_by_name() -> None:
          {"volumes": [{"name": "all", "mountPath": "/data", "secret": {"secretName": "s"}}]},
          ": with the platform's defaults: two volumes have the mountPath '/data'"),
         ({"workers": {"min": 5}}, {"workers": {"max": 3}},
-         ".workers: with the platform's defaults: min (5) is above max (3)"),
+         ".workers: with the platform's defaults: min (5) is above max (3). "
+         "Set max to 5 or more, or min to 3 or less"),
         ({"env": [{"name": f"A{number}", "value": ""} for number in range(60)]},
          {"env": [{"name": f"B{number}", "value": ""} for number in range(5)]},
          ".env: with the platform's defaults: "
-         "expected at most 64 items, got 65"),
+         "expected at most 64 items, got 65. Remove 1 item"),
     ],
     ids=["volumes at one path", "min above max", "too many variables"],
 )  # fmt: skip

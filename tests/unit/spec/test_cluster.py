@@ -187,7 +187,7 @@ ONE_REF = ".valueFrom: give exactly one of secretKeyRef and configMapKeyRef"
         ({"value": 7},
          ".value: expected a text, got a number (not shown). Put it in quotes"),
         ({"value": "x" * 4097},
-         ".value: expected at most 4096 characters, got 4097"),
+         ".value: expected at most 4096 characters, got 4097. Remove 1 character"),
     ],
     ids=short,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec.fixes import duration_fix, memory_fix, number_fix
+from batchinference.spec.fixes import duration_fix, length_fix, memory_fix, number_fix
 from support.documents.minimal import document, model_step
 from support.documents.refusals import refused, refused_at, short
 
@@ -73,6 +73,14 @@ def test_number_is_written_as_a_number(value: object, whole: bool, written: str)
     assert number_fix(value, whole=whole) == f". Write {written}"
 
 
+@pytest.mark.parametrize(
+    ("length", "bound", "written"),
+    [(64, 40, "Remove 24 characters"), (41, 40, "Remove 1 character"), (0, 2, "Add 2 characters")],
+)
+def test_length_is_corrected(length: int, bound: int, written: str) -> None:
+    assert length_fix(length, bound, "character") == f". {written}"
+
+
 @pytest.mark.parametrize("place", ["spec.steps.1.resources.memory", "spec.deadlines.total"])
 @pytest.mark.parametrize("value", [True, [4], {"a": 1}], ids=short)
 def test_value_that_is_no_text_and_no_number_has_no_unit(place: str, value: Any) -> None:
@@ -92,3 +100,8 @@ def test_long_list_of_names_is_left_out_next_to_a_suggestion() -> None:
     assert refused(document(steps=[model_step(model=model)])).endswith(
         ".model.task: 'embeddings' is unknown; did you mean 'feature-extraction'?"
     )
+
+
+def test_empty_list_is_explained_with_an_example() -> None:
+    assert refused_at("spec.read.paths", []).endswith("got 0. Write paths: [./data]")
+    assert refused_at("spec.write.partitionBy", []).endswith("got 0. Add 1 item")

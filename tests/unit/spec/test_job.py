@@ -45,7 +45,7 @@ def test_missing_section_is_named(field: str) -> None:
          "apiVersion: 'batchinference.dev/v1' is not one of batchinference.dev/v1alpha1; "
          "did you mean 'batchinference.dev/v1alpha1'?"),
         ("spec", None, "spec: expected a mapping, got null"),
-        ("metadata.name", REMOVED, "metadata.name: required, but missing"),
+        ("metadata.name", REMOVED, "metadata.name: required, but missing. Add name: my-name"),
         ("metadata.name", None, "metadata.name: expected a text, got null"),
     ],
     ids=short,
@@ -100,7 +100,9 @@ def test_names_of_reading_and_writing_are_refused(name: str) -> None:
 def test_steps_are_limited_to_32() -> None:
     steps = [model_step(f"step-{number}") for number in range(33)]
     assert parse(document(steps=steps[:32]))
-    assert refused(document(steps=steps)) == ("spec.steps: expected at most 32 items, got 33")
+    assert refused(document(steps=steps)) == (
+        "spec.steps: expected at most 32 items, got 33. Remove 1 item"
+    )
 
 
 def test_label_from_path_requires_include_paths() -> None:

@@ -26,7 +26,7 @@ def test_problem_is_shown_as_path_and_message() -> None:
 
 def test_problems_are_reported_one_a_line() -> None:
     expected = [
-        "spec.read.paths: required, but missing",
+        "spec.read.paths: required, but missing. Add paths: [./data]",
         "spec.write.path: required, but missing",
         "spec.error: unknown field; did you mean 'errors'?",
     ]
@@ -182,7 +182,11 @@ def test_key_may_resemble_the_marker_of_pydantic() -> None:
     [
         (Cluster, {"imag": "a"}, Problem("imag", "unknown field; did you mean 'image'?")),
         (Cluster, [], Problem("", "expected a mapping, got a list")),
-        (ReadImages, {"format": "images"}, Problem("paths", "required, but missing")),
+        (
+            ReadImages,
+            {"format": "images"},
+            Problem("paths", "required, but missing. Add paths: [./data]"),
+        ),
     ],
     ids=short,
 )

@@ -20,7 +20,7 @@ from support.documents.refusals import (
 )
 from support.documents.variations import REMOVED
 
-EMPTY_LIST = ": expected at least 1 item, got 0"
+EMPTY_LIST = ": expected at least 1 item, got 0. Add 1 item"
 SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
 COMMON = list(FileOptions.model_fields)
@@ -30,7 +30,7 @@ COMMON = list(FileOptions.model_fields)
     ("items", "message"),
     [
         ([], EMPTY_LIST),
-        ([{}], "[0]: expected at least 1 item, got 0"),
+        ([{}], "[0]: expected at least 1 item, got 0. Add 1 item"),
         (["a"], "[0]: expected a mapping, got 'a'"),
         (
             [{"a": dt.date(2024, 1, 1)}],
@@ -146,9 +146,9 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
         ("text", "file_extensions", [], EMPTY_LIST),
         ("text", "file_extensions", [""], f"[0]: {SHORT}"),
         ("text", "file_extensions", ["t" * 17],
-         "[0]: expected at most 16 characters, got 17"),
+         "[0]: expected at most 16 characters, got 17. Remove 1 character"),
         ("text", "file_extensions", ["t"] * 33,
-         ": expected at most 32 items, got 33"),
+         ": expected at most 32 items, got 33. Remove 1 item"),
         ("images", "mode", "RGBa", ": 'RGBa' is not one of RGB, RGBA, L; did you mean 'RGBA'?"),
         ("images", "size", [0, 9], "[0]: expected at least 1, got 0. Write 1 or more"),
         ("images", "size", [9, 65537],
@@ -178,12 +178,13 @@ def test_csv_delimiter_is_accepted(delimiter: str) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("paths", REMOVED, "spec.read.paths: required, but missing"),
+        ("paths", REMOVED, "spec.read.paths: required, but missing. Add paths: [./data]"),
         ("paths", "s3://in/",
          "spec.read.paths: expected a list, got 's3://in/'. Write the items in brackets: [a, b]"),
-        ("paths", [], "spec.read.paths: expected at least 1 item, got 0"),
+        ("paths", [],
+         "spec.read.paths: expected at least 1 item, got 0. Write paths: [./data]"),
         ("paths", ["in"] * 257,
-         "spec.read.paths: expected at most 256 items, got 257"),
+         "spec.read.paths: expected at most 256 items, got 257. Remove 1 item"),
         ("path", "s3://in/", "spec.read.path: unknown field; did you mean 'paths'?"),
         ("options", None, "spec.read.options: expected a mapping, got null"),
     ],

@@ -160,7 +160,7 @@ def _refusal(status: int, content: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         message = content.decode(errors="replace").strip()
     if status == HTTPStatus.NOT_FOUND and "could not find the requested resource" in message:
-        return f"the cluster has no {KIND} resources. Install the chart: docs/cluster.md"
+        return f"the cluster has no {KIND} resources. Install the chart: docs/cluster-install.md"
     return f"{message} ({status})"
 
 

@@ -24,7 +24,7 @@ from batchinference.spec.crd import custom_resource_definition
 from batchinference.spec.job import API_VERSION, KIND
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
-_INSTALL = "Install the chart: docs/cluster.md"
+_INSTALL = "Install the chart: docs/cluster-install.md"
 _ASK = "Ask an administrator of the cluster"
 _VERSION_LABEL = "app.kubernetes.io/version"
 

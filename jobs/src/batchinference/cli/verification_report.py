@@ -42,11 +42,10 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
         yield "job", work.state
     yield "result", _result(work)
     counts, made = work.committed.counts, work.committed
-    rows_text = (
-        f"{work.held} = " if work.held == counts.written + counts.failed + counts.filtered else ""
-    )
-    rows_text += f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
-    yield "rows", rows_text
+    total = counts.written + counts.failed + counts.filtered
+    prefix = f"{total} = " if work.accounted == total else ""
+    parts = f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
+    yield "rows", prefix + parts
     rows = "" if work.rows is None else f"{work.rows} rows in "
     yield "input", f"{rows}{work.input_files} file(s), {work.input_files_counted} counted again"
     yield "committed", f"{len(made.data)} data and {len(made.errors)} error file(s), {made.bytes} B"
@@ -61,7 +60,7 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
 def _result(work: JobReport) -> str:
     if work.finished or work.result is not Result.UNFINISHED:
         return _RESULT_TEXTS[work.result]
-    return f"unfinished: {work.held} of {'?' if work.rows is None else work.rows} rows"
+    return f"unfinished: {work.accounted} of {'?' if work.rows is None else work.rows} rows"
 
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from batchinference.plan.stages import TASK_CPUS, WRITE_CPUS, Custom, Stage
 from batchinference.spec.cluster import Workers
+from batchinference.spec.fixes import above_max
 from batchinference.spec.problems import Problem, SpecError
 
 CPU_GROUP = "cpu"
@@ -136,7 +137,7 @@ def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerG
         pods_needed([*min_demands, *tasks], cpus), most, cpus, sum(min_demands), sum(tasks)
     )
     if least > most:
-        raise SpecError([Problem("spec.cluster.workers", f"min ({least}) is above max ({most})")])
+        raise SpecError([Problem("spec.cluster.workers", above_max(least, most))])
     memory = workers.memory or DEFAULT_MEMORY
     return WorkerGroup(CPU_GROUP, cpus, 0, memory, least, most)
 

@@ -26,6 +26,7 @@ from batchinference.spec.durations import (
     check_not_zero,
     seconds_of,
 )
+from batchinference.spec.fixes import above_max
 from batchinference.spec.limits import Limits
 from batchinference.spec.patches import GroupName, Patch
 from batchinference.spec.pods import Environment, NodeSelector, ObjectName, Toleration
@@ -204,7 +205,7 @@ class Workers(SpecModel):
     def _check(self) -> Workers:
         if self.min is not None and self.max is not None and self.min > self.max:
             raise PydanticCustomError(
-                "workers", "min ({min}) is above max ({max})", {"min": self.min, "max": self.max}
+                "workers", "{message}", {"message": above_max(self.min, self.max)}
             )
         return self
 

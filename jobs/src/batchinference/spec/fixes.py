@@ -14,6 +14,8 @@ from pydantic_core import PydanticCustomError
 _EXAMPLES = {
     "read": "read: {format: csv, paths: [./data]}",
     "write": "write: {format: parquet, path: ./out}",
+    "name": "name: my-name",
+    "paths": "paths: [./data]",
     "source": "source: ./model, or the id of a model of the Hub",
     "inputs": "inputs: {text: COLUMN}",
     "replicas": "replicas: {min: 1, max: 4}",
@@ -76,6 +78,19 @@ def number_fix(value: object, *, whole: bool) -> str:
     if number is None or (whole and not number.is_integer()):
         return ". Write a whole number such as 2" if whole else ". Write a number such as 0.5"
     return f". Write {int(number) if number.is_integer() else number}"
+
+
+def length_fix(length: int, bound: int, unit: str) -> str:
+    """Return how many items or characters to add to, or to remove from, a value of this length."""
+    number = abs(bound - length)
+    verb = "Add" if length < bound else "Remove"
+    return f". {verb} {number} {unit}{'' if number == 1 else 's'}"
+
+
+def above_max(least: int, most: int) -> str:
+    """Return the message about a minimum above the maximum, with the fix."""
+    fix = f"Set max to {least} or more, or min to {most} or less"
+    return f"min ({least}) is above max ({most}). {fix}"
 
 
 def _number_in(value: object) -> float | None:

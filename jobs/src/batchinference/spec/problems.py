@@ -48,7 +48,7 @@ from batchinference.spec.base import (
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
-from batchinference.spec.fixes import duration_fix, example_fix, memory_fix, number_fix
+from batchinference.spec.fixes import duration_fix, example_fix, length_fix, memory_fix, number_fix
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN
 
@@ -126,6 +126,8 @@ _BOUND_FIXES = {
     "greater_than_equal": ". Write {ge} or more",
     "less_than_equal": ". Write {le} or less",
 }
+_UNITS = {"too_long": "item", "too_short": "item", "string_too_long": "character"}
+"""What is counted, by the type of the error about a length."""
 _SYNONYMS = {
     "replace": "overwrite",
     "huggingface": "transformers",
@@ -262,7 +264,7 @@ def _with_numbers(expected: str, context: dict[str, Any]) -> str:
 
 def _actual(details: ErrorDetails, value: _Value) -> str:
     """Return the value, or its length if the length is invalid."""
-    if details["type"] in ("too_long", "too_short", "string_too_long"):
+    if details["type"] in _UNITS:
         return str(len(details["input"]))
     return str(value)
 
@@ -282,9 +284,18 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             return example_fix("Write", field)
         case "a number" | "a whole number" as expected:
             return number_fix(known, whole=expected == "a whole number")
+    if kind in _UNITS:
+        return _length_fix(kind, context, len(details["input"]), field)
     if unit_fix := _UNIT_FIXES.get(context.get("pattern", "")):
         return unit_fix(known)
     return _with_numbers(_BOUND_FIXES.get(kind, ""), context)
+
+
+def _length_fix(kind: str, context: dict[str, Any], length: int, field: str) -> str:
+    """Return the fix for a text or a list that is too short or too long."""
+    example = "" if length else example_fix("Write", field)
+    bound = context["min_length" if kind == "too_short" else "max_length"]
+    return example or length_fix(length, bound, _UNITS[kind])
 
 
 @dataclass(frozen=True)

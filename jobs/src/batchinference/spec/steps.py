@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DNS_LABEL, ColumnName, SpecModel, StepColumns, rules
 from batchinference.spec.decode import Decode
 from batchinference.spec.expression import Expression
+from batchinference.spec.fixes import above_max
 from batchinference.spec.models import Model
 from batchinference.spec.nearest import Nearest
 from batchinference.spec.python_step import CLASS, PythonStep
@@ -91,7 +92,7 @@ class Replicas(SpecModel):
     def _check(self) -> Replicas:
         if self.min > self.max:
             raise PydanticCustomError(
-                "replicas", "min ({min}) is above max ({max})", {"min": self.min, "max": self.max}
+                "replicas", "{message}", {"message": above_max(self.min, self.max)}
             )
         return self
 

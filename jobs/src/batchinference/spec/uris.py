@@ -39,7 +39,9 @@ def _check_uri(uri: str) -> str:
         )
     if scheme != "file" and not bucket:
         raise PydanticCustomError(
-            "uri_bucket", "an address with {scheme}:// needs a bucket", {"scheme": scheme}
+            "uri_bucket",
+            "an address with {scheme}:// needs a bucket. Write {scheme}://BUCKET/PATH",
+            {"scheme": scheme},
         )
     if not rest:
         raise PydanticCustomError("uri_path", "a file:// address needs a path", {})

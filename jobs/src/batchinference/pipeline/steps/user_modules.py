@@ -73,7 +73,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         problem = error.msg if isinstance(error, SyntaxError) else error
         raise ModelLoad(
-            f"step '{step}': {file.name}{line} is not valid Python: {problem}"
+            f"step '{step}': {file.name}{line} is not valid Python: {problem}. Correct it"
         ) from None
 
 

@@ -38,8 +38,8 @@ class Kind(StrEnum):
         _START_OVER,
     )
     DUPLICATED = ("duplicated", "rows that are in the output more than once", _START_OVER)
-    UNKNOWN = (
-        "unknown",
+    UNKNOWN_ROWS = (
+        "unknownRows",
         "rows in the output that the input does not have",
         f"if the input was replaced, restore it, or {_START_OVER}",
     )
@@ -51,8 +51,8 @@ class Kind(StrEnum):
         "orphan files of the job, which readers would read as output",
         "delete them",
     )
-    STRANGERS = (
-        "strangers",
+    UNKNOWN_FILES = (
+        "unknownFiles",
         "files of unknown origin, which readers would read as output",
         "move them elsewhere",
     )
@@ -121,7 +121,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         spots = [spot.as_json() for spot in self.spots]
-        texts = {"meaning": self.kind.meaning, "wayOut": self.kind.fix}
+        texts = {"meaning": self.kind.meaning, "fix": self.kind.fix}
         return {"kind": self.kind.value, "count": self.count, **texts, "where": spots}
 
 
@@ -179,7 +179,7 @@ class Committed:
 @dataclass(frozen=True)
 class JobReport:
     """The result for one job. `rows` is the number of input rows; None if it is
-    unknown. `held` is the number of these rows that are in the output or the errors. `missing`
+    unknown. `accounted` is the number of these rows that are written, failed or filtered. `missing`
     lists the missing rows of an unfinished output. `unproven` describes what could not be verified.
     `layout` is None if not even the work is known. `input_files` is the number of files of the
     input, or of parts of another source; `input_files_counted` of them were counted again. `names`
@@ -188,7 +188,7 @@ class JobReport:
     state: str
     finished: bool = False
     rows: int | None = None
-    held: int = 0
+    accounted: int = 0
     input_files: int = 0
     input_files_counted: int = 0
     committed: Committed = field(default_factory=Committed)
@@ -214,7 +214,7 @@ class JobReport:
             "result": self.result.value,
             "finished": self.finished,
             "rows": self.rows,
-            "held": self.held,
+            "accountedRows": self.accounted,
             "inputFiles": self.input_files,
             "inputFilesCounted": self.input_files_counted,
             "committed": self.committed.as_json(),

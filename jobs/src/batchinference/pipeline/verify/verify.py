@@ -55,7 +55,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     reports = [_job_report(place, quick=quick, trusted=trusted) for place in places]
     findings = Findings()
     findings.add(_read_twice(places, reports))
-    findings.add(_strangers(places, reports))
+    findings.add(_unknown_files(places, reports))
     return VerificationReport(output.uri, reports, findings.listed())
 
 
@@ -85,7 +85,7 @@ def _read_twice(places: Sequence[Layout], reports: Sequence[JobReport]) -> Itera
         known.update(report.names)
 
 
-def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
+def _unknown_files(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
     """Yield files that readers of the output or the errors would read, but that none of the jobs
     has written. If the first job appended to existing data, files in the output may belong to
     anybody and are not reported."""
@@ -99,7 +99,7 @@ def _strangers(places: Sequence[Layout], reports: Sequence[JobReport]) -> Iterat
         for info in place.visible_files(but=whole.output):
             name = base_name(info.path)
             if not name.startswith(known) and not (shared and _PART.match(name)):
-                yield Kind.STRANGERS, Spot(place.at(info.path).uri), 1
+                yield Kind.UNKNOWN_FILES, Spot(place.at(info.path).uri), 1
 
 
 def _read_places(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
@@ -242,7 +242,7 @@ class JobCheck:
             state=self.work.layout.state.uri,
             finished=finished,
             rows=self.input.sizes.total,
-            held=self._holdings.rows,
+            accounted=self._holdings.rows,
             input_files=self.input.sizes.files,
             input_files_counted=self.input.counted,
             committed=self._committed,
@@ -266,7 +266,7 @@ class JobCheck:
         for rows in self._holdings.twice:
             yield Kind.DUPLICATED, self._spot(rows), rows[2] - rows[1]
         for rows in self._holdings.beyond(self.input.sizes):
-            yield Kind.UNKNOWN, self._spot(rows), rows[2] - rows[1]
+            yield Kind.UNKNOWN_ROWS, self._spot(rows), rows[2] - rows[1]
 
     def _gaps(self) -> Iterator[tuple[Spot, int]]:
         """Yield missing row ranges and their number of rows: 1 if the end of the file is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from support.documents.minimal import document
@@ -30,6 +31,10 @@ def cells(namespace: Namespace, name: str) -> list[Any]:
     return found
 
 
+def is_refused(namespace: Namespace, name: str) -> bool:
+    return "InvalidSpec" in cells(namespace, name)
+
+
 def test_hostile_specs_are_refused_while_other_jobs_run(
     new_operator: Any, server: ApiServer, namespace: Namespace, job: Any
 ) -> None:
@@ -45,7 +50,7 @@ def test_hostile_specs_are_refused_while_other_jobs_run(
     for shape, value in HOSTILE.items():
         create(hostile, f"watched-{shape}", value)
     for name in (f"{when}-{shape}" for when in ("listed", "watched") for shape in HOSTILE):
-        soon(f"{name} is refused", lambda name=name: "InvalidSpec" in cells(hostile, name))
+        soon(f"{name} is refused", partial(is_refused, hostile, name))
     job("second").status("Starting")
     assert operator.answers("/healthz") == 200
     assert "Traceback" not in operator.output()

@@ -56,7 +56,7 @@ class Platforms:
 
     def install(self, values: Object, name: str) -> None:
         """Install the policy for one namespace, and wait until the API server applies it."""
-        own_name = {"fullnameOverride": name, "crds": {"enabled": False}}
+        own_name = {"fullnameOverride": name}
         for manifest in self.chart.manifests({**values, **own_name}, "--namespace", OPERATOR):
             if not manifest["kind"].startswith("ValidatingAdmissionPolicy"):
                 continue

@@ -133,7 +133,7 @@ def bench(directory: Path, results: Results) -> Iterator[Bench]:
 
         def operator(*namespaces: str) -> OperatorProcess:
             system = new_namespace(server, f"system-of-{namespaces[0]}").name
-            values = {"crds": {"enabled": False}, "watchNamespaces": list(namespaces),
+            values = {"watchNamespaces": list(namespaces),
                       "fullnameOverride": system}  # fmt: skip
             manifests = chart.manifests(values, "--namespace", system)
             place = directory / system

@@ -14,7 +14,7 @@ import yaml
 from kubernetes_validate.utils import all_versions
 
 from chart.value_sets import SETS
-from support.cluster.chart import Chart
+from support.cluster.chart import WITH_CRDS, Chart
 from support.cluster.deployment import CHART, ROOT
 from support.documents.yaml_files import read_yaml
 
@@ -38,8 +38,9 @@ def test_helm_lint_passes(chart: Chart, with_kuberay: Chart) -> None:
 
 @pytest.mark.parametrize("values", VALIDATED)
 def test_objects_are_valid_in_oldest_and_newest_kubernetes(chart: Chart, values: str) -> None:
+    given = WITH_CRDS if values == "default" else SETS[values]
     for version in (OLDEST, all_versions()[-1]):
-        for manifest in chart.manifests(SETS[values], "--kube-version", version):
+        for manifest in chart.manifests(given, "--kube-version", version):
             if not manifest["apiVersion"].startswith("monitoring.coreos.com/"):
                 kubernetes_validate.validate(manifest, version, strict=True)
 

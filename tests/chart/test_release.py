@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.cluster.chart import Chart, one
+from support.cluster.chart import WITH_CRDS, Chart, one
 from support.cluster.kubectl import eventually
 from support.cluster.release import Release
 from support.documents.minimal import document
@@ -44,7 +44,7 @@ def create_job(release: Release) -> Namespace:
 
 
 def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> None:
-    assert "STATUS: deployed" in release.install()
+    assert "STATUS: deployed" in release.install(**WITH_CRDS)
     for kind, name in [
         ("Deployment", FULLNAME),
         ("ServiceAccount", FULLNAME),
@@ -61,7 +61,7 @@ def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> No
 def test_second_release_for_the_same_namespaces_is_refused(release: Release) -> None:
     """Two operators would work on the same jobs."""
     second = replace(release, namespace=f"{release.namespace}-second")
-    own_names = {"fullnameOverride": "second", "crds": {"enabled": False}}
+    own_names = {"fullnameOverride": "second"}
     marked = f'ConfigMap "batch-inference-operator".*"{release.namespace}"'
     release.install()
     with pytest.raises(AssertionError, match=marked):
@@ -117,9 +117,9 @@ def test_upgrade_updates_the_crd(release: Release, tmp_path: Path) -> None:
     definition = yaml.safe_load((older.path / "files" / "crd.yaml").read_text())
     columns = definition["spec"]["versions"][0].pop("additionalPrinterColumns")
     (older.path / "files" / "crd.yaml").write_text(yaml.safe_dump(definition))
-    replace(release, chart=older).install()
+    replace(release, chart=older).install(**WITH_CRDS)
     assert columns_of(release) != columns
-    release.upgrade()
+    release.upgrade(**WITH_CRDS)
     assert columns_of(release) == columns
 
 
@@ -130,7 +130,7 @@ def columns_of(release: Release) -> list[Object]:
 
 
 def test_jobs_the_crd_and_the_key_outlive_the_release(release: Release) -> None:
-    release.install()
+    release.install(**WITH_CRDS)
     namespace = create_job(release)
     release.uninstall()
     assert not release.has("Deployment", FULLNAME)
@@ -138,10 +138,10 @@ def test_jobs_the_crd_and_the_key_outlive_the_release(release: Release) -> None:
     assert remaining(release, "configmaps") == remaining(release, "serviceaccounts") == []
     (kept,) = remaining(release, "secrets")
     assert namespace.find("BatchInference", "job")
-    release.install()
+    release.install(**WITH_CRDS)
     assert remaining(release, "secrets")[0]["data"] == kept["data"]
     assert namespace.find("BatchInference", "job")
-    release.upgrade(crds={"enabled": False})
+    release.upgrade()
     assert namespace.find("BatchInference", "job")
 
 

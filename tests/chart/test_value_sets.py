@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chart.value_sets import NAMESPACES, SETS
-from support.cluster.chart import NAMESPACE, Chart
+from support.cluster.chart import NAMESPACE, WITH_CRDS, Chart
 from support.cluster.deployment import CHART
 from support.documents.yaml_files import read_yaml
 from support.servers.api_server import ApiServer, Refused, new_namespace
@@ -23,15 +23,9 @@ MONITORING = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
 
 @pytest.fixture(scope="module")
 def rendered(chart: Chart) -> dict[str, list[Object]]:
-    """Return the objects of each set of values. A set that the schema refuses fails the test.
-
-    Most sets are rendered without the CustomResourceDefinition, which takes most of the time.
-    """
-    small = {"crds": {"enabled": False}}
-    return {
-        name: chart.manifests({**small, **values} if name != "default" else values)
-        for name, values in SETS.items()
-    }
+    """Return the objects of each set of values. A set that the schema refuses fails the test."""
+    sets = {**SETS, "default": WITH_CRDS}
+    return {name: chart.manifests(values) for name, values in sets.items()}
 
 
 def test_server_accepts_the_objects_and_pod_security_the_pods(

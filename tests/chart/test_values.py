@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from batchinference.spec.cluster import Cluster
-from support.cluster.chart import Chart, one
+from support.cluster.chart import WITH_CRDS, Chart, one
 from support.cluster.deployment import CHART
 from support.documents.yaml_files import read_yaml
 
@@ -144,8 +144,8 @@ def leaves(values: Object, path: str = "") -> Iterator[str]:
             yield inner
 
 
-def text_of(chart: Chart, values: Object | None = None) -> str:
-    return yaml.safe_dump_all(chart.manifests(values))
+def text_of(chart: Chart, values: Object) -> str:
+    return yaml.dump_all(chart.manifests(values), Dumper=yaml.CSafeDumper)
 
 
 def merged(values: Object, path: str, value: Any) -> Object:
@@ -154,7 +154,7 @@ def merged(values: Object, path: str, value: Any) -> Object:
 
 
 def test_each_value_changes_the_manifests(chart: Chart) -> None:
-    before, together = text_of(chart), {}
+    before, together = text_of(chart, WITH_CRDS), {}
     for path, (value, _) in SHOWN.items():
         together = merged(together, path, value)
     after = text_of(chart, together)

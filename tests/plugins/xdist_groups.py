@@ -16,11 +16,12 @@ import pytest
 from support.tiers import in_long_tier
 
 GROUPS = {
-    **{"one_ray": "ray", "server": "apiserver", "shared_bare_server": "apiserver", "s3": "s3"},
+    **{"one_ray": "ray", "server": "apiserver", "s3": "s3"},
+    **dict.fromkeys(("shared_bare_server", "chart"), "chart"),
     **dict.fromkeys(("bert", "minilm", "resnet", "tiny", "vit"), "models"),
 }
 """The xdist group of the tests that use each fixture. The first match wins."""
-FIRST = ("ray", "apiserver", "crashes", "models", "docs", "s3", "fuzz", "transcript")
+FIRST = ("ray", "apiserver", "crashes", "chart", "models", "docs", "s3", "fuzz", "transcript")
 """The groups that take the longest, in the order in which they start."""
 
 

@@ -21,15 +21,14 @@ The protocol, in the order of its writes:
 A kill before a step keeps what the previous steps have written. Commits survive: the next attempt
 reads the manifests, removes files that no manifest names, and reads only the missing rows.
 
-Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing` kills
-jobs before every step on a disk, and before one write of each kind on S3. It kills a job that
-overwrites before one write of each kind, and before every step after the switch to the new output.
+Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing`
+continues from the state before every step on a disk, and kills a job before one write of each kind
+on S3. The long tier kills jobs before every step.
 """
 
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
@@ -42,11 +41,11 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Result
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec import parse
-from batchinference.spec.report import JobState
+from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.crash_points import (
-    END,
     Place,
+    Recording,
     every_step,
     faults,
     on_disk,
@@ -118,10 +117,14 @@ def killed_and_run_again(
     for kill in kills:
         killed = place.run(job, kill)
         wrong += [f"killed before {killed.steps[-1]}: {fault}" for fault in seen.at_any_moment()]
-    last = place.run(job).report
+    return [*wrong, *faults_in_the_end(place, place.run(job).report, seen)]
+
+
+def faults_in_the_end(place: Place, last: Report, seen: OutputFaults) -> list[str]:
+    """Return the faults of a run that should have succeeded."""
     if last.state != JobState.SUCCEEDED:
-        return [*wrong, f"in the end: {last.reason}: {last.message}"]
-    wrong += [f"in the end: {fault}" for fault in seen.at_the_end()]
+        return [f"in the end: {last.reason}: {last.message}"]
+    wrong = [f"in the end: {fault}" for fault in seen.at_the_end()]
     return [*wrong, *unproven(seen.output)] if place.local else wrong
 
 
@@ -160,10 +163,28 @@ def finished_by_the_next_run(place: Place, steps: list[str]) -> Callable[[int], 
     return check
 
 
+@on_disk
+def test_next_run_finishes_a_job_that_died_before_any_step(place: Place) -> None:
+    job, seen = place.job("out"), OutputFaults(place.directory / "out")
+    recording = Recording(place, job)
+    committed = recording.steps.index(f"write {ATTEMPT}/closed")
+
+    def check(step: int) -> list[str]:
+        wrong = [*seen.at_any_moment(), *faults_in_the_end(place, place.run_again(job), seen)]
+        if step >= committed and (again := seen.rows_processed_again()):
+            wrong.append(f"{again} committed rows were done again")
+        return wrong
+
+    assert recording.faults(check, every_step(recording.steps)) == {}
+
+
 @pytest.mark.scaled("crash-points")
+@pytest.mark.parametrize(
+    "place", ["s3", pytest.param("posix", marks=pytest.mark.long("crash-points"))], indirect=True
+)
 def test_next_run_finishes_a_job_killed_before_any_step(place: Place) -> None:
     steps = place.run(place.job("undisturbed")).steps
-    chosen = every_step if place.local or in_long_tier() else one_write_of_each_kind
+    chosen = every_step if in_long_tier() else one_write_of_each_kind
     assert faults(finished_by_the_next_run(place, steps), chosen(steps)) == {}
 
 
@@ -227,39 +248,24 @@ def test_unfinished_file_is_hidden_and_removed_by_the_next_run(place: Place) -> 
     assert not (output / left).exists()
 
 
-@pytest.fixture
-def old(place: Place) -> Path:
-    """Write the complete output of another job."""
-    place.run(other_job(place, "old"))
-    return place.directory / "old"
-
-
-@pytest.mark.scaled("crash-points")
 @on_disk_and_long_on_s3
 def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(place: Place) -> None:
     """Before the switch, the old output is unchanged. After it, the new one is complete."""
-    place.run(other_job(place, "old"))
-    old = place.directory / "old"
-    unchanged = files_of(old)
-    shutil.copytree(old, place.directory / "undisturbed")
-    steps = place.run(place.job("undisturbed", mode="overwrite")).steps
-    switch = steps.index(f"write {REPLACEMENT}/_SUCCESS")
+    new, job = place.directory / "out", place.job("out", mode="overwrite")
+    place.run(other_job(place, "out"))
+    unchanged, seen = files_of(new), OutputFaults(new, replaced=(OTHER,))
+    recording = Recording(place, job)
+    switch = recording.steps.index(f"write {REPLACEMENT}/_SUCCESS")
 
-    def check(kill: int) -> list[str]:
-        new = shutil.copytree(old, place.directory / f"out-{kill}")
-        job, seen = place.job(new.name, mode="overwrite"), OutputFaults(new, replaced=(OTHER,))
-        place.run(job, kill)
+    def check(step: int) -> list[str]:
         wrong = [fault for fault in seen.at_any_moment() if REPLACEMENT not in fault]
-        if kill <= switch and files_of(new) != unchanged:
+        if step <= switch and files_of(new) != unchanged:
             wrong.append("the old output has changed")
-        if kill > switch and not any((new / mark).exists() for mark in SUCCESS_MARKS):
+        if step > switch and not any((new / mark).exists() for mark in SUCCESS_MARKS):
             wrong.append("no output is complete")
-        return [*wrong, *killed_and_run_again(place, job, seen, [])]
+        return [*wrong, *faults_in_the_end(place, place.run_again(job), seen)]
 
-    kills = set(every_step(steps))
-    if not in_long_tier():  # before the switch, the steps are the same without `overwrite`
-        kills -= {*range(switch)} - {*one_write_of_each_kind(steps)}
-    assert faults(check, sorted(kills)) == {}
+    assert recording.faults(check, every_step(recording.steps)) == {}
 
 
 @on_disk_and_long_on_s3
@@ -296,42 +302,34 @@ def files_of(directory: Path) -> dict[str, bytes]:
 
 
 @on_disk
-def test_append_keeps_the_rows_of_earlier_jobs(place: Place, old: Path) -> None:
-    before = frozenset(OutputFaults(old).names())
+def test_append_keeps_the_rows_of_earlier_jobs(place: Place) -> None:
+    output, job = place.directory / "out", place.job("out", mode="append", partitionBy=["n"])
+    place.run(other_job(place, "out"))
+    before = frozenset(OutputFaults(output).names())
+    recording = Recording(place, job)
+    state = Path(Layout.of(parse(job).spec).state.path).relative_to(output)
+    seen = OutputFaults(output, str(state), (OTHER,), before)
 
-    def job(name: str) -> Document:
-        return place.job(name, mode="append", partitionBy=["n"])
+    def check(_: int) -> list[str]:
+        return [*seen.at_any_moment(), *faults_in_the_end(place, place.run_again(job), seen)]
 
-    def check(kill: int) -> list[str]:
-        new = shutil.copytree(old, place.directory / f"out-{kill}")
-        state = Layout.of(parse(job(new.name)).spec).state.path
-        seen = OutputFaults(new, str(Path(state).relative_to(new)), (OTHER,), before)
-        return killed_and_run_again(place, job(new.name), seen, [kill])
-
-    shutil.copytree(old, place.directory / "undisturbed")
-    steps = place.run(job("undisturbed")).steps
-    assert steps[-1] == END
-    assert faults(check, one_of_each_kind(steps)) == {}
+    assert recording.faults(check, one_of_each_kind(recording.steps)) == {}
 
 
 @on_disk
 def test_table_gets_all_rows_at_once(place: Place) -> None:
-    def job(name: str) -> Document:
-        given = place.job(name)
-        given["spec"]["write"]["format"] = "delta"
-        return given
+    job, output = place.job("out", format="delta"), place.directory / "out"
+    recording = Recording(place, job)
 
-    def check(kill: int) -> list[str]:
-        place.run(job(f"out-{kill}"), kill)
-        assert len(rows_of_table(place.directory / f"out-{kill}")) in (0, len(ROWS))
-        report = place.run(job(f"out-{kill}")).report
+    def check(_: int) -> list[str]:
+        assert len(rows_of_table(output)) in (0, len(ROWS))
+        report = place.run_again(job)
         assert report.state == JobState.SUCCEEDED, report.message
-        rows = rows_of_table(place.directory / f"out-{kill}")
+        rows = rows_of_table(output)
         wrong = [] if without_order(rows) == without_order(ROWS) else [f"{len(rows)} rows"]
-        return [*wrong, *unproven(place.directory / f"out-{kill}")]
+        return [*wrong, *unproven(output)]
 
-    steps = place.run(job("undisturbed")).steps
-    assert faults(check, one_of_each_kind(steps)) == {}
+    assert recording.faults(check, one_of_each_kind(recording.steps)) == {}
 
 
 def rows_of_table(directory: Path) -> list[Row]:

@@ -1,7 +1,7 @@
-"""Reruns that are killed: retries of failed rows, new files, or both in a complete output, and a
+"""Reruns that die: retries of failed rows, new files, or both in a complete output, and a
 correction of the code before the first commit.
 
-The next run finishes the output with each row exactly once. `make landing` kills only the rerun
+The next run finishes the output with each row exactly once. `make landing` tests only the rerun
 that retries and adds files, and the one with corrected code.
 """
 
@@ -19,7 +19,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.crash_points import END, Place, one_of_each_kind
+from support.jobs.crash_points import Place, Recording, one_of_each_kind
 from support.jobs.on_ray import without_order
 from support.jobs.user_code import LATER
 from support.jobs.without_ray import INPUT, ROWS
@@ -36,28 +36,13 @@ BAD = {"n": 22, "values": -3}
 """Rows that earlier nights have read."""
 NOWHERE = "nowhere"
 """No state directory. Of an output of several nights, only the rows are checked."""
-BOUNDARIES = ("job.json", "input.parquet", "start.json", "closed", "output.json", "_SUCCESS")
-"""The files that end one phase of a run and begin the next."""
 
 
-def faults(
-    place: Place, job: Document, seen: Callable[[], OutputFaults], of: tuple[str, ...] = ("",)
-) -> dict[str, list[str]]:
-    """Return the faults after a kill before each step of this run, and after the next run.
-
-    The complete output is restored before each kill. `of` selects steps by their endings."""
+def faults(place: Place, job: Document, seen: Callable[[], OutputFaults]) -> dict[str, list[str]]:
+    """Return the faults in the state before each kind of step of this run, and after the next
+    run."""
     output = Path(job["spec"]["write"]["path"])
-    kept = shutil.copytree(output, place.directory / "kept")
-
-    def killed_before(kill: int) -> list[str]:
-        shutil.rmtree(output)
-        shutil.copytree(kept, output)
-        place.run(job, kill)
-        wrong = [f"at once: {fault}" for fault in seen().at_any_moment()]
-        last = place.run(job).report
-        if last.state != JobState.SUCCEEDED:
-            return [*wrong, f"in the end: {last.reason}: {last.message}"]
-        return [*wrong, *in_the_end()]
+    recording = Recording(place, job)
 
     def in_the_end() -> list[str]:
         proof = verify(Location(str(output)))
@@ -65,11 +50,15 @@ def faults(
         of_rows = seen().at_the_end() if seen().state != NOWHERE else rows_of_all(seen())
         return [f"in the end: {fault}" for fault in (*found, *of_rows)]
 
-    steps = place.run(job).steps
-    assert (steps[-1], in_the_end()) == (END, [])
-    kills = [kill for kill in one_of_each_kind(steps) if steps[kill].endswith(of)]
-    found = {steps[kill]: killed_before(kill) for kill in kills}
-    return {name: wrong for name, wrong in found.items() if wrong}
+    def after_the_next_run(_: int) -> list[str]:
+        wrong = [f"at once: {fault}" for fault in seen().at_any_moment()]
+        last = place.run_again(job)
+        if last.state != JobState.SUCCEEDED:
+            return [*wrong, f"in the end: {last.reason}: {last.message}"]
+        return [*wrong, *in_the_end()]
+
+    assert in_the_end() == []
+    return recording.faults(after_the_next_run, one_of_each_kind(recording.steps))
 
 
 def rows_of_all(seen: OutputFaults) -> list[str]:
@@ -137,7 +126,7 @@ def test_killed_retry_of_several_appends_is_finished(place: Place) -> None:
     job["spec"]["errors"]["retry"] = True
     seen = OutputFaults(place.directory / "out", NOWHERE, (GOOD,), replaced=(REPAIRED,))
     assert without_order(seen.rows()) == without_order([GOOD])
-    assert faults(place, job, lambda: seen, BOUNDARIES) == {}
+    assert faults(place, job, lambda: seen) == {}
 
 
 def test_correction_of_the_code_before_the_first_commit(place: Place) -> None:
@@ -147,4 +136,4 @@ def test_correction_of_the_code_before_the_first_commit(place: Place) -> None:
     write_code(code, {"steps[2].python: module corrected.py": "0"})
     seen = OutputFaults(place.directory / "out")
     assert any("part-" in name for name in seen.names()), "a file without a commit"
-    assert faults(place, job, lambda: seen, BOUNDARIES) == {}
+    assert faults(place, job, lambda: seen) == {}

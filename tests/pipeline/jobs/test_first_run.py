@@ -1,7 +1,7 @@
 """A first run: a shell runs the commands of the README over pictures and a CSV file of the user.
 
 Small models stand in for those of the Hugging Face Hub, in its cache. docs/first-run.md is a
-recording: `python -m pytest tests/pipeline/jobs/test_first_run.py --write-first-run` writes it.
+recording, which RECORDER writes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,13 @@ from support.models.hub_cache import add_to_hub_cache
 from support.outputs.rows import rows_of
 from support.timeouts import scaled
 
-pytestmark = pytest.mark.timeout(600)  # the fixture starts Ray twice
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("first-run")]
+"""The fixture `recording` starts Ray twice."""
+long = pytest.mark.long("first-run")
 PAGE = "docs/first-run.md"
-RECORDER = "python -m pytest tests/pipeline/jobs/test_first_run.py --write-first-run"
+RECORDER = (
+    "python -m pytest tests/pipeline/jobs/test_first_run.py --long first-run --write-first-run"
+)
 HEAD = """# A first run on your own data
 
 These are the commands of the [README](../README.md#on-your-machine), after `make demo`, and what
@@ -172,6 +176,7 @@ def test_each_variant_has_few_commands() -> None:
     assert all(0 < len(commands) <= MOST_COMMANDS - len(SETUP) for commands in variants)
 
 
+@long
 def test_commands_print_what_the_page_shows(
     recording: Recording, request: pytest.FixtureRequest
 ) -> None:
@@ -182,6 +187,7 @@ def test_commands_print_what_the_page_shows(
     compare_with_page(PAGE, recording.sections, shape, RECORDER)
 
 
+@long
 def test_pictures_get_their_classes(recording: Recording, home: Path) -> None:
     rows = rows_of(home / "batchinference/out")
     numbers = {int(Path(row["path"]).stem.removeprefix("IMG_")): row["prediction"] for row in rows}
@@ -190,6 +196,7 @@ def test_pictures_get_their_classes(recording: Recording, home: Path) -> None:
     assert sum(right) > 0.9 * len(right)
 
 
+@long
 def test_reviews_get_their_sentiments(recording: Recording, home: Path) -> None:
     rows = sorted(rows_of(home / "batchinference/sentiment"), key=lambda row: int(row["id"]))
     assert [row["review"] for row in rows] == [text for text, _ in reviews()]
@@ -200,6 +207,7 @@ def test_reviews_get_their_sentiments(recording: Recording, home: Path) -> None:
     assert sum(right) > 0.9 * len(right)
 
 
+@long
 @pytest.mark.parametrize("title", TITLES)
 def test_commands_take_less_than_two_minutes(recording: Recording, title: str) -> None:
     """On a machine that is slow or busy, they may take longer by its factor."""

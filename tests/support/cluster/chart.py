@@ -19,6 +19,8 @@ Object = dict[str, Any]
 
 NAMESPACE = "system"
 RELEASE = "batchinference"
+WITH_CRDS: Object = {"crds": {}}
+"""The default values. They mention the CustomResourceDefinitions (see `without_crds`)."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,14 @@ class Chart:
         return self.manifests()
 
     def manifests(self, values: Object | None = None, *flags: str) -> list[Object]:
-        """Return the objects that these values render to."""
-        done = self.render(values, *flags)
+        """Return the objects that these values render to, as `without_crds` limits them."""
+        done = self.render(without_crds(values or {}), *flags)
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.load_all(done.stdout, yaml.CSafeLoader) if found]
 
     def refusal(self, values: Object) -> str:
         """Return Helm's error message for invalid values."""
-        done = self.render(values)
+        done = self.render(without_crds(values))
         assert done.returncode != 0, f"these values were accepted: {values}"
         return done.stderr
 
@@ -55,6 +57,12 @@ def _rendered(path: Path, values: str, flags: tuple[str, ...]) -> subprocess.Com
     return subprocess.run(
         [*command, "--values", "-"], input=values, capture_output=True, text=True, check=False
     )
+
+
+def without_crds(values: Object) -> Object:
+    """Disable the CustomResourceDefinitions, unless the values mention them. Helm needs most of its
+    time for them."""
+    return {"crds": {"enabled": False}, **values}
 
 
 def one(manifests: list[Object], kind: str) -> Object:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from support.cluster.chart import RELEASE, Chart
+from support.cluster.chart import RELEASE, Chart, without_crds
 from support.servers.api_server import ApiServer, Refused, collection
 
 Object = dict[str, Any]
@@ -26,7 +26,9 @@ _VERSIONS = {
 
 @dataclass(frozen=True)
 class Release:
-    """A release in a namespace of its own. Helm's errors raise AssertionError."""
+    """A release in a namespace of its own, with the values that `without_crds` returns.
+
+    Helm's errors raise AssertionError."""
 
     chart: Chart
     server: ApiServer
@@ -42,10 +44,11 @@ class Release:
             "--values",
             "-",
         )
-        return self.helm(*arguments, values=values)
+        return self.helm(*arguments, values=without_crds(values))
 
     def upgrade(self, **values: Any) -> str:
-        return self.helm("upgrade", RELEASE, str(self.chart.path), "--values", "-", values=values)
+        arguments = ("upgrade", RELEASE, str(self.chart.path), "--values", "-")
+        return self.helm(*arguments, values=without_crds(values))
 
     def uninstall(self) -> str:
         return self.helm("uninstall", RELEASE)

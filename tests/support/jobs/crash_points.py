@@ -1,8 +1,10 @@
-"""Runs jobs in separate processes that get a signal before a chosen storage operation (step).
+"""Runs jobs in separate processes, which get a signal before a chosen storage operation (step), or
+copy their output before each step.
 
 A step is a call that changes stored data. On a disk, each rename and each removal within such a
 call is also a step. Steps are counted while a job runs, so tests need no list of them. The stored
-state after a step equals the state before the next step, so signals before steps cover all states.
+state after a step equals the state before the next step, so the states before all steps are all
+that a kill can leave.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -32,7 +35,7 @@ import pytest
 from batchinference.pipeline.commit import lease as leases
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.report import Report
+from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.command import wait_until
 from support.jobs.without_ray import run_task_again, run_without_ray, small_job, write_input
@@ -65,6 +68,25 @@ threads read at the same time, one of them gets 255."""
 Stops = dict[int, signal.Signals]
 """Maps the number of a step to the signal that the process gets before it."""
 
+
+@dataclass(frozen=True)
+class States:
+    """Copies of an output directory by the numbers of the steps before which they were made."""
+
+    output: Path
+    copies: Path
+
+    def copy(self, step: int) -> None:
+        if self.output.exists():
+            shutil.copytree(self.output, self.copies / str(step))
+
+    def restore(self, step: int) -> None:
+        """Make the output what a job leaves that is killed before this step."""
+        shutil.rmtree(self.output, ignore_errors=True)
+        if (state := self.copies / str(step)).exists():
+            shutil.copytree(state, self.output)
+
+
 on_disk = pytest.mark.parametrize("place", ["posix"], indirect=True)
 on_disk_and_long_on_s3 = pytest.mark.parametrize(
     "place", ["posix", pytest.param("s3", marks=pytest.mark.long("crash-points"))], indirect=True
@@ -83,11 +105,16 @@ class JobProcess:
     """A job, or one task of the job, in a separate process."""
 
     def __init__(
-        self, place: Place, job: Document, stops: Stops | None = None, task: int | None = None
+        self,
+        place: Place,
+        job: Document,
+        stops: Stops | None = None,
+        task: int | None = None,
+        states: States | None = None,
     ) -> None:
         self._log = Path(tempfile.mkdtemp(dir=place.logs)) / "steps"
         self._log.touch()
-        arguments = (job, task, place.environment, stops or {}, self._log)
+        arguments = (job, task, place.environment, stops or {}, self._log, states)
         self._process: ForkServerProcess = _processes.Process(
             target=_run_in_child, args=arguments, daemon=True
         )
@@ -161,6 +188,36 @@ class Place:
         assert code in (0, -signal.SIGKILL), f"it ended with {code} after {process.steps[-1:]}"
         return process
 
+    def run_again(self, job: Document) -> Report:
+        """Run a job until it ends; on a disk in this process, which is faster."""
+        if not self.local:
+            return self.run(job).report
+        with patch.object(os, "fsync", lambda _: None):
+            return run_without_ray(job)
+
+
+class Recording:
+    """A job that has ended, and the states of its output before each of its steps."""
+
+    def __init__(self, place: Place, job: Document) -> None:
+        output = place.directory / Path(job["spec"]["write"]["path"]).name
+        self._states = States(output, Path(tempfile.mkdtemp(dir=place.logs)))
+        process = JobProcess(place, job, states=self._states)
+        assert process.end() == 0
+        assert process.report.state == JobState.SUCCEEDED, process.report.message
+        self.steps = process.steps
+
+    def faults(
+        self, check: Callable[[int], list[str]], steps: Iterable[int]
+    ) -> dict[str, list[str]]:
+        """Return the faults that the check finds in the states before these steps."""
+        found = {}
+        for step in steps:
+            self._states.restore(step)
+            if faults := check(step):
+                found[f"{step}: {self.steps[step]}"] = faults
+        return found
+
 
 def local_place(directory: Path) -> Place:
     write_input(directory / "in")
@@ -215,12 +272,17 @@ def faults(check: Callable[[int], list[str]], cases: Iterable[int]) -> dict[int,
 
 
 def _run_in_child(
-    given: Document, task: int | None, environment: dict[str, str], stops: Stops, log: Path
+    given: Document,
+    task: int | None,
+    environment: dict[str, str],
+    stops: Stops,
+    log: Path,
+    states: States | None,
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a crash of the machine loses written data
     leases.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
-    steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log)
+    steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log, states)
     steps.count()
     if task is None:
         report = run_without_ray(given)
@@ -232,10 +294,10 @@ def _run_in_child(
 
 
 class _Steps:
-    """Logs the steps of this process and sends it the signals before them."""
+    """Logs the steps of this process, sends it the signals before them and copies its states."""
 
-    def __init__(self, output: str, stops: Stops, log: Path) -> None:
-        self._output, self._stops, self._log = output, stops, log
+    def __init__(self, output: str, stops: Stops, log: Path, states: States | None) -> None:
+        self._output, self._stops, self._log, self._states = output, stops, log, states
         self._reached = 0
         self._current = threading.local()
 
@@ -244,6 +306,8 @@ class _Steps:
             name = re.sub(pattern, replacement, name)
         with self._log.open("a") as log:
             log.write(name + "\n")
+        if self._states is not None:
+            self._states.copy(self._reached)
         self._reached += 1
         if (number := self._stops.get(self._reached - 1)) is not None:
             # only a signal to this thread stops it immediately

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from batchinference.cli.main import app
 from batchinference.pipeline import job
-from batchinference.pipeline.commit import committer
+from batchinference.pipeline.commit import claim, committer
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import read_lease
@@ -206,6 +206,7 @@ def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
         patch.object(executor, "ray", _InlineRay()),
         _small_commits(),
         patch.object(location, "DELETE_THREADS", 1),
+        patch.object(claim, "MOVE_THREADS", 1),
     ):
         yield
 

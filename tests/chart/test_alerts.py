@@ -94,7 +94,11 @@ PROBLEMS = {
     "BatchInferenceRowsFail": Problem(
         {FAILED_ROWS: "0+60x120"}, TEAM, "6% of the rows in namespace team fail"
     ),
-    "BatchInferenceNoRows": Problem({ROWS: "5000x120", FAILED_ROWS: "200x120"}, TEAM),
+    "BatchInferenceNoRows": Problem(
+        {ROWS: "5000x120", FAILED_ROWS: "200x120"},
+        TEAM,
+        "No job in namespace team has finished a row for half an hour",
+    ),
 }
 TOLERATED = {
     "health": {},
@@ -108,7 +112,10 @@ TOLERATED = {
     "errors for four minutes": {ERRORS: "0x50 0+1x4 4x63"},
     "an API server down for four minutes": {UNREACHABLE: "0x50 0+9x4 36x63"},
     "a quota reached for four minutes": {REFUSED: "_x50 1+1x4 5x63"},
-    "slow first rows": {ROWS: "0+1000x50 50000x25 50000+1000x42"},
+    "slow first rows": {
+        ROWS: "0+1000x50 50000x25 50000+1000x42",
+        FAILED_ROWS: "0+40x50 2000x25 2000+40x42",
+    },
 }
 
 

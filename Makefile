@@ -25,6 +25,8 @@ KIND_CLUSTER ?= batchinference
 RESTART_API_SERVER ?= tests/tools/restart-api-server $(KIND_CLUSTER)
 # Command that starts a second node or cuts its power. Argument: up or kill
 SECOND_NODE ?= tests/tools/second-node $(KIND_CLUSTER)
+# Command that prints the directory with prometheus and promtool.
+BUILD_PROMETHEUS ?= echo "$$PROMETHEUS"
 NAMESPACE ?= batchinference-system
 CHART := charts/batch-inference-operator
 
@@ -231,12 +233,15 @@ test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 .PHONY: test-all
 test-all: lint images demo test e2e chaos test-long upgrade ## Run everything, as before a release
 
-# Called by tests/long.toml: the tests of a GROUP without and with a cluster.
-.PHONY: long-tests long-e2e
+# Called by tests/long.toml: the tests of a GROUP without a cluster, with a cluster, with Prometheus.
+.PHONY: long-tests long-e2e long-monitoring
 long-tests: $(VENV)/.test
 	$(PYTEST) $(SUITES) --long $(GROUP) $(WORKERS)
 long-e2e: $(VENV)/.test $(CHART)/charts
 	$(PYTEST) tests/e2e --long $(GROUP)
+long-monitoring: $(VENV)/.test $(CHART)/charts
+	directory="$$($(BUILD_PROMETHEUS))" && PROMETHEUS="$$directory" \
+	    $(PYTEST) tests/apiserver tests/chart --long monitoring
 
 # Only mutmut's operators are used, so the dependencies of its command are not installed.
 $(VENV)/.mutants: $(VENV)/.test

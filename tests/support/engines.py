@@ -23,11 +23,26 @@ def program(name: str, how_to_get_it: str) -> str:
 
 def kubebuilder_assets() -> Path:
     """Return the directory with kube-apiserver and etcd, or skip."""
-    directory = os.environ.get("KUBEBUILDER_ASSETS", "")
-    if directory and (Path(directory) / "kube-apiserver").exists():
-        return Path(directory)
-    missing(
+    return _directory(
+        "KUBEBUILDER_ASSETS",
         "kube-apiserver",
         "install setup-envtest (https://book.kubebuilder.io/reference/envtest) and run "
         "`export KUBEBUILDER_ASSETS=$(setup-envtest use 1.35 -p path)`",
     )
+
+
+def prometheus_directory() -> Path:
+    """Return the directory with prometheus and promtool, or skip."""
+    return _directory(
+        "PROMETHEUS",
+        "prometheus",
+        "unpack a release (https://prometheus.io/download) and run `export PROMETHEUS=DIRECTORY`",
+    )
+
+
+def _directory(variable: str, name: str, how_to_get_it: str) -> Path:
+    """Return the directory that an environment variable names if it has the program, or skip."""
+    directory = os.environ.get(variable, "")
+    if directory and (Path(directory) / name).exists():
+        return Path(directory)
+    missing(name, how_to_get_it)

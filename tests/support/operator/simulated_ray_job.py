@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from batchinference.rendering import CLUSTER_LABEL
 from batchinference.rendering.token_secret import TOKEN_KEY
 from batchinference.spec.report import Report
 from support.cluster.kubectl import condition, eventually
@@ -118,12 +119,15 @@ class SimulatedJob:
         token = base64.b64decode(self.secret["data"][TOKEN_KEY]).decode()
         self.dashboard.tokens[self.host] = token
 
-    def create_pod(self, status: Object) -> str:
-        """Create a worker's pod with this status, and return its name."""
-        group = self.ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
-        name = f"{self.name}-worker-x"
-        pod = {**group["template"], "apiVersion": "v1", "kind": "Pod"}
-        self.namespace.create({**pod, "metadata": {"name": name, **pod["metadata"]}})
+    def create_pod(self, status: Object, group: int = 0) -> str:
+        """Create a pod of a worker group with this status, and return its name."""
+        ray_job, name = self.ray_job, f"{self.name}-worker-x"
+        template = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"][group]["template"]
+        cluster = ray_job.get("status", {}).get("rayClusterName", "")
+        labels = {**template["metadata"]["labels"], CLUSTER_LABEL: cluster}
+        metadata = {**template["metadata"], "name": name, "labels": labels}
+        pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+        self.namespace.create(pod)
         self.namespace.patch_status("Pod", name, status)
         return name
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from batchinference.api.driver_log import running_log
+from batchinference.api.driver_log import MAX_BYTES, running_log
 from batchinference.api.kubernetes import ClusterError, Kubernetes, _websocket_refusal
 
 HEAD = {"metadata": {"name": "daily-2-head"}, "status": {"phase": "Running"}}
@@ -52,6 +52,11 @@ def test_log_of_the_driver_is_read_from_the_running_head() -> None:
     ((pod, container, command),) = cluster.commands
     assert (pod, container) == ("daily-2-head", "ray")
     assert command.endswith("/tmp/ray/session_latest/logs/job-driver-*.log")
+
+
+def test_line_whose_beginning_is_cut_off_is_not_shown() -> None:
+    log = "rd=hunter22\n" + "x" * MAX_BYTES
+    assert log_of(Cluster("Running", HEAD, log=log)) == "x" * MAX_BYTES
 
 
 def test_credentials_are_masked() -> None:

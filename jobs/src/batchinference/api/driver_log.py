@@ -37,7 +37,10 @@ def running_log(cluster: Kubernetes, name: str) -> str | None:
         raise ClusterError(f"{attempt}: its log cannot be read: {error}. {fix}") from None
     if not log:
         raise ClusterError(f"{attempt}: its driver has no log yet ({job.phase}). {_PREVIOUS}")
-    return "\n".join(map(without_credentials, log.splitlines()))
+    lines = log.splitlines()
+    if len(log.encode()) >= MAX_BYTES:  # without the name of a secret, its value is not recognized
+        lines = lines[1:]
+    return "\n".join(map(without_credentials, lines))
 
 
 def _head(cluster: Kubernetes, ray_cluster: str) -> str | None:

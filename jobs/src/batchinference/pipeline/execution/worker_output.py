@@ -14,7 +14,7 @@ _RAY_LINE = re.compile(
 """The beginning of lines that Ray writes itself."""
 _FRAME = re.compile(r'  File "(.+)", line \d+ in ')
 """A line of the stack that Python prints when it crashes."""
-_PROGRESS_BAR = re.compile(r"\d+%\|")
+_PROGRESS_BAR = re.compile(r"\d%\|")
 _WORKER = re.compile(r"worker-.*-(\d+)")
 MAX_READ = 1 << 20
 """Maximum bytes of a file that are read at once."""

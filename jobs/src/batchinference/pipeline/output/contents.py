@@ -89,7 +89,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
     import pyarrow.dataset as ds
 
     output = Location(write.path, write.storage)
-    paths = sorted(info.path for info in output.visible_files())
+    paths = sorted(info.path for info in output.without_links(output.visible_files()))
     if not paths:
         return pa.table({})
     options = ds.FileSystemFactoryOptions(

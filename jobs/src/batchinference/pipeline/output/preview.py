@@ -46,7 +46,7 @@ def first_rows(write: Write, count: int) -> list[Row]:
 def parts_of(write: Write) -> list[Location]:
     """Return the files of an output, in the order of their names."""
     output = Location(write.path, write.storage)
-    paths = sorted(info.path for info in output.data_files())
+    paths = sorted(info.path for info in output.without_links(output.data_files()))
     return [output.at(path) for path in paths if not base_name(path).startswith(("_", "."))]
 
 

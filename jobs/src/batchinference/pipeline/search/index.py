@@ -169,7 +169,7 @@ def _dataset(output: Location, file_format: str) -> pads.FileSystemDataset:
             f"write.format: only outputs in Parquet can be searched ('{output.uri}' is "
             f"{file_format}). Write the embeddings with format: parquet"
         )
-    files = sorted(info.path for info in output.visible_files())
+    files = sorted(info.path for info in output.without_links(output.visible_files()))
     if not files:
         raise BadInput(f"'{output.uri}' holds no rows")
     factory = pads.FileSystemDatasetFactory(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.storage.arrow_files import UnsafeColumn, checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,21 @@ def columns_of(step: str, result: Any) -> dict[str, Any]:
             )
         if count > 1:
             raise JobFailure(f"step '{step}' returned {count} columns with the name '{name}'")
+    try:
+        checked(_arrow_schema(result, columns))
+    except UnsafeColumn as error:
+        raise JobFailure(f"step '{step}' returned a table whose {error}") from None
     return dict(columns)
+
+
+def _arrow_schema(result: Any, columns: list[tuple[Any, Any]]) -> pa.Schema:
+    """Return the schema of the returned Arrow data."""
+    if isinstance(result, pa.Table | pa.RecordBatch):
+        return result.schema
+    arrays = pa.Array | pa.ChunkedArray
+    return pa.schema(
+        [(name, values.type) for name, values in columns if isinstance(values, arrays)]
+    )
 
 
 def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:

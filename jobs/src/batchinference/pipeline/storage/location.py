@@ -171,6 +171,12 @@ class Location:
         """Return whether the path from here to a directory below contains a symbolic link."""
         return self.local and local_files.linked_part(folder, self.path) is not None
 
+    def without_links(self, files: Iterable[pafs.FileInfo]) -> list[pafs.FileInfo]:
+        """Return the files of this directory that are reached without a symbolic link.
+
+        Anyone who can write there could otherwise add files that only the reader may read."""
+        return [info for info in files if not self._is_linked(info.path)]
+
     def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
         """Return the files at any depth that readers of data sets would read.
 

@@ -1,0 +1,62 @@
+"""Data of others that reaches a job through a step, an output or what a step prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.worker_output import WorkerOutput
+from batchinference.pipeline.output.contents import table_of
+from batchinference.pipeline.output.preview import first_rows
+from batchinference.pipeline.ray_compat import ArrowPythonObjectType
+from batchinference.pipeline.steps.returned_batch import columns_of
+from batchinference.spec.write import WriteParquet
+
+PICKLES = ArrowPythonObjectType().wrap_array(pa.array([b"pickle"], pa.large_binary()))
+NAMED = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
+UNREGISTERED = pa.schema([pa.field("a", pa.large_binary(), metadata=NAMED)])
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pa.table({"a": PICKLES}),
+        {"a": PICKLES},
+        {"a": pa.chunked_array([PICKLES])},
+        {"a": pa.array([[1]]), "b": pa.StructArray.from_arrays([PICKLES], ["c"])},
+        pa.table([pa.array([b"pickle"], pa.large_binary())], schema=UNREGISTERED),
+    ],
+    ids=["table", "array", "chunked", "nested", "unregistered"],
+)
+def test_step_cannot_return_pickles(result: object) -> None:
+    with pytest.raises(JobFailure, match=r"step 'join' returned .* holds pickled Python objects"):
+        columns_of("join", result)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Return an output with one row, and with links to a file and a directory of its reader."""
+    private, output = tmp_path / "private", tmp_path / "out"
+    for directory, value in ((private, 1), (output, 0)):
+        directory.mkdir()
+        pq.write_table(pa.table({"a": [value]}), directory / f"part-{value}.parquet")
+    (output / "linked.parquet").symlink_to(private / "part-1.parquet")
+    (output / "day=1").symlink_to(private)
+    return output
+
+
+def test_rows_behind_links_are_not_part_of_an_output(output: Path) -> None:
+    write = WriteParquet(format="parquet", path=str(output))
+    assert table_of(write).column("a").to_pylist() == [0]
+    assert [row["a"] for row in first_rows(write, 9)] == [0]
+
+
+@pytest.mark.timeout(60)
+def test_long_line_of_digits_is_shown_in_linear_time(tmp_path: Path) -> None:
+    line = "9" * 500_000
+    (tmp_path / "worker-a-b-7.out").write_text(f"{line}\n 50%|#####     |\n")
+    assert WorkerOutput(str(tmp_path)).new_lines() == [f"[worker 7] {line}"]

@@ -52,6 +52,10 @@ def triple(batch):
 
 def leave(batch):
     raise SystemExit(0)
+
+def leak(batch):
+    print("password=hunter22\\33[2J", end="")
+    return batch
 """
 TEXTS = ["one", "two bad", "three", "four bad", "five", "six", "seven"]
 JobFile = Callable[..., str]
@@ -180,6 +184,15 @@ def test_output_of_steps_is_not_mixed_with_data(job_file: JobFile, module: str) 
     done = preview(job_file(python("show", module)), "-n", "2", "-o", "json")
     assert [row["text"] for row in json.loads(done.stdout)["rows"]] == TEXTS[:2]
     assert done.stderr == "batch of 2\n"
+
+
+def test_output_of_steps_has_no_credentials_or_control_characters(
+    job_file: JobFile, module: str
+) -> None:
+    done = preview(job_file(python("leak", module)), "-n", "1")
+    line = next(line for line in done.stdout.splitlines() if "password" in line)
+    assert "hunter22" not in line
+    assert line.isprintable()
 
 
 def test_columns_are_those_of_the_output(job_file: JobFile) -> None:

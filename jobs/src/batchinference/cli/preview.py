@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from batchinference.api.files import directory_of, load_job
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
-from batchinference.cli.printing import Format, as_data, echo, print_data
+from batchinference.cli.printing import Format, LinesOfSteps, as_data, echo, print_data
 from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
 from batchinference.plan import plan_for_machine
@@ -82,7 +82,8 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
     preview = _prepared(job, directory, rows)
     outcomes: list[Outcome] = []
     # what steps print must not be mixed with data
-    with redirect_stdout(sys.stdout if form is Format.TEXT else sys.stderr):
+    stream = sys.stdout if form is Format.TEXT else sys.stderr
+    with LinesOfSteps(stream) as output, redirect_stdout(output):
         for outcome in preview.run():
             outcomes.append(outcome)
             for line in _lines_of(outcome) if form is Format.TEXT else ():

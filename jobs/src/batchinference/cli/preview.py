@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from batchinference.api.files import directory_of, load_job
 from batchinference.cli import exits
 from batchinference.cli.check import pipeline_is_installed, print_problems
-from batchinference.cli.printing import Format, LinesOfSteps, as_data, echo, print_data
+from batchinference.cli.printing import Format, as_data, echo, print_data
 from batchinference.cli.run import exit_code
 from batchinference.cli.verbosity import note
+from batchinference.credentials import without_credentials
 from batchinference.plan import plan_for_machine
 from batchinference.shadows import shadowing
 from batchinference.spec import BatchInference, Problem, SpecError
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.profiles import GPU
-from batchinference.text import in_one_line
+from batchinference.text import in_one_line, without_controls
 
 if TYPE_CHECKING:
     from batchinference.pipeline.preview import Outcome, Preview
@@ -72,6 +74,33 @@ def _without_preview(spec: BatchInferenceSpec) -> list[Problem]:
         for number, step in enumerate(spec.steps)
         if step.model is not None and step.model.runtime == "vllm"
     ]
+
+
+class LinesOfSteps(io.TextIOBase):
+    """Prints what steps print on a stream, line by line, without credentials and control
+    characters. The steps may print data of others."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._stream.write(f"{without_credentials(without_controls(line))}\n")
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def close(self) -> None:
+        """Print the last line if it has no end. The stream stays open."""
+        if self._line:
+            self.write("\n")
+        super().close()
 
 
 def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pydantic.alias_generators import to_camel
 
-from batchinference.credentials import without_credentials
 from batchinference.json_text import to_json
 from batchinference.text import escaped_controls, in_one_line, without_controls
 
@@ -26,33 +24,6 @@ class Format(StrEnum):
     TEXT = "text"
     JSON = "json"
     YAML = "yaml"
-
-
-class LinesOfSteps(io.TextIOBase):
-    """Prints what steps print on a stream, line by line, without credentials and control
-    characters. The steps may print data of others."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._line = ""
-
-    def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            self._stream.write(f"{without_credentials(without_controls(line))}\n")
-        return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def close(self) -> None:
-        """Print the last line if it has no end. The stream stays open."""
-        if self._line:
-            self.write("\n")
-        super().close()
 
 
 def echo(text: str, *, err: bool = False) -> None:

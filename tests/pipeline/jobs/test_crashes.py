@@ -45,8 +45,8 @@ def test_dead_process_is_replaced_and_each_row_counts_once(
 @pytest.mark.parametrize(
     ("name", "fields", "errors", "cause"),
     [
-        ("exit_process", {}, {}, "died again and again (WorkerCrashedError)"),
-        ("Die", POOL, ANY_ROW, "died again and again (Actor"),
+        ("exit_process", {}, {}, "died repeatedly (WorkerCrashedError)"),
+        ("Die", POOL, ANY_ROW, "died repeatedly (Actor"),
         ("DieInConstructor", POOL, ANY_ROW, "died"),
     ],
     ids=["a task that exits", "an actor", "an actor as it is made"],

@@ -100,7 +100,7 @@ def test_other_errors_become_failures_of_the_application(
     assert "\n" not in found.message
 
 
-NO_STEP = "a process that reads, runs steps or writes died again and again"
+NO_STEP = "a process that reads, runs steps or writes died repeatedly"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ NO_STEP = "a process that reads, runs steps or writes died again and again"
         (caused(WorkerCrashedError(), SystemException()), "WorkerCrashed", NO_STEP),
         (in_a_task(WorkerCrashedError()), "WorkerCrashed", NO_STEP),
         (RayActorError(error_msg="class_name: MapWorker(MapBatches(slow))"), "WorkerCrashed",
-         "a process of step 'slow' died again and again (RayActorError): it was killed because "
+         "a process of step 'slow' died repeatedly (RayActorError): it was killed because "
          "memory ran out, or native code crashed"),
         (ActorUnavailableError("Socket closed", None), "WorkerCrashed", NO_STEP),
         (OutOfMemoryError("Task was killed due to the node running low on memory"), "OutOfMemory",

@@ -537,7 +537,7 @@ FUNCTION = {"name": "f", "python": {"callable": "own:f"}, "resources": {"cpu": 2
 SIZES: dict[str, tuple[list[Document], int, list[tuple[int, int]]]] = {
     "one pool": ([CLASS], 8, [(1, 8)]),
     "two pools": ([CLASS, {**CLASS, "name": "b"}], 8, [(1, 4), (1, 4)]),
-    "beside limited replicas": ([CLASS, POOL], 8, [(1, 5), (1, 3)]),
+    "next to limited replicas": ([CLASS, POOL], 8, [(1, 5), (1, 3)]),
     "few CPUs": ([LARGE], 2, [(1, 1)]),
     "workers with room for tasks": ([LARGE], 0, [(1, 2)]),
     "workers without room for tasks": ([LARGE, FUNCTION], 0, [(1, 1), (1, 1)]),

@@ -26,7 +26,7 @@ from support.servers.openai import save_language_model
 
 pytestmark = pytest.mark.usefixtures("ray")
 
-NODES = NodeSelectors(engine={"group": "ask"}, beside={"group": "cpu"})
+NODES = NodeSelectors(engine={"group": "ask"}, helpers={"group": "cpu"})
 TRIES = RetryOptions({"max_retries": 3}, {"max_task_retries": 3, "max_restarts": 4})
 BESIDE = {"num_cpus": 0.25, "label_selector": {"group": "cpu"}, **TRIES.of_actors}
 
@@ -80,7 +80,7 @@ def test_model_has_the_stages_that_its_task_needs(
     step = vllm_step(source=folder, **fields)
     built = processor(step)
     assert built.list_stage_names() == stages
-    assert len(stage_of(step).beside) == len(stages) - 1, "the plan has CPUs for each"
+    assert len(stage_of(step).helper_cpus) == len(stages) - 1, "the plan has CPUs for each"
     if IMAGES in stages:
         assert issubclass(built.get_stage_by_name(IMAGES).fn, GuardedImages)
 

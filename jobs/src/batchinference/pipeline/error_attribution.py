@@ -168,8 +168,8 @@ def _dead_process_in(error: BaseException) -> JobFailure | None:
     if "OutOfMemoryError" in kinds:
         return OutOfMemory(f"memory ran out in a process {process}: {_MORE_MEMORY}")
     return WorkerCrashed(
-        f"a process {process} died again and again ({type(error).__name__}): it was killed because "
-        f"memory ran out, or native code crashed. Against the first, {_MORE_MEMORY}"
+        f"a process {process} died repeatedly ({type(error).__name__}): it was killed because "
+        f"memory ran out, or native code crashed. If memory ran out, {_MORE_MEMORY}"
     )
 
 

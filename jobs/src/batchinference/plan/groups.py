@@ -116,7 +116,7 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 
 def _cpu_group(stages: list[Stage], workers: Workers, *, fused: bool) -> WorkerGroup:
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
-    helpers = [(stage, cpus) for stage in stages for cpus in stage.beside]
+    helpers = [(stage, cpus) for stage in stages for cpus in stage.helper_cpus]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)
     ]

@@ -36,8 +36,8 @@ class Stage:
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
     means a whole block. `kinds` maps resources that are devices to PyTorch's device type. On a
     cluster, the GPUs of a replica are divided among `pods` pods, each with `cpus` and `memory`.
-    `beside` has one entry per actor pool that prepares rows for this stage: the CPUs of each of its
-    actors.
+    `helper_cpus` has one entry per actor pool that prepares rows for this stage: the CPUs of each
+    of its actors.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Stage:
     accelerator: str | None = None
     kinds: tuple[tuple[str, str], ...] = ((GPU, "cuda"),)
     pods: int = 1
-    beside: tuple[float, ...] = ()
+    helper_cpus: tuple[float, ...] = ()
 
     @property
     def resources(self) -> dict[str, int]:
@@ -111,7 +111,7 @@ def _stage(step: Step) -> Stage:
             _batch_size(step),
             step.replicas or Replicas(),
             pods=step.model.pods if step.model else 1,
-            beside=(HELPER_CPUS,) * (step.model.preprocessing_pools if step.model else 0),
+            helper_cpus=(HELPER_CPUS,) * (step.model.preprocessing_pools if step.model else 0),
         )
     return Stage(step.name, (step,), resources.cpu)
 

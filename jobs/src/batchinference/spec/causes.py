@@ -103,8 +103,8 @@ _REMEDIES = {
     "retry request more with `retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
     Cause.WORKER_CRASHED: "Request more memory in `resources.memory` of the step. If the memory "
     "is sufficient, look for a crash of a native library in the log of the worker. In a job "
-    "without actor pools, a row that ends its process again and again becomes a failed row if "
-    "`errors` allows failed rows.",
+    "without actor pools, a row that repeatedly ends its process becomes a failed row if `errors` "
+    "allows failed rows.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
     Cause.STORAGE_AWAY: "Check that the object store is up and reachable from the pods. The job "

@@ -41,7 +41,7 @@ MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 class ErrorPolicy(SpecModel):
     """What happens to failed rows. If a row cannot be decoded or a step raises an error for it, an
     error record is written and the job continues, up to a limit. In a job without actor pools, this
-    also applies to a row that ends its process again and again. Without a limit, the first failed
+    also applies to a row that repeatedly ends its process. Without a limit, the first failed
     row fails the job."""
 
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
@@ -88,7 +88,7 @@ class BatchInferenceSpec(SpecModel):
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
-    or, in jobs without actor pools, that end their process again and again."""
+    or, in jobs without actor pools, that repeatedly end their process."""
     parameters: Annotated[
         list[Parameter],
         Field(

@@ -131,7 +131,7 @@ def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
     if stage.needs_pool:
         return replicas.min, replicas.max
     nodes, cpus = _nodes_for_pools(plan)
-    others = _cpus_beside_pools(plan)
+    others = _reserved_cpus(plan)
     pools = [one.cpus for one in plan.stages if one.replicas and not one.needs_pool]
 
     def fit(size: int) -> bool:
@@ -154,8 +154,8 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
     return len(found), min(found)
 
 
-def _cpus_beside_pools(plan: Plan) -> list[float]:
-    """Return the CPUs of everything that runs beside the pools that grow: of each other actor and,
+def _reserved_cpus(plan: Plan) -> list[float]:
+    """Return the CPUs of everything that runs next to the pools that grow: of each other actor and,
     on a cluster, where each actor holds CPUs, of a task and a write task."""
     cpus: list[float] = []
     if plan.groups:
@@ -164,7 +164,7 @@ def _cpus_beside_pools(plan: Plan) -> list[float]:
     for stage in plan.stages:
         if stage.replicas and stage.needs_pool:
             own = [cpus_of(stage, plan)] if is_cpu_stage(stage) or not plan.groups else []
-            cpus += [*own, *stage.beside] * stage.replicas.max
+            cpus += [*own, *stage.helper_cpus] * stage.replicas.max
     return cpus
 
 

@@ -47,7 +47,7 @@ def add_llm(
         "batch_size": None,
         "batch_format": "pyarrow",
         "num_cpus": TASK_CPUS,
-        "label_selector": nodes.beside,
+        "label_selector": nodes.helpers,
         "udf_modifying_row_count": False,
         **retries.of_tasks,
     }

@@ -253,7 +253,7 @@ class NodeSelectors:
     """Label selectors for the nodes of the engine and of its helper actors; None for any node."""
 
     engine: Selector
-    beside: Selector
+    helpers: Selector
 
 
 @dataclass(frozen=True)
@@ -326,7 +326,7 @@ def processor_of(
     stage: Stage, model: VllmModel, nodes: NodeSelectors, retries: RetryOptions
 ) -> Any:
     """Return the processor, with label selectors and retry options on each operator."""
-    task = {"num_cpus": TASK_CPUS, "label_selector": nodes.beside, **retries.of_tasks}
+    task = {"num_cpus": TASK_CPUS, "label_selector": nodes.helpers, **retries.of_tasks}
     processor = build_processor(
         config_of(stage, model),
         preprocess=partial(opened, parameters_of(model)),
@@ -338,7 +338,7 @@ def processor_of(
         found = processor.get_stage_by_name(name)
         arguments = found.map_batches_kwargs
         arguments.update(retries.of_actors)
-        arguments["label_selector"] = nodes.engine if name == ENGINE else nodes.beside
+        arguments["label_selector"] = nodes.engine if name == ENGINE else nodes.helpers
         if "ray_remote_args_fn" in arguments:
             arguments.update(_placement_options(stage, model, nodes.engine))
         # copy the stage: assigning a field makes Ray validate and derive all fields again

@@ -82,12 +82,15 @@ class LinesOfSteps(io.TextIOBase):
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._line = ""
+        self._parts: list[str] = []
 
     def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            self._stream.write(f"{without_credentials(without_controls(line))}\n")
+        self._parts.append(text)
+        if "\n" in text:
+            *lines, rest = "".join(self._parts).split("\n")
+            self._parts = [rest] if rest else []
+            for line in lines:
+                self._stream.write(f"{without_credentials(without_controls(line))}\n")
         return len(text)
 
     def flush(self) -> None:
@@ -98,7 +101,7 @@ class LinesOfSteps(io.TextIOBase):
 
     def close(self) -> None:
         """Print the last line if it has no end. The stream stays open."""
-        if self._line:
+        if self._parts:
             self.write("\n")
         super().close()
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.worker_output import WorkerOutput
 from batchinference.pipeline.output.contents import table_of
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.returned_batch import columns_of
+from batchinference.pipeline.storage import memory_limit
 from batchinference.spec.write import WriteParquet
 
 PICKLES = ArrowPythonObjectType().wrap_array(pa.array([b"pickle"], pa.large_binary()))
@@ -53,6 +55,19 @@ def test_rows_behind_links_are_not_part_of_an_output(output: Path) -> None:
     write = WriteParquet(format="parquet", path=str(output))
     assert table_of(write).column("a").to_pylist() == [0]
     assert [row["a"] for row in first_rows(write, 9)] == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
+@pytest.mark.parametrize("groups", [1, 8])
+def test_parquet_output_that_expands_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
+) -> None:
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 128 << 20)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 512), pa.array(["x" * (1 << 20)]))
+    options = {"compression": "zstd", "store_schema": False, "row_group_size": 512 // groups}
+    pq.write_table(pa.table({"a": text}), tmp_path / "part.parquet", **options)
+    with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
+        table_of(WriteParquet(format="parquet", path=str(tmp_path)))
 
 
 @pytest.mark.timeout(60)

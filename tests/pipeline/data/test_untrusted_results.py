@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +21,7 @@ from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.returned_batch import columns_of
 from batchinference.pipeline.storage import memory_limit
 from batchinference.spec.write import WriteParquet
+from support.documents.parsed_write import write_of
 
 PICKLES = ArrowPythonObjectType().wrap_array(pa.array([b"pickle"], pa.large_binary()))
 NAMED = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
@@ -68,6 +73,53 @@ def test_parquet_output_that_expands_is_refused(
     pq.write_table(pa.table({"a": text}), tmp_path / "part.parquet", **options)
     with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
         table_of(WriteParquet(format="parquet", path=str(tmp_path)))
+
+
+def npz(claimed: int) -> bytes:
+    """Return an archive with an array of zeros, and a member that NumPy confuses with it."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, a=np.zeros(claimed, np.uint8))
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", b"another")
+    return buffer.getvalue()
+
+
+MIB = 1 << 20
+EXPANDING = {
+    "csv": ("a.csv.gz", lambda size: gzip.compress(b"a\n" + b"1\n" * (size // 2))),
+    "json": ("a.jsonl.gz", lambda size: gzip.compress(b'{"a": 1}\n' * (size // 9))),
+    "numpy": ("a.npz", npz),
+}
+
+
+@pytest.mark.parametrize("format_", EXPANDING)
+def test_output_file_that_expands_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    name, content = EXPANDING[format_]
+    write = write_of(format_, tmp_path)
+    (tmp_path / name).write_bytes(content(MIB))
+    assert len(first_rows(write, 2)) == 2
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", MIB)
+    (tmp_path / name).write_bytes(content(8 * MIB))
+    for read in (lambda: first_rows(write, 2), lambda: table_of(write)):
+        with pytest.raises(BadOutput, match=rf"^write\.path: '.*/{name}' cannot be read \(.* than"):
+            read()
+
+
+def test_member_that_is_no_array_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(npz(2))
+    assert first_rows(write_of("numpy", tmp_path), 9) == [{"a": 0}, {"a": 0}]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
+def test_csv_output_with_very_many_columns_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 128 * MIB)
+    (tmp_path / "a.csv").write_text("a," * 500_000 + "a\n" + "," * 500_000 + "\n")
+    with pytest.raises(BadOutput, match=r"a\.csv' cannot be read \(it takes too much memory\)"):
+        first_rows(write_of("csv", tmp_path), 1)
 
 
 @pytest.mark.timeout(60)

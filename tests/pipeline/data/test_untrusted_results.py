@@ -107,6 +107,14 @@ def test_output_file_that_expands_is_refused(
             read()
 
 
+def test_damaged_file_of_an_output_is_named(tmp_path: Path) -> None:
+    for format_, name in (("parquet", "a.parquet"), ("numpy", "a.npy"), ("json", "a.jsonl")):
+        (tmp_path / name).write_bytes(b"PAR1 is all that is left\n")
+        with pytest.raises(BadOutput, match=rf"/{name}' cannot be read \("):
+            first_rows(write_of(format_, tmp_path), 1)
+        (tmp_path / name).unlink()
+
+
 def test_member_that_is_no_array_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(npz(2))
     assert first_rows(write_of("numpy", tmp_path), 9) == [{"a": 0}, {"a": 0}]

@@ -63,11 +63,9 @@ def parts_of(write: Write) -> list[Location]:
 
 def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
     """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
-    BadOutput if it then has much more bytes than in storage."""
+    BadOutput if they take much more memory than the file has bytes."""
     if isinstance(write, WriteParquet):
-        with part.open_input_file() as source:
-            for table in read_tables(source):
-                yield from rows_of_table(table)
+        yield from _rows_of_parquet(part)
         return
     if isinstance(write, WriteCsv):
         for batch in csv_table(part, write).to_batches(ROWS_AT_ONCE):
@@ -87,6 +85,15 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
             yield {"file": part.uri, "image": size}
         case _:
             yield from _rows_of_lines(part, content)
+
+
+def _rows_of_parquet(part: Location) -> Iterator[Row]:
+    with part.open_input_file() as source:
+        try:
+            for table in read_tables(source):
+                yield from rows_of_table(table)
+        except pa.ArrowInvalid as error:
+            raise _unreadable(part, error) from None
 
 
 def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.Table:

@@ -120,13 +120,11 @@ def test_member_that_is_no_array_is_not_read(tmp_path: Path) -> None:
     assert first_rows(write_of("numpy", tmp_path), 9) == [{"a": 0}, {"a": 0}]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
-def test_csv_output_with_very_many_columns_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 128 * MIB)
-    (tmp_path / "a.csv").write_text("a," * 500_000 + "a\n" + "," * 500_000 + "\n")
-    with pytest.raises(BadOutput, match=r"a\.csv' cannot be read \(it takes too much memory\)"):
+def test_csv_output_with_very_many_columns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a," * 10_000 + "a\n" + "," * 10_000 + "\n")
+    with pytest.raises(
+        BadOutput, match=r"a\.csv' cannot be read \(the first line has 10001 fields"
+    ):
         first_rows(write_of("csv", tmp_path), 1)
 
 

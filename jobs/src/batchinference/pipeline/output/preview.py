@@ -17,9 +17,10 @@ from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
+from batchinference.pipeline.storage.memory_limit import rows_limit
 from batchinference.pipeline.storage.numpy_files import (
     COLUMN,
     DAMAGE,
@@ -41,8 +42,8 @@ Row = dict[str, Any]
 ROWS_AT_ONCE = 16
 """Rows of a table that are converted at a time. A Python value may take eight times the
 memory of an Arrow value."""
-PIECE_BYTES = 1 << 20
-"""Bytes that are decompressed at a time."""
+BLOCK_BYTES = 1 << 20
+"""Bytes that are decompressed at a time, and the maximum bytes of a row of a CSV file."""
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -105,12 +106,13 @@ def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    read = pac.ReadOptions(use_threads=False)  # the limit includes the stacks of threads
     try:
-        with memory_limit(rows_limit(len(content))):
-            return pac.read_csv(io.BytesIO(content), read, parse, convert)
-    except MemoryError:
-        raise _unreadable(part, "it takes too much memory") from None
+        check_columns(content[:BLOCK_BYTES], write.delimiter.encode())
+        return pac.read_csv(
+            io.BytesIO(content), pac.ReadOptions(block_size=BLOCK_BYTES), parse, convert
+        )
+    except pa.ArrowInvalid as error:
+        raise _unreadable(part, error) from None
 
 
 def _unpacked(part: Location) -> bytes:
@@ -121,7 +123,7 @@ def _unpacked(part: Location) -> bytes:
         return content
     limit, unpacked = rows_limit(len(content)), bytearray()
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as source:
-        while piece := source.read(PIECE_BYTES):
+        while piece := source.read(BLOCK_BYTES):
             unpacked += piece
             if len(unpacked) > limit:
                 raise _unreadable(part, f"it has more than {limit} bytes after decompression")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from batchinference.pipeline.input.readers import (
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.schema import agreed_types
+from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _NAMES = [f"f{number}" for number in range(MAX_COLUMNS)]
 """The names that pyarrow generates for columns."""
 _AS_BYTES = pac.ConvertOptions(column_types=dict.fromkeys(_NAMES, pa.binary()))
 """In text columns, pyarrow would validate the encoding of a whole block at once."""
-_QUOTED = re.compile(rb'"[^"]*(?:"|$)')
 _REST = "so the rest of the file cannot be read"
 
 
@@ -78,7 +77,7 @@ class CsvReader(Reader):
 
     def _infer(self, sample: bytes) -> pa.Schema:
         """Return the column names and types of a sample. Raises ArrowInvalid if it is damaged."""
-        _check_columns(sample, self._delimiter.encode())
+        check_columns(sample, self._delimiter.encode())
         # a line with the wrong number of fields must be UTF-8 for pyarrow to skip it
         sample = sample.decode(errors="replace").encode()
         reading = pac.ReadOptions(
@@ -227,7 +226,7 @@ class _Content:
         ended = len(content) < wanted
         if not self._end:
             content = content.removeprefix(codecs.BOM_UTF8)
-            _check_columns(content, self._delimiter)
+            check_columns(content, self._delimiter)
         last = content or (self._end[-1] if self._end else b"\n")
         if ended and not last.endswith((b"\r", b"\n")):
             content += b"\n"
@@ -257,17 +256,6 @@ class _Content:
         if row.num_columns > 1:
             return end[:start] == self._delimiter
         return end[:start] in (b"", b"\r", b"\n")
-
-
-def _check_columns(beginning: bytes, delimiter: bytes) -> None:
-    """Raise ArrowInvalid if the first line has more than MAX_COLUMNS fields.
-
-    The parser would allocate memory for all of them, which can kill the process."""
-    if beginning.count(delimiter) < MAX_COLUMNS:
-        return
-    line = re.split(rb"[\r\n]", _QUOTED.sub(b"", beginning).lstrip(b"\r\n"), maxsplit=1)[0]
-    if (fields := 1 + line.count(delimiter)) > MAX_COLUMNS:
-        raise pa.ArrowInvalid(f"the first line has {fields} fields, more than {MAX_COLUMNS}")
 
 
 def _is_blank(source: io.BufferedReader) -> bool:

@@ -24,7 +24,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 Result = TypeVar("Result")
-OUTPUT_BYTES, OUTPUT_GROWTH = 1 << 30, 16
+OUTPUT_BYTES, OUTPUT_GROWTH = 1 << 30, 64
 """Limit for the rows of files of an output: a constant plus a multiple of the size of the files."""
 
 

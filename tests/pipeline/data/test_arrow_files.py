@@ -268,12 +268,13 @@ READS = {
 METHODS = {"to_pyarrow_dataset", "to_pyarrow_table", "to_table"}
 """Methods of tables and data sets that read Arrow data."""
 CHECKED = {
-    "pipeline/output/contents.py": "checks the schema with which all is read",
+    "pipeline/output/contents.py": "reads from a dataset with a checked schema",
     "pipeline/storage/arrow_files.py": "the check itself",
+    "pipeline/storage/parquet_dataset.py": "checks the schema with which all is read",
     "pipeline/execution/fused.py": "unpickles what the driver has pickled",
     "pipeline/execution/staged.py": "unpickles what the driver has pickled",
     "pipeline/input/readers/parquet.py": "checks the columns that are wanted",
-    "pipeline/search/index.py": "checks the schema with which all is read",
+    "pipeline/search/index.py": "reads from a dataset with a checked schema",
     "pipeline/steps/expression.py": "reads from a table in memory",
     "pipeline/output/tables/delta.py": "checks the first rows; all else is metadata",
     "pipeline/output/tables/iceberg.py": "checks each scan; all else is metadata",

@@ -252,7 +252,7 @@ UNCLOSED = {
     "nothing behind it": ('a,b\n1,x\n2,"', 1, OPEN),
     "only field": ('a\n1\n"2\n3\n', 1, OPEN),
     "first field": ('a,b\n1,x\n2,y\n"3\n4,z\n', 2, RAGGED),
-    "ragged undecodable line": ('a,b\n1,x\n2,\xe9,"y\n3,z', 0, "Expected 2 columns, got 3"),
+    "ragged undecodable line": ('a,b\n1,x\n2,\xe9,"y\n3,z', 1, "line has 3 fields instead of 2"),
     "header": ('a,"b\n1,x\n', 0, "there is no first line"),
 }
 """Content, the number of rows before the one with the open quote, and the error."""
@@ -290,7 +290,7 @@ def test_quotes_at_the_end_of_a_file_may_be_closed(tmp_path: Path) -> None:
     assert not any(outcome.bad for outcome in found.values())
 
 
-def test_ragged_undecodable_line_fails_the_rest_of_the_file(
+def test_ragged_undecodable_line_is_a_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
@@ -298,17 +298,30 @@ def test_ragged_undecodable_line_fails_the_rest_of_the_file(
     content[300] = b"3,x" * 50  # is longer than a block
     content[301] = b"1,caf\xe9"
     content[500] = b"1,caf\xe9,extra"
-    path = tmp_path / "a.csv"
-    path.write_bytes(b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(content))
-    outcome, again = read_files("csv", path), read_files("csv", path)
-    good, bad = outcome.places, sorted(outcome.bad)
-    assert good == [(0, row) for row in range(len(good) + 2) if row not in (300, 301)]
-    assert outcome.good[-1] == {"n": good[-1][1], "täg": "grün"}
-    assert bad == [(0, 300), (0, 301), (0, good[-1][1] + 1)]
-    assert "Row #502: Expected 2 columns, got 3" in outcome.bad[bad[-1]]
-    assert "so the rest of the file cannot be read" in outcome.bad[bad[-1]]
-    assert outcome.ends == {0: bad[-1][1] + 1}
-    assert (again.good, again.bad) == (outcome.good, outcome.bad)
+    outcome = read(tmp_path, b"\xef\xbb\xbfn,t\xc3\xa4g\n" + b"\n".join(content))
+    bad = (300, 301, 500)
+    good = [row for row in range(1000) if row not in bad]
+    assert outcome.places == [(0, row) for row in good]
+    assert outcome.good == [{"n": row, "täg": "grün"} for row in good]
+    assert sorted(outcome.bad) == [(0, row) for row in bad]
+    assert "UTF8" in outcome.bad[0, 301]
+    assert "line has 3 fields instead of 2: 1,caf\ufffd,extra" in outcome.bad[0, 500]
+    assert outcome.ends == {0: 1000}
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "shift_jis"])
+def test_ragged_line_that_is_invalid_in_its_encoding_is_a_failed_row(
+    tmp_path: Path, encoding: str
+) -> None:
+    outcome = read(tmp_path, b"a,b\n1,x\n2,y,\x81\n3,z\n", encoding=encoding)
+    assert [row["a"] for row in outcome.good] == [1, 3]
+    assert "line has 3 fields instead of 2: 2,y," in outcome.bad[0, 1]
+
+
+def test_open_quote_after_a_ragged_undecodable_line_fails_the_rest(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b'a,b\n1,x\n2,y,\xff\n3,"\xc3\xa9\n4,z\n')
+    assert (outcome.good, sorted(outcome.bad)) == ([{"a": 1, "b": "x"}], [(0, 1), (0, 2)])
+    assert OPEN in outcome.bad[0, 2]
 
 
 def test_ragged_line_before_a_damage_belongs_to_the_rest_of_the_file() -> None:
@@ -349,7 +362,7 @@ def test_files_of_pythons_csv_are_read(
 
 CUT_LINES = {
     **{"1,x": (1, "x"), '3,"a\nb"': (3, "a\nb"), "7,": (7, ""), "8,caf\u00e9": (8, "caf\u00e9")},
-    **dict.fromkeys(["", "2", "4,x,y", "five,z", "6,\udcff", '10,"\n",x']),
+    **dict.fromkeys(["", "2", "4,x,y", "five,z", "6,\udcff", "9,\udcff,x", '10,"\n",x']),
 }
 """Lines and their rows; None for blank and invalid lines."""
 

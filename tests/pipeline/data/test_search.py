@@ -12,9 +12,9 @@ import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.query import of_row
-from batchinference.pipeline.search import index as search_index
 from batchinference.pipeline.search.index import INSPECTED_FILES, Index, open_index
 from batchinference.pipeline.search.search import RowFilter, search
+from batchinference.pipeline.storage import memory_limit
 from batchinference.pipeline.storage.location import Location
 from support.outputs.builders import embedded, finished_output, vectors
 
@@ -191,7 +191,7 @@ def test_damaged_file_error_names_output_and_file(tmp_path: Path) -> None:
 def test_rows_that_expand_to_much_more_memory_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_index, "MAX_BYTES", 64 << 20)
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 64 << 20)
     text = pa.DictionaryArray.from_arrays(pa.array([0] * 256), pa.array(["x" * (1 << 20)]))
     lists = pa.array([[1.0, 2.0]] * 256, pa.list_(pa.float32()))
     out = Path(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
@@ -201,6 +201,14 @@ def test_rows_that_expand_to_much_more_memory_are_refused(
     found = search(index, np.ones((1, 2)), 1)
     with pytest.raises(JobFailure, match=r"out' cannot be read: .*(memory|malloc)"):
         index.take(found.rows[0], ["text"])
+
+
+def test_files_behind_links_are_not_searched(tmp_path: Path) -> None:
+    finished_output(tmp_path / "private", embedded(ROWS[:7]))
+    out = Path(finished_output(tmp_path / "out", embedded(ROWS[:3])))
+    (out / "linked.parquet").symlink_to(tmp_path / "private" / "part-0000.parquet")
+    (out / "day=1").symlink_to(tmp_path / "private")
+    assert index_of(out).starts.tolist() == [0, 3]
 
 
 def test_unknown_row_is_rejected(index: Index) -> None:

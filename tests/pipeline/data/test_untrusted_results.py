@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.worker_output import WorkerOutput
 from batchinference.pipeline.output.contents import table_of
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.ray_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.returned_batch import columns_of
+from batchinference.pipeline.storage import memory_limit
 from batchinference.spec.write import WriteParquet
+from support.documents.parsed_write import write_of
 
 PICKLES = ArrowPythonObjectType().wrap_array(pa.array([b"pickle"], pa.large_binary()))
 NAMED = {b"ARROW:extension:name": b"ray.data.arrow_pickled_object"}
@@ -53,6 +60,72 @@ def test_rows_behind_links_are_not_part_of_an_output(output: Path) -> None:
     write = WriteParquet(format="parquet", path=str(output))
     assert table_of(write).column("a").to_pylist() == [0]
     assert [row["a"] for row in first_rows(write, 9)] == [0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
+@pytest.mark.parametrize("groups", [1, 8])
+def test_parquet_output_that_expands_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int
+) -> None:
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 128 << 20)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 512), pa.array(["x" * (1 << 20)]))
+    options = {"compression": "zstd", "store_schema": False, "row_group_size": 512 // groups}
+    pq.write_table(pa.table({"a": text}), tmp_path / "part.parquet", **options)
+    with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
+        table_of(WriteParquet(format="parquet", path=str(tmp_path)))
+
+
+def npz(claimed: int) -> bytes:
+    """Return an archive with an array of zeros, and a member that NumPy confuses with it."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, a=np.zeros(claimed, np.uint8))
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", b"another")
+    return buffer.getvalue()
+
+
+MIB = 1 << 20
+EXPANDING = {
+    "csv": ("a.csv.gz", lambda size: gzip.compress(b"a\n" + b"1\n" * (size // 2))),
+    "json": ("a.jsonl.gz", lambda size: gzip.compress(b'{"a": 1}\n' * (size // 9))),
+    "numpy": ("a.npz", npz),
+}
+
+
+@pytest.mark.parametrize("format_", EXPANDING)
+def test_output_file_that_expands_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    name, content = EXPANDING[format_]
+    write = write_of(format_, tmp_path)
+    (tmp_path / name).write_bytes(content(MIB))
+    assert len(first_rows(write, 2)) == 2
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", MIB)
+    (tmp_path / name).write_bytes(content(8 * MIB))
+    for read in (lambda: first_rows(write, 2), lambda: table_of(write)):
+        with pytest.raises(BadOutput, match=rf"^write\.path: '.*/{name}' cannot be read \(.* than"):
+            read()
+
+
+def test_damaged_file_of_an_output_is_named(tmp_path: Path) -> None:
+    for format_, name in (("parquet", "a.parquet"), ("numpy", "a.npy"), ("json", "a.jsonl")):
+        (tmp_path / name).write_bytes(b"PAR1 is all that is left\n")
+        with pytest.raises(BadOutput, match=rf"/{name}' cannot be read \("):
+            first_rows(write_of(format_, tmp_path), 1)
+        (tmp_path / name).unlink()
+
+
+def test_member_that_is_no_array_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(npz(2))
+    assert first_rows(write_of("numpy", tmp_path), 9) == [{"a": 0}, {"a": 0}]
+
+
+def test_csv_output_with_very_many_columns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a," * 10_000 + "a\n" + "," * 10_000 + "\n")
+    with pytest.raises(
+        BadOutput, match=r"a\.csv' cannot be read \(the first line has 10001 fields"
+    ):
+        first_rows(write_of("csv", tmp_path), 1)
 
 
 @pytest.mark.timeout(60)

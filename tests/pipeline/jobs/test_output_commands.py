@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from batchinference.api import outputs
 from batchinference.api.outputs import cause_of
 from batchinference.pipeline.execution import cost
 from batchinference.pipeline.ray_compat import NodeLifetime
+from batchinference.pipeline.storage import stored_texts
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.prices import PRICES_VARIABLE
 from support.jobs.on_ray import job_document, write_lines
@@ -54,6 +56,18 @@ def test_damaged_error_records_are_named(output: str) -> None:
     assert (shown.exit_code, shown.stdout) == (2, "")
     assert "/_batchinference/errors/" in shown.stderr
     assert "' is damaged: " in shown.stderr
+
+
+def test_number_of_causes_and_length_of_values_are_limited(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "MAX_VALUE", 10)
+    monkeypatch.setattr(outputs, "MAX_GROUPS", 0)
+    (group,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
+    assert (group["rows"], group["cause"]) == (2, "other causes")
+    example = group["example"]
+    assert (example["row"], example["error"]) == (1, "ValueError")
+    assert example["values"] == '{"text": "'
 
 
 @pytest.mark.parametrize(
@@ -111,6 +125,23 @@ def test_report_and_log_of_the_last_run(output: str) -> None:
     assert "demo: succeeded" in invoke_without_ray("logs", output).stdout
     (log,) = invoke_without_ray("logs", output, "--list").stdout.split()
     assert Path(log).is_file()
+
+
+def test_large_report_is_refused_and_the_end_of_a_large_log_is_shown(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_texts, "MAX_BYTES", 100)
+    for command in ("report", "status"):
+        shown = invoke_without_ray(command, output)
+        assert (shown.exit_code, shown.stdout) == (2, "")
+        message = "/_batchinference/report.json' is too large for a report (more than 100 bytes)"
+        assert message in " ".join(shown.stderr.split())
+    (log,) = Path("out/_batchinference/logs").iterdir()
+    log.write_text("x" * 150 + "\nthe end\n")
+    shown = invoke_without_ray("logs", output)
+    assert shown.stdout == f"... 59 bytes ...\n{'x' * 91}\nthe end\n"
+    verified = invoke_without_ray("verify", output)
+    assert "report.json" in verified.stdout + verified.stderr
 
 
 @pytest.mark.parametrize(("limit", "code"), [(2, 0), (1, 1)], ids=["succeeded", "failed"])

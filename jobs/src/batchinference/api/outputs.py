@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.:])-?\d+(\.\d+)?")
 """Parts of an error message that differ from row to row. Line numbers, after a colon, do not."""
+_SHOWN = ("path", "row", "step", "error", "values")
+"""The fields of an error record that are shown."""
+MAX_GROUPS, MAX_VALUE = 500, 50_000
+"""Maximum number of causes, and characters of a value of an example. Others may have written the
+error records."""
+OTHER_CAUSES = "other causes"
 HEARTBEAT_SECONDS = 30.0
 """Age of the last heartbeat after which a run counts as dead."""
 
@@ -132,8 +138,11 @@ def _total(work: Work, report: Report | None) -> int | None:
 
 
 def _report_of(work: Work) -> Report | None:
+    """Return the stored report of a job; None if it is missing or damaged. Raises LargeReport."""
+    from batchinference.pipeline.storage.stored_texts import read_report
+
     try:
-        return Report.parse(work.layout.report.read())
+        return Report.parse(read_report(work.layout.report))
     except (OSError, ValueError):
         return None
 
@@ -165,14 +174,15 @@ def logs_of(work: Work) -> list[Location]:
     return stored_logs(work.layout.whole.state / LOG_DIRECTORY)
 
 
-def last_log(output: str) -> Location:
-    """Return the log of the last run. Raises JobFailure if there is none."""
+def last_log(output: str) -> str:
+    """Return the end of the log of the last run. Raises JobFailure if there is none."""
     from batchinference.pipeline.errors import BadInput
+    from batchinference.pipeline.storage.stored_texts import read_end
 
     logs = logs_of(works_at(output)[0])
     if not logs:
         raise BadInput(f"'{output}' has no log: no run has stored one yet")
-    return logs[-1]
+    return read_end(logs[-1])
 
 
 def error_tables(output: str) -> Iterator[pa.Table]:
@@ -195,19 +205,31 @@ def error_tables(output: str) -> Iterator[pa.Table]:
 
 
 def error_groups(output: str) -> list[ErrorGroup]:
-    """Group the failed rows of an output by step and cause, most frequent first."""
+    """Group the failed rows of an output by step and cause, most frequent first.
+
+    Rows with further causes than MAX_GROUPS are in the group OTHER_CAUSES."""
     counts: dict[tuple[str, str], int] = {}
     examples: dict[tuple[str, str], dict[str, Any]] = {}
-    for table in error_tables(output):
-        for row in table.to_pylist():
-            key = (row.get("step") or "read", cause_of(str(row.get("error"))))
-            counts[key] = counts.get(key, 0) + 1
-            examples.setdefault(key, {name: row.get(name) for name in _SHOWN})
+    for row in _error_rows(output):
+        key = (row.pop("step") or "read", cause_of(str(row["error"])))
+        if key not in counts and len(counts) >= MAX_GROUPS:
+            key = ("any", OTHER_CAUSES)
+        counts[key] = counts.get(key, 0) + 1
+        examples.setdefault(key, row)
     found = [ErrorGroup(*key, count, examples[key]) for key, count in counts.items()]
     return sorted(found, key=lambda group: (-group.rows, group.step, group.cause))
 
 
-_SHOWN = ("path", "row", "error", "values")
+def _error_rows(output: str) -> Iterator[dict[str, Any]]:
+    """Yield the shown values of each error record, with texts of at most MAX_VALUE characters."""
+    for table in error_tables(output):
+        shown = table.select([name for name in _SHOWN if name in table.column_names])
+        for row in shown.to_pylist():
+            yield {name: _short(row.get(name)) for name in _SHOWN}
+
+
+def _short(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else str(value)[:MAX_VALUE]
 
 
 def cause_of(error: str) -> str:

@@ -56,8 +56,8 @@ def show_logs(target: Target, *, every: bool, previous: bool) -> None:
     if running is not None:
         echo(running)
         return
-    content: bytes = read_output("logs", target, lambda output: last_log(output).read())
-    echo(content.decode(errors="replace").rstrip())
+    content: str = read_output("logs", target, last_log)
+    echo(content.rstrip())
 
 
 def _running_log(target: Target) -> str | None:

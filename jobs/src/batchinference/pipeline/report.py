@@ -21,6 +21,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
+from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.spec.report import (
     Capacity,
     JobState,
@@ -213,10 +214,10 @@ def load_report(done: Layout) -> Report:
     output, create one from the snapshot of this output. Raises BadOutput if that cannot be read
     either."""
     try:
-        report = Report.parse(done.report.read())
+        report = Report.parse(read_report(done.report))
         if report.output == done.output.uri:
             return report
-    except (ValueError, FileNotFoundError):
+    except (ValueError, FileNotFoundError, LargeReport):
         pass
     return _from_snapshot(done, Snapshot.read(done.end, done.key))
 

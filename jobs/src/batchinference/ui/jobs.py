@@ -141,7 +141,7 @@ class ObservedJob:
             self._history.over_time,
             self._observed.facts,
             _or_default(lambda: error_groups(output), []),
-            _or_default(lambda: _log_of(output), ""),
+            _or_default(lambda: last_log(output)[-LOG_CHARACTERS:], ""),
             _or_default(lambda: report_page(output) is not None, default=False),
             _or_default(lambda: _is_searchable(output), default=False),
         )
@@ -184,10 +184,6 @@ def report_page(output: str) -> Location | None:
     Raises JobFailure."""
     pages = [work.layout.report_page for work in works_at(output)]
     return next((page for page in reversed(pages) if page.exists()), None)
-
-
-def _log_of(output: str) -> str:
-    return last_log(output).read().decode(errors="replace")[-LOG_CHARACTERS:]
 
 
 class GivenJobs:

@@ -8,6 +8,7 @@ from http import HTTPStatus
 
 from batchinference.api.search import Hit, OutputSearch, SearchQuery, query_problem
 from batchinference.pipeline.query import LoadedModels
+from batchinference.pipeline.storage.stored_texts import read_report
 from batchinference.ui import pages
 from batchinference.ui.jobs import (
     Jobs,
@@ -26,7 +27,6 @@ POLICY = (
 )
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Somebody else may have replaced a stored report. It gets no scripts and an origin of its own."""
-MAX_REPORT_BYTES = 64 * 1024**2
 FOUND_ROWS = 24
 _FIELDS = ("text", "image", "row", "where")
 """The fields of the search form."""
@@ -124,6 +124,4 @@ def _report(job: ObservedJob) -> Answer:
         page = report_page(output)
         if page is None:
             return _problem("No report", "The job has no report yet.", HTTPStatus.NOT_FOUND)
-        if (page.info().size or 0) > MAX_REPORT_BYTES:
-            return _problem("No report", f"{page.uri} is too large.", HTTPStatus.BAD_GATEWAY)
-        return Answer(page.read(), policy=REPORT_POLICY)
+        return Answer(read_report(page), policy=REPORT_POLICY)

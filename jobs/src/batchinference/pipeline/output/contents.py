@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import Row, csv_table, parts_of, rows_of_file
 from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
+from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
@@ -85,17 +87,28 @@ def _without_common_type(tables: Iterable[pa.Table]) -> Iterator[str]:
 
 
 def _parquet(write: WriteParquet) -> pa.Table:
-    """Return the rows of Parquet files, with the columns of all files and partition columns."""
-    import pyarrow.dataset as ds
-
+    """Return the rows of Parquet files, with the columns of all files and partition columns. Raises
+    BadOutput if they take much more memory than the files have bytes."""
     output = Location(write.path, write.storage)
-    paths = sorted(info.path for info in output.without_links(output.visible_files()))
-    if not paths:
+    files = files_of(output)
+    if not files:
         return pa.table({})
-    options = ds.FileSystemFactoryOptions(
-        partition_base_dir=output.path, partitioning=ds.HivePartitioning.discover()
-    )
-    found = ds.FileSystemDatasetFactory(output.filesystem, paths, ds.ParquetFileFormat(), options)
-    # the files of several jobs may have different columns
-    schema = checked(found.inspect(promote_options="permissive"))
-    return found.finish(schema).to_table()
+    limit = rows_limit(sum(info.size for info in files))
+    try:
+        dataset = parquet_dataset(output, files)
+        return pa.concat_tables([dataset.schema.empty_table(), *_row_groups(dataset, limit)])
+    except MemoryError:
+        raise BadOutput(
+            f"write.path: the rows of the output take more memory than the limit ({limit} bytes). "
+            "Read the files with another library"
+        ) from None
+
+
+def _row_groups(dataset: pads.FileSystemDataset, limit: int) -> Iterator[pa.Table]:
+    """Yield the rows of a dataset. Raises MemoryError if they take more than `limit` bytes."""
+    for file in dataset.get_fragments():
+        for group in file.split_by_row_group():
+            with memory_limit(limit):  # one thread, because it includes the stacks of threads
+                table = group.to_table(schema=dataset.schema, use_threads=False)
+            limit -= table.nbytes
+            yield table

@@ -5,19 +5,29 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
-import json
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
 from batchinference.pipeline.arrow import values_of
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.arrow_files import read_tables
+from batchinference.pipeline.storage.csv_columns import check_columns
+from batchinference.pipeline.storage.json import load_limited_json
 from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.memory_limit import rows_limit
+from batchinference.pipeline.storage.numpy_files import (
+    COLUMN,
+    DAMAGE,
+    ZIP,
+    array_headers,
+    load_arrays,
+)
 from batchinference.spec.write import (
     Write,
     WriteCsv,
@@ -32,6 +42,8 @@ Row = dict[str, Any]
 ROWS_AT_ONCE = 16
 """Rows of a table that are converted at a time. A Python value may take eight times the
 memory of an Arrow value."""
+BLOCK_BYTES = 1 << 20
+"""Bytes that are decompressed at a time, and the maximum bytes of a row of a CSV file."""
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -51,19 +63,19 @@ def parts_of(write: Write) -> list[Location]:
 
 
 def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
-    """Yield the rows of a file of an output. A file that is not Parquet is read completely."""
+    """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
+    BadOutput if they take much more memory than the file has bytes."""
     if isinstance(write, WriteParquet):
-        with part.open_input_file() as source:
-            for table in read_tables(source):
-                yield from rows_of_table(table)
+        yield from _rows_of_parquet(part)
         return
     if isinstance(write, WriteCsv):
-        yield from csv_table(part, write).to_pylist()
+        for batch in csv_table(part, write).to_batches(ROWS_AT_ONCE):
+            yield from batch.to_pylist()
         return
     content = _unpacked(part)
     match write:
         case WriteNumpy():
-            yield from _rows_of_arrays(content)
+            yield from _rows_of_arrays(part, content)
         case WriteWebdataset():
             yield from _rows_of_members(content)
         case WriteImages():
@@ -73,24 +85,55 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
                 size = f"{image.width} x {image.height}, {image.mode}"
             yield {"file": part.uri, "image": size}
         case _:
-            yield from map(json.loads, content.split(b"\n")[:-1])
+            yield from _rows_of_lines(part, content)
+
+
+def _rows_of_parquet(part: Location) -> Iterator[Row]:
+    with part.open_input_file() as source:
+        try:
+            for table in read_tables(source):
+                yield from rows_of_table(table)
+        except pa.ArrowInvalid as error:
+            raise _unreadable(part, error) from None
 
 
 def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.Table:
     """Return the rows of a file of separated values. The columns `texts` are not converted."""
-    options = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
+    content = _unpacked(part)
+    parse = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
     convert = pac.ConvertOptions(
         column_types=dict.fromkeys(texts, pa.string()),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    source = io.BytesIO(_unpacked(part))
-    return pac.read_csv(source, parse_options=options, convert_options=convert)
+    try:
+        check_columns(content[:BLOCK_BYTES], write.delimiter.encode())
+        return pac.read_csv(
+            io.BytesIO(content), pac.ReadOptions(block_size=BLOCK_BYTES), parse, convert
+        )
+    except pa.ArrowInvalid as error:
+        raise _unreadable(part, error) from None
 
 
 def _unpacked(part: Location) -> bytes:
+    """Return the content of a file, decompressed if it is gzip. Raises BadOutput if it has much
+    more bytes than in storage."""
     content = part.read()
-    return gzip.decompress(content) if part.path.endswith(".gz") else content
+    if not part.path.endswith(".gz"):
+        return content
+    limit, unpacked = rows_limit(len(content)), bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as source:
+        while piece := source.read(BLOCK_BYTES):
+            unpacked += piece
+            if len(unpacked) > limit:
+                raise _unreadable(part, f"it has more than {limit} bytes after decompression")
+    return bytes(unpacked)
+
+
+def _unreadable(part: Location, problem: object) -> BadOutput:
+    return BadOutput(
+        f"write.path: '{part.uri}' cannot be read ({problem}). Read the file with another library"
+    )
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
@@ -126,16 +169,31 @@ def _array(value: Any, kind: Any) -> Any:
         return value
 
 
-def _rows_of_arrays(content: bytes) -> Iterator[Row]:
-    loaded = np.load(io.BytesIO(content), allow_pickle=False)
-    arrays = {"array": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+def _rows_of_lines(part: Location, content: bytes) -> Iterator[Row]:
+    for line in io.BytesIO(content):
+        try:
+            if line.endswith(b"\n"):
+                yield load_limited_json(line)
+        except ValueError as error:
+            raise _unreadable(part, error) from None
+
+
+def _rows_of_arrays(part: Location, content: bytes) -> Iterator[Row]:
+    source = io.BufferedReader(cast(io.RawIOBase, io.BytesIO(content)))
+    try:
+        headers = array_headers(source, rows_limit(len(content)), "the limit")
+        arrays = load_arrays(source, headers)
+    except DAMAGE as error:
+        raise _unreadable(part, error) from None
+    if not content.startswith(ZIP):
+        arrays = {"array": arrays[COLUMN]}
     for values in zip(*arrays.values(), strict=True):
         yield {name: value.tolist() for name, value in zip(arrays, values, strict=True)}
 
 
 def _rows_of_members(content: bytes) -> Iterator[Row]:
     """Yield the key of each row with the names and sizes of its members, which are not decoded."""
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
         for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
             sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
             yield {"key": key, **sizes}

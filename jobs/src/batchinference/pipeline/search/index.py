@@ -19,10 +19,10 @@ import pyarrow.dataset as pads
 from batchinference.pipeline.commit.layout import STATE_DIRECTORY, Layout
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.schema import is_list
-from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import memory_limit
+from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
+from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
 from batchinference.spec.job import BatchInferenceSpec
 
 INSPECTED_FILES = 16
@@ -30,8 +30,6 @@ INSPECTED_FILES = 16
 FOOTER_THREADS = 16
 TAKEN_ROWS = 1024
 """Rows per batch when whole rows are read, which may be large."""
-MAX_BYTES, MAX_GROWTH = 1 << 30, 16
-"""Limit for the memory to decode rows: a constant plus a multiple of the file's size."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Index:
                 yield
             else:
                 size = self.output.at(file.path).info().size
-                with memory_limit(MAX_BYTES + MAX_GROWTH * size):
+                with memory_limit(rows_limit(size)):
                     yield
         except (OSError, pa.ArrowException, MemoryError) as error:
             raise JobFailure(f"'{self.output.uri}' cannot be read: {error}") from error
@@ -169,26 +167,10 @@ def _dataset(output: Location, file_format: str) -> pads.FileSystemDataset:
             f"write.format: only outputs in Parquet can be searched ('{output.uri}' is "
             f"{file_format}). Write the embeddings with format: parquet"
         )
-    files = sorted(info.path for info in output.without_links(output.visible_files()))
+    files = files_of(output)
     if not files:
         raise BadInput(f"'{output.uri}' holds no rows")
-    factory = pads.FileSystemDatasetFactory(
-        output.filesystem,
-        files,
-        pads.ParquetFileFormat(),
-        pads.FileSystemFactoryOptions(
-            partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
-        ),
-    )
-    schema = _schema_of(factory, INSPECTED_FILES)
-    if any(pa.types.is_null(field.type) for field in schema):  # empty in some files
-        schema = _schema_of(factory, len(files))
-    return factory.finish(checked(schema))
-
-
-def _schema_of(factory: pads.FileSystemDatasetFactory, files: int) -> pa.Schema:
-    with memory_limit(MAX_BYTES):
-        return factory.inspect(promote_options="permissive", fragments=files)
+    return parquet_dataset(output, files, INSPECTED_FILES)
 
 
 def is_embedding(kind: pa.DataType) -> bool:

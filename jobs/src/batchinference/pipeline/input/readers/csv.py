@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from batchinference.pipeline.input.readers import (
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
 from batchinference.pipeline.schema import agreed_types
+from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _NAMES = [f"f{number}" for number in range(MAX_COLUMNS)]
 """The names that pyarrow generates for columns."""
 _AS_BYTES = pac.ConvertOptions(column_types=dict.fromkeys(_NAMES, pa.binary()))
 """In text columns, pyarrow would validate the encoding of a whole block at once."""
-_QUOTED = re.compile(rb'"[^"]*(?:"|$)')
 _REST = "so the rest of the file cannot be read"
 
 
@@ -78,7 +77,7 @@ class CsvReader(Reader):
 
     def _infer(self, sample: bytes) -> pa.Schema:
         """Return the column names and types of a sample. Raises ArrowInvalid if it is damaged."""
-        _check_columns(sample, self._delimiter.encode())
+        check_columns(sample, self._delimiter.encode())
         # a line with the wrong number of fields must be UTF-8 for pyarrow to skip it
         sample = sample.decode(errors="replace").encode()
         reading = pac.ReadOptions(
@@ -96,26 +95,31 @@ class CsvReader(Reader):
         return table.schema
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        done, block = 0, BLOCK_BYTES
+        done, block, latin = 0, BLOCK_BYTES, False
         while True:
             try:
-                for chunk in after(done, self._chunks(file, block)):
+                for chunk in after(done, self._chunks(file, block, latin=latin)):
                     done += size_of(chunk)
                     yield chunk
                 return
             except (pa.ArrowInvalid, UnicodeError) as error:
-                if "straddling object" not in str(error):
-                    yield BadRow(ValueError(f"{self._explained(error)}, {_REST}"))
+                long = "straddling object" in str(error)
+                if long and block < self._most:
+                    block = min(16 * block, self._most)
+                elif not long and not latin:
+                    latin = True
+                else:
+                    limit = f"a row has more bytes than max_row_bytes ({self._most})"
+                    problem = limit if long else self._explained(error)
+                    yield BadRow(ValueError(f"{problem}, {_REST}"))
                     return
-                if block >= self._most:
-                    message = f"a row has more bytes than max_row_bytes ({self._most})"
-                    yield BadRow(ValueError(f"{message}, {_REST}"))
-                    return
-                block = min(16 * block, self._most)
 
-    def _chunks(self, file: Location, block: int) -> Iterator[Chunk]:
+    def _chunks(self, file: Location, block: int, *, latin: bool) -> Iterator[Chunk]:
         """Yield the rows of a file. Raises ArrowInvalid or UnicodeDecodeError at damaged content,
-        after the rows of all blocks before it, and ArrowInvalid for a row longer than a block."""
+        after the rows of all blocks before it, and ArrowInvalid for a row longer than a block.
+
+        pyarrow cannot skip a row with a wrong number of fields that is not UTF-8. If `latin`, it
+        gets each byte as a character of Latin-1, so that all rows are UTF-8."""
         rejected: deque[pac.InvalidRow] = deque()
         names = None if self._names is None else _NAMES[: len(self._names)]
         reading = pac.ReadOptions(
@@ -125,9 +129,11 @@ class CsvReader(Reader):
             block_size=block,
         )
         with self._opened(file) as source:
-            content = _Content(source, self._delimiter)
+            content = _Content(source, self._delimiter, latin=latin)
             try:
-                parser = pac.open_csv(content, reading, self._parsing(rejected), _AS_BYTES)
+                parser = pac.open_csv(
+                    content, reading, self._parsing(rejected, latin=latin), _AS_BYTES
+                )
             except pa.ArrowInvalid as error:
                 if "Empty CSV file" not in str(error):
                     raise
@@ -137,11 +143,13 @@ class CsvReader(Reader):
                 message = "there is no first line, but an open quote or a block of blank lines"
                 raise pa.ArrowInvalid(message) from error
             rows = _with_rejected(map(pa.table, parser), rejected)
-            yield from self._named(_checked_end(rows, content))
+            chunks = _checked_end(rows, content)
+            yield from self._named(map(_original, chunks) if latin else chunks)
 
-    def _parsing(self, rejected: deque[pac.InvalidRow]) -> pac.ParseOptions:
+    def _parsing(self, rejected: deque[pac.InvalidRow], *, latin: bool = False) -> pac.ParseOptions:
         def reject(row: pac.InvalidRow) -> str:
-            rejected.append(row)
+            text = row.text.encode("latin-1").decode(errors="replace") if latin else row.text
+            rejected.append(row._replace(text=text))
             return "skip"
 
         return pac.ParseOptions(
@@ -201,24 +209,29 @@ class CsvReader(Reader):
 
 class _Content:
     """A text stream for pyarrow, without a UTF-8 byte order mark, and with a line end at the end of
-    the file: without one, a file that is only a header would be empty to pyarrow."""
+    the file: without one, a file that is only a header would be empty to pyarrow. If `latin`, it
+    has each byte as a character of Latin-1 in UTF-8."""
 
     closed = False
 
-    def __init__(self, source: io.BufferedReader, delimiter: str) -> None:
+    def __init__(self, source: io.BufferedReader, delimiter: str, *, latin: bool) -> None:
         self._source = source
+        self._latin = latin
         self._delimiter = delimiter.encode()
         self._end: deque[bytes] = deque(maxlen=3)  # a row spans two blocks and this line end
 
     def read(self, size: int) -> bytes:
-        content = self._source.read(size)
-        ended = len(content) < size
+        wanted = size // 2 if self._latin else size  # a character takes up to two bytes
+        content = self._source.read(wanted)
+        ended = len(content) < wanted
         if not self._end:
             content = content.removeprefix(codecs.BOM_UTF8)
-            _check_columns(content, self._delimiter)
+            check_columns(content, self._delimiter)
         last = content or (self._end[-1] if self._end else b"\n")
         if ended and not last.endswith((b"\r", b"\n")):
             content += b"\n"
+        if self._latin:
+            content = content.decode("latin-1").encode()
         if content:
             self._end.append(content)
         return content
@@ -245,17 +258,6 @@ class _Content:
         return end[:start] in (b"", b"\r", b"\n")
 
 
-def _check_columns(beginning: bytes, delimiter: bytes) -> None:
-    """Raise ArrowInvalid if the first line has more than MAX_COLUMNS fields.
-
-    The parser would allocate memory for all of them, which can kill the process."""
-    if beginning.count(delimiter) < MAX_COLUMNS:
-        return
-    line = re.split(rb"[\r\n]", _QUOTED.sub(b"", beginning).lstrip(b"\r\n"), maxsplit=1)[0]
-    if (fields := 1 + line.count(delimiter)) > MAX_COLUMNS:
-        raise pa.ArrowInvalid(f"the first line has {fields} fields, more than {MAX_COLUMNS}")
-
-
 def _is_blank(source: io.BufferedReader) -> bool:
     """Return whether a stream has no text but line ends. pyarrow reports a block like this as
     empty, and also a file with an open quote in the header."""
@@ -280,6 +282,17 @@ def _with_rejected(tables: Iterator[pa.Table], rejected: deque[pac.InvalidRow]) 
         yield table
         number += table.num_rows
     yield from map(_bad_row, rejected)
+
+
+def _original(chunk: Chunk) -> Chunk:
+    """Return a chunk that was read as Latin-1 with its original bytes."""
+    if isinstance(chunk, BadRow):
+        return chunk
+    columns = [
+        pa.array([value.decode().encode("latin-1") for value in column.to_pylist()], pa.binary())
+        for column in chunk.columns
+    ]
+    return pa.table(columns, chunk.column_names)
 
 
 def _bad_row(row: pac.InvalidRow) -> BadRow:

@@ -1,0 +1,105 @@
+"""Checks and loads NumPy files that others may have written.
+
+np.load allocates as much memory as the headers of arrays claim, so they are checked first.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy
+
+from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
+
+COLUMN = "data"
+"""The column name for a file that holds one unnamed array."""
+MAX_EMPTY_ROWS = 1 << 24
+"""Maximum number of rows without elements. They take no bytes, so a small file can claim any number
+of them."""
+ZIP = b"PK"
+"""The beginning of an archive of arrays."""
+_PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The compression methods that NumPy uses. With other methods, zipfile can decompress a few bytes
+to GiB at once."""
+DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
+"""Exceptions that are raised for a file that is damaged or has too much data."""
+
+
+@dataclass(frozen=True)
+class ArrayHeader:
+    """The shape and the type of an array, as its header claims them."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[np.generic]
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+
+def array_headers(
+    source: io.BufferedReader, most: int, limit: str = "max_row_bytes"
+) -> dict[str, ArrayHeader]:
+    """Return the headers of the arrays of a file by column name. Raises ValueError or BadZipFile
+    for arrays that cannot be read, or that have more than `most` bytes together. `limit` is the
+    name of `most` in the message."""
+    if not source.peek(len(ZIP)).startswith(ZIP):
+        size = source.seek(0, io.SEEK_END)
+        source.seek(0)
+        _check_size(size, most, limit)
+        return {COLUMN: _header(source, size)}
+    with zipfile.ZipFile(source) as archive:
+        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        if len(members) > MAX_COLUMNS:
+            raise ValueError(f"the file has {len(members)} arrays, more than {MAX_COLUMNS}")
+        if unusual := [info for info in members if info.compress_type not in _PACKINGS]:
+            raise ValueError(f"'{unusual[0].filename}' is not packed as NumPy packs arrays")
+        # zipfile decompresses at most `file_size` bytes of a member
+        _check_size(sum(info.file_size for info in members), most, limit)
+        headers = {}
+        for info in members:
+            with archive.open(info) as member:
+                name = info.filename.removesuffix(".npy")
+                headers[name] = _header(cast(BinaryIO, member), info.file_size)
+    if len({header.rows for header in headers.values()}) > 1:
+        shown = ", ".join(f"{name} {header.rows}" for name, header in headers.items())
+        raise ValueError(f"the arrays have different numbers of rows: {shown}")
+    return headers
+
+
+def _check_size(size: int, most: int, limit: str) -> None:
+    if size > most:
+        raise ValueError(f"the arrays have {size} bytes, more than {limit} ({most})")
+
+
+def _header(source: BinaryIO, size: int) -> ArrayHeader:
+    """Return the header of an array. `size` is the number of bytes of the array and its header.
+    Raises ValueError if the header is invalid or claims more bytes."""
+    version = npy.read_magic(source)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(source)
+    if dtype.kind not in "biufSUmM":
+        raise ValueError(f"arrays of {dtype} cannot be read")
+    header = ArrayHeader(shape, dtype)
+    claimed = dtype.itemsize * math.prod(shape)
+    if any(length < 0 for length in shape) or (claimed == 0 and header.rows > MAX_EMPTY_ROWS):
+        raise ValueError(f"the header has an impossible shape: {shape}")
+    if claimed > size:
+        raise ValueError(f"the file ends before its array of shape {shape} does")
+    return header
+
+
+def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by column name. Their headers have been checked."""
+    source.seek(0)
+    loaded = np.load(source, allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return {COLUMN: np.atleast_1d(loaded)}
+    with loaded:  # a name without its ending may be another member, which was not checked
+        return {name: np.atleast_1d(loaded[f"{name}.npy"]) for name in names}

@@ -1,0 +1,45 @@
+"""Opens the Parquet files of an output as one dataset. Others may have written these files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+
+from batchinference.pipeline.storage.arrow_files import checked
+from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
+
+
+def files_of(output: Location) -> list[pafs.FileInfo]:
+    """Return the visible files of an output that are reached without a symbolic link, by path."""
+    found = output.without_links(output.visible_files())
+    return sorted(found, key=lambda info: str(info.path))
+
+
+def parquet_dataset(
+    output: Location, files: Sequence[pafs.FileInfo], inspected: int | None = None
+) -> pads.FileSystemDataset:
+    """Return files of an output as a dataset, with their columns and partition columns.
+
+    If `inspected` is given, the types of that many files are read first, and those of all files
+    only if a column still has no type. Raises UnsafeColumn, and MemoryError for huge footers."""
+    factory = pads.FileSystemDatasetFactory(
+        output.filesystem,
+        [info.path for info in files],
+        pads.ParquetFileFormat(),
+        pads.FileSystemFactoryOptions(
+            partition_base_dir=output.path, partitioning=pads.HivePartitioning.discover()
+        ),
+    )
+    schema = _schema_of(factory, inspected)
+    if inspected is not None and any(pa.types.is_null(field.type) for field in schema):
+        schema = _schema_of(factory, None)  # the column is empty in some files
+    return factory.finish(checked(schema))
+
+
+def _schema_of(factory: pads.FileSystemDatasetFactory, files: int | None) -> pa.Schema:
+    with memory_limit(rows_limit(0)):
+        return factory.inspect(promote_options="permissive", fragments=files)

@@ -39,7 +39,7 @@ MEANINGS = {
     Phase.RETRYING: "an attempt failed; the next one starts after the backoff",
 }
 
-_SUSPEND = {Phase.SUSPENDING: "`suspend` is set, or the job is preempted"}
+_SUSPEND = {Phase.SUSPENDING: "`suspend` is set, or a job with a higher priority takes the slot"}
 _END = {
     Phase.FAILED: "the cause is not retried, or `retry.maxAttempts` is reached",
     Phase.RETRYING: "the cause is retried",

@@ -356,7 +356,7 @@ async def test_health_depends_on_watches_and_refused_credentials_stop_the_operat
                 await asyncio.sleep(0.05)  # it is another process
         assert process.returncode in (None, 1), "kopf decides whether it ends by itself"
     watches = [request for request in server.requests[before:] if "watch" in request.query]
-    assert len(watches) < 20, "the same credentials are not tried again and again"
+    assert len(watches) < 20, "the same credentials are not tried repeatedly"
 
 
 @pytest.mark.parametrize("jobs_readable", [False, True], ids=["nothing-readable", "jobs-readable"])

@@ -293,7 +293,7 @@ class TestChunks:
     ) -> None:
         def read() -> Iterator[RowBatch]:
             yield batches_of_four_rows()[0]
-            raise AssertionError("the task goes on")
+            raise AssertionError("the task continues")
 
         committer = committing(attempt, layout=FileLayout(row_number="n"))
         with pytest.raises(JobFailure, match="rowNumber: there is a column 'n' already"):

@@ -1,4 +1,4 @@
-"""Pods that exit before the driver starts, and that KubeRay replaces again and again."""
+"""Pods that exit before the driver starts, and that KubeRay replaces repeatedly."""
 
 from __future__ import annotations
 

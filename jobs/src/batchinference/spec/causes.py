@@ -70,7 +70,8 @@ _ENDED_BY_OPERATOR = frozenset(
 )  # fmt: skip
 _MEANINGS = {
     Cause.NODE_LOST: "a node failed, was drained, or could not start its pods",
-    Cause.PREEMPTED: "the scheduler evicted a pod in favor of one with a higher priority",
+    Cause.PREEMPTED: "the scheduler of Kubernetes evicted a pod in favor of one with a higher "
+    "priority",
     Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran out of memory",
     Cause.WORKER_CRASHED: "a worker process crashed repeatedly, often because it ran out of memory",
     Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for an unknown reason",
@@ -84,7 +85,7 @@ _MEANINGS = {
     Cause.REFUSED: "a quota, an admission policy or a missing ServiceAccount rejects an object",
     Cause.INVALID_SPEC: "the spec is invalid; no RayJob was created",
     Cause.BAD_INPUT: "the input is missing, empty or unreadable",
-    Cause.BAD_OUTPUT: "the output path cannot be written",
+    Cause.BAD_OUTPUT: "the output path cannot be written, or holds rows of other work or code",
     Cause.MODEL_LOAD: "a model or module cannot be found or loaded",
     Cause.TOO_MANY_ERRORS: "more rows failed than `errors` allows",
     Cause.INCOMPLETE: "the output did not contain each input row exactly once",
@@ -97,14 +98,14 @@ _MEANINGS = {
 _REMEDIES = {
     Cause.NODE_LOST: "Nothing: the job is retried on another node. If it happens again, look for "
     "the reason in `kubectl describe node`.",
-    Cause.PREEMPTED: "Nothing: the job is retried. To keep its place, give its pods a higher "
+    Cause.PREEMPTED: "Nothing: the job is retried. To keep its nodes, give its pods a higher "
     "`cluster.priorityClassName`, or run it when the cluster has free capacity.",
-    Cause.OUT_OF_MEMORY: "Request more memory in `resources.memory` of the step, or let each "
-    "retry request more with `retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
+    Cause.OUT_OF_MEMORY: "Request more memory in `resources.memory` of the step, or let each new "
+    "attempt request more with `retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
     Cause.WORKER_CRASHED: "Request more memory in `resources.memory` of the step. If the memory "
-    "is sufficient, look for a crash of a native library in the log of the worker. In a job "
-    "without actor pools, a row that repeatedly ends its process becomes a failed row if `errors` "
-    "allows failed rows.",
+    "is sufficient, look for a crash of a native library in the log of the worker. If a single row "
+    "is the cause, allow failed rows in `errors`: in a job without actor pools, the row then "
+    "becomes a failed row.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
     Cause.STORAGE_AWAY: "Check that the object store is up and reachable from the pods. The job "
@@ -128,7 +129,8 @@ _REMEDIES = {
     Cause.BAD_INPUT: "Correct `read.paths`, the format or the names of columns, as the message "
     "says.",
     Cause.BAD_OUTPUT: "Choose another `write.path`, set `write.mode`, or grant the permission "
-    "that the message names.",
+    "that the message names. If the message says that code or a model has changed, restore what "
+    "changed, or start over.",
     Cause.MODEL_LOAD: "Check the name or path of the model or module. On a cluster, it must be in "
     "the image, in a volume, or on the Hub.",
     Cause.TOO_MANY_ERRORS: "Look at the error records with `batchinference errors`. Correct the "
@@ -137,10 +139,11 @@ _REMEDIES = {
     Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
     "the missing rows. If it happens again, report it with the report of the job.",
     Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",
-    Cause.APPLICATION: "Read the message and the log. After a change of `steps` or of their code, "
-    "committed rows are not used again: start over with `batchinference run --restart`, or on a "
-    "cluster with `resume: false` and `write.mode: overwrite`. After any other correction, such as "
-    "of `cluster.env`, run the job again: it resumes.",
+    Cause.APPLICATION: "Read the message and the log. After a change of the code of a step, rows "
+    "that are already committed are not used: start over with `batchinference run --restart`, or "
+    "on a cluster with `resume: false`. If `steps` in the spec has changed, set "
+    "`write.mode: overwrite` on a cluster instead. After any other correction, such as of "
+    "`cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
     "resources. Then run the job again: it resumes.",
     Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours` in the file. Then run the job again: "

@@ -102,7 +102,7 @@ class BatchInferenceSpec(SpecModel):
     """Parameters, to which strings in `read`, `steps`, `write` and `errors` refer."""
     resume: bool = True
     """Whether a run resumes an earlier run with the same output: committed rows are not read again.
-    If false, the run starts over."""
+    If false, an unfinished output starts over."""
     cluster: Cluster = Cluster()
     """Settings that only a cluster uses."""
     suspend: bool = False

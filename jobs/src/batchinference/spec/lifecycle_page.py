@@ -14,8 +14,9 @@ _CAUSES = """
 ## Causes
 
 `status.attempts[].cause` contains the cause of a failed attempt, and `message` the original
-message. If the cause is retried, the operator starts another attempt with a new RayJob and a new
-cluster, up to `retry.maxAttempts`. `retry.onCause` overrides this for single causes:
+message. If the cause is retried, the operator starts another attempt, with a new RayJob and a new
+cluster, until `retry.maxAttempts` attempts have failed. `retry.onCause` sets for single causes
+whether they are retried:
 
 ```yaml
 retry:
@@ -26,16 +27,24 @@ retry:
 ```
 
 With `retry.outOfMemory`, an attempt after `OutOfMemory` requests more memory
-([cluster.md](cluster.md#attempts-deadlines-and-cleanup)).
+([cluster.md](cluster.md#attempts-deadlines-and-cleanup)). Ray retries single tasks within an
+attempt. These retries have no cause and do not count.
 
 | cause | retried | meaning |
 | --- | --- | --- |
 """
 _BACKSTOP = """
-`DeadlineExceeded` is also the cause if KubeRay ended the attempt because the operator was
-unavailable when the deadline passed. In a [warm cluster](pools.md), the driver
-continues until the operator is back
-([operations.md](operations.md#when-the-operator-is-unavailable)).
+If the operator is unavailable when a deadline passes, KubeRay ends the attempt later. Its cause is
+then `DeadlineExceeded` as well. In a [warm cluster](pools.md), the driver continues until the
+operator is back ([operations.md](operations.md#when-the-operator-is-unavailable)).
+
+`Preempted` has two meanings:
+
+- As the `cause` of a failed attempt: the scheduler of Kubernetes evicted a pod in favor of one with
+  a higher PriorityClass. The attempt counts towards `retry.maxAttempts`.
+- As the `outcome` of an attempt, and as the reason of the job while it waits: the operator gave the
+  slot of the job to a job of the same namespace with a higher `priority`
+  ([Preemption](sharing.md#preemption)). The attempt does not count.
 """
 
 
@@ -53,6 +62,7 @@ def lifecycle_page() -> str:
     return (
         f"{_INTRODUCTION}\n```mermaid\n{diagram()}\n```\n\n"
         f"| phase | meaning |\n| --- | --- |\n{phases}\n"
+        "A job has no phase right after it was created.\n\n"
         f"| from | to | when |\n| --- | --- | --- |\n{transitions}"
         f"{_CAUSES}{causes}{_BACKSTOP}"
     )

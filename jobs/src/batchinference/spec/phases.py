@@ -39,7 +39,7 @@ MEANINGS = {
     Phase.RETRYING: "an attempt failed; the next one starts after the backoff",
 }
 
-_SUSPEND = {Phase.SUSPENDING: "`suspend` is set, or the job is preempted"}
+_SUSPEND = {Phase.SUSPENDING: "`suspend` is set, or a job with a higher priority takes the slot"}
 _END = {
     Phase.FAILED: "the cause is not retried, or `retry.maxAttempts` is reached",
     Phase.RETRYING: "the cause is retried",
@@ -81,7 +81,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         **_WORK,
     },
     Phase.RUNNING: {
-        Phase.PENDING: "no row is finished and a pod cannot start",
+        Phase.PENDING: "no row is finished yet, and a pod cannot start",
         Phase.STARTING: "KubeRay submitted the job to a new head",
         **_WORK,
     },
@@ -104,7 +104,7 @@ TRANSITIONS: dict[Phase | None, dict[Phase, str]] = {
         Phase.SUSPENDING: "a RayJob or pod of the job was found",
     },
     Phase.SUCCEEDED: {},
-    Phase.FAILED: {Phase.PENDING: "the spec of the next attempt was invalid and has changed"},
+    Phase.FAILED: {Phase.PENDING: "the job failed as `InvalidSpec`, and its spec has changed"},
 }
 """The possible next phases of each phase, and when they follow. None is a job without a phase."""
 

@@ -25,6 +25,13 @@ WAITING = {
         "Kueue has not admitted the RayJob or its pods",
         "Compare the message with the quota of the ClusterQueue.",
     ),
+    "Preempted": Entry(
+        "with `concurrency.preemption`, a job of the same namespace with a higher `priority` took "
+        "the slot",
+        "Wait: the job resumes when a slot is free. To keep its slot, increase `priority` of the "
+        "job. See [Preemption](sharing.md#preemption). It is not the [cause](#preempted) of the "
+        "same name.",
+    ),
     "NameTaken": Entry(
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
         "Delete that RayJob.",
@@ -51,7 +58,7 @@ WAITING = {
         "Correct the clock of the operator's node.",
     ),
 }
-"""Reasons of the condition Ready that are neither a phase nor a cause."""
+"""Reasons of the condition Ready while a job waits, except phases and causes of failure."""
 MISTAKES = {
     ("not valid YAML",): Entry(
         "the file is not YAML: a tab, a missing colon, the same key twice, or a text that needs "
@@ -145,14 +152,25 @@ CONDITIONS = {
 }
 """The conditions of a status, and when each is True."""
 _NOTES = {
+    Cause.PREEMPTED: "- **Do not confuse it with** the [reason](#reasons-for-waiting) `Preempted` "
+    "of a waiting job, whose slot the operator gave to another job.\n",
+    Cause.OUT_OF_MEMORY: "- **See also:** [Out of memory](steps.md#out-of-memory), by the memory "
+    "that is missing, and [more memory for the next attempt]"
+    "(cluster.md#attempts-deadlines-and-cleanup).\n",
+    Cause.WORKER_CRASHED: "- **See also:** [Out of memory](steps.md#out-of-memory), and [rows that "
+    "kill their process](jobs.md#bad-rows).\n",
     Cause.STALLED: "- **Do not confuse it with** the [condition](#conditions) `Stalled`, which is "
     "True after a job has failed for any cause.\n",
 }
-_RUN_AGAIN = re.compile("[Rr]un the job again")
+_LINKS = {
+    re.compile("[Rr]un the job again"): "#run-the-job-again",
+    re.compile("start over"): "exactly-once.md#starting-over",
+}
+"""The target of a link on each of these phrases."""
 _INTRODUCTION = """# Troubleshooting
 
-This page is generated from one catalogue by `make generate`. It lists what can stop a job, why it
-happens, and what to do.
+This page lists what can stop a job, why it happens, and what to do. It is generated from one
+catalogue by `make generate`.
 
 ## Find the cause
 
@@ -162,10 +180,15 @@ happens, and what to do.
 | on a cluster | `kubectl get bi NAME -o wide`, `kubectl describe bi NAME`; the same report |
 
 Both name one of the [causes](#causes-of-failure) and the original message. The report also groups
-the failed rows by their cause and shows examples. If a job is slow, see
-[Troubleshooting slow jobs](performance.md#troubleshooting-slow-jobs). For findings of
-`batchinference verify`, see [Verifying an output](verify.md). If a job is refused before it starts,
-see [Mistakes in a job](#mistakes-in-a-job).
+the failed rows by their cause and shows examples.
+
+| problem | read |
+| --- | --- |
+| the job is refused before it starts | [Mistakes in a job](#mistakes-in-a-job) |
+| the job waits | [Reasons for waiting](#reasons-for-waiting) |
+| the job is slow | [Troubleshooting slow jobs](performance.md#troubleshooting-slow-jobs) |
+| rows fail | [Bad rows](jobs.md#bad-rows) |
+| `batchinference verify` finds a problem | [Verifying an output](verify.md) |
 
 ## Run the job again
 
@@ -174,15 +197,18 @@ see [Mistakes in a job](#mistakes-in-a-job).
 | on your machine | the same command, such as `batchinference run job.yaml` |
 | on a cluster | `kubectl replace --force -f job.yaml`, which deletes and creates the job |
 
-In both cases the job resumes: committed rows are not computed again. On a cluster, a failed job is
-not started again by a change of its spec, nor by `batchinference resume`. The only exception is
-`InvalidSpec`. See [Run a failed job again](cluster.md#run-a-failed-job-again).
+In both cases the job resumes: committed rows are not computed again. To compute all rows again
+instead, see [Starting over](exactly-once.md#starting-over).
+
+On a cluster, neither a change of the spec nor `batchinference resume` starts a failed job again.
+The only exception is `InvalidSpec`: a change of the spec starts such a job again. See
+[Run a failed job again](cluster.md#run-a-failed-job-again).
 
 ## Causes of failure
 
 If a cause is retried, the operator starts the next attempt itself ([retry](lifecycle.md#causes)).
-In all other cases, correct the cause and [run the job again](#run-the-job-again): if the cause is
-not retried, after the last attempt, and on your machine.
+Otherwise, correct the cause and [run the job again](#run-the-job-again). This is necessary if the
+cause is not retried, after the last attempt, and always on your machine.
 """
 _MISTAKES_TITLE = """## Mistakes in a job
 
@@ -231,5 +257,7 @@ def _quoted(parts: tuple[str, ...]) -> str:
 
 
 def _linked(remedy: str) -> str:
-    """Return a remedy with a link to the commands that run a job again."""
-    return _RUN_AGAIN.sub(r"[\g<0>](#run-the-job-again)", remedy)
+    """Return a remedy with links on the phrases of `_LINKS`."""
+    for phrase, target in _LINKS.items():
+        remedy = phrase.sub(rf"[\g<0>]({target})", remedy)
+    return remedy

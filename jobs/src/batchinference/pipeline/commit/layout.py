@@ -1,7 +1,7 @@
 """Locations of all files below the output path.
 
     part-KEY-*.parquet             the output, with write.partitionBy in directories
-    _SUCCESS                       written last: the output is complete
+    _SUCCESS                       the output is complete: only report.html and the log follow it
     _batchinference/
       job.json                     the lease: which run holds the output
       spec.json                    the spec of the job, without secrets
@@ -17,7 +17,8 @@
         *.json                     its manifests
         closed                     the attempt accepts no more commits
         unified.json               the final snapshot, if files were rewritten
-      append-KEY/                  the same, and _SUCCESS, of a job that appends to the output
+      append-KEY/                  the same, and _SUCCESS, of a job with the mode append
+      append-KEY-NNNN/             the same, and _SUCCESS, of addition NNNN: the rows of new files
       replacement/                 the same, and _SUCCESS, of a job that overwrites the output
       staged/part-KEY-*            for a table: the input of its commit, until that is made; for a
                                    replacement: its output, until it takes the place of the old one

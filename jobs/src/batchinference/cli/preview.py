@@ -85,12 +85,13 @@ class LinesOfSteps(io.TextIOBase):
         self._parts: list[str] = []
 
     def write(self, text: str) -> int:
-        self._parts.append(text)
-        if "\n" in text:
-            *lines, rest = "".join(self._parts).split("\n")
-            self._parts = [rest] if rest else []
-            for line in lines:
-                self._stream.write(f"{without_credentials(without_controls(line))}\n")
+        if "\n" not in text:
+            self._parts.append(text)
+            return len(text)
+        *lines, rest = "".join([*self._parts, text]).split("\n")
+        self._parts = [rest] if rest else []
+        for line in lines:
+            self._stream.write(f"{without_credentials(without_controls(line))}\n")
         return len(text)
 
     def flush(self) -> None:

@@ -106,7 +106,7 @@ class CsvReader(Reader):
                 long = "straddling object" in str(error)
                 if long and block < self._most:
                     block = min(16 * block, self._most)
-                elif not long and not latin:
+                elif "CSV parse error" in str(error) and not latin:
                     latin = True
                 else:
                     limit = f"a row has more bytes than max_row_bytes ({self._most})"

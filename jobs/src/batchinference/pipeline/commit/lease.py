@@ -211,7 +211,8 @@ def name_of(identity: str) -> str:
 
 def is_resource(identity: str) -> bool:
     """Return whether the identity belongs to a resource on a cluster. A resource requests its work
-    once, however many attempts that takes. A job file on a machine may be run any number of times."""
+    once, however many attempts that takes. A job file on a machine may be run any number of
+    times."""
     return identity.endswith(")")
 
 

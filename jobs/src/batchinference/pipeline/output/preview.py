@@ -7,7 +7,7 @@ import io
 import itertools
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -179,7 +179,7 @@ def _rows_of_lines(part: Location, content: bytes) -> Iterator[Row]:
 
 
 def _rows_of_arrays(part: Location, content: bytes) -> Iterator[Row]:
-    source = io.BufferedReader(cast(io.RawIOBase, io.BytesIO(content)))
+    source: io.BufferedReader = io.BufferedReader(io.BytesIO(content))
     try:
         headers = array_headers(source, rows_limit(len(content)), "the limit")
         arrays = load_arrays(source, headers)

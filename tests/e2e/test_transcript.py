@@ -64,9 +64,10 @@ KUBECTL_HEAD = """# A job as kubectl shows it
 Recorded by `make transcript` on a cluster with KubeRay 1.6. The first job is the example
 [text-embeddings](../examples/text-embeddings/job.yaml) with one worker, and with a step that waits
 until the running job has been recorded. In the second job, a step raises an error for each row. Its
-first attempt allows no failed row. Then `errors.maxRows` is raised to 100 for its only retry. A
-test compares the columns and fields that kubectl shows with those on this page. The prices of this
-cluster are high, because its pods request few CPUs.
+first attempt allows no failed row. Then `errors.maxRows` is raised to 100 for its only retry, which
+`retry.onCause: {Application: retry}` allows. A test compares the columns and fields that kubectl
+shows with those on this page. The prices of this cluster are high, because its pods request few
+CPUs.
 """
 COMMANDS_HEAD = """# Jobs as the command line shows them
 
@@ -74,7 +75,8 @@ Recorded by `make transcript` on a cluster with KubeRay 1.6, with the jobs of
 [kubectl output](transcript.md). A test compares fields, states and messages with those on this
 page. Of `watch`, only the first line of each state and the last line are kept. Of logs, only the
 lines of the driver are kept, without the output of Ray.
-[cli.md](cli.md#progress-and-failed-rows) describes the commands. The images show the page
+[cli.md](cli.md#progress-and-failed-rows) describes the commands. The message of the failed job has
+the number of failed rows when the limit was [exceeded](jobs.md#bad-rows). The images show the page
 of the job in [`batchinference ui`](cli.md#jobs-in-the-browser) in the same states.
 """
 

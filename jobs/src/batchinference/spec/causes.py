@@ -100,12 +100,13 @@ _REMEDIES = {
     "the reason in `kubectl describe node`.",
     Cause.PREEMPTED: "Nothing: the job is retried. To keep its nodes, give its pods a higher "
     "`cluster.priorityClassName`, or run it when the cluster has free capacity.",
-    Cause.OUT_OF_MEMORY: "Request more memory in `resources.memory` of the step, or let each new "
-    "attempt request more with `retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
-    Cause.WORKER_CRASHED: "Request more memory in `resources.memory` of the step. If the memory "
-    "is sufficient, look for a crash of a native library in the log of the worker. If a single row "
-    "is the cause, allow failed rows in `errors`: in a job without actor pools, the row then "
-    "becomes a failed row.",
+    Cause.OUT_OF_MEMORY: "Request more memory: in `resources.memory` of a step with an actor pool, "
+    "or in `cluster.workers.memory` for all other steps. Or let each new attempt request more with "
+    "`retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
+    Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
+    "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
+    "failed rows in `errors`: in a job without actor pools, the row then becomes a failed row. "
+    "Such a job has no `replicas`, devices or `resources.memory` in a step.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
     Cause.STORAGE_AWAY: "Check that the object store is up and reachable from the pods. The job "

@@ -48,8 +48,8 @@ class Resources(SpecModel):
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""
     accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B. A cluster
-    needs a profile with this name in `cluster.profiles`. A local machine uses the devices that it
-    has."""
+    needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
+    local machine uses the devices that it has."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]],
         Field(max_length=8, json_schema_extra=RESOURCE_NAMES),

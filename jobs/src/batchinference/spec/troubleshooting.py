@@ -34,7 +34,8 @@ WAITING = {
     ),
     "NameTaken": Entry(
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
-        "Delete that RayJob.",
+        "If the message names a deleted BatchInference, wait: its RayJob is being deleted. "
+        "Otherwise delete that RayJob, or give the job another name.",
     ),
     "ApiServerUnavailable": Entry(
         "the API server, or a webhook that it calls, has not answered for a minute",
@@ -135,7 +136,8 @@ MISTAKES = {
         "Choose another `write.path`, or change the permissions that the message names.",
     ),
     ("no output of a BatchInference",): Entry(
-        "the output path has files of something else, which are never deleted",
+        "the output path has files of something else, which are never deleted, even with "
+        "`write.mode: overwrite`",
         "Choose another `write.path`, empty it, or set `write.mode` to append.",
     ),
 }
@@ -206,9 +208,10 @@ The only exception is `InvalidSpec`: a change of the spec starts such a job agai
 
 ## Causes of failure
 
-If a cause is retried, the operator starts the next attempt itself ([retry](lifecycle.md#causes)).
-Otherwise, correct the cause and [run the job again](#run-the-job-again). This is necessary if the
-cause is not retried, after the last attempt, and always on your machine.
+If a cause is retried, the operator starts the next attempt itself. `retry.onCause` changes for
+single causes whether they are [retried](lifecycle.md#causes). If the cause is not retried, after
+the last attempt, and always on your machine, correct the cause and
+[run the job again](#run-the-job-again).
 """
 _MISTAKES_TITLE = """## Mistakes in a job
 

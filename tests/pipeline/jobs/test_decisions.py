@@ -194,6 +194,20 @@ def test_retry_accepts_changed_code(found: OutputState, mode: str, expected: obj
     check(expected, found, mode, retry=True)
 
 
+@pytest.mark.parametrize(
+    ("found", "mode", "remedy"),
+    [
+        (UNFINISHED, "ignore", "Run with --restart"),
+        (UNFINISHED, "append", "Set resume to false for one run"),
+        (COMPLETE, "append", "Remove resume: false"),
+    ],
+)
+def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
+    found: OutputState, mode: str, remedy: str
+) -> None:
+    check(rf"a\.py changed\. {remedy}", changed(found), mode)
+
+
 @pytest.mark.parametrize(("found", "in_use"), [(UNFINISHED, False), (COMPLETE, True)])
 def test_only_a_complete_output_of_changed_code_is_in_use(found: OutputState, in_use: bool) -> None:
     """The mode `ignore` leaves an output in use alone, and reports success."""

@@ -205,10 +205,19 @@ def _check_code(state: OutputState, lease: Lease, request: Request, action: Acti
     if isinstance(action, Resume) and not state.committed:
         return Start(lease.series)
     failure = OutputInUse if state.complete else BadOutput
-    raise failure(
-        f"{state.changed_code}. Run with --restart to start over (a resource: with resume: "
-        "false and write.mode: overwrite), or restore what changed"
-    )
+    remedy = _remedy_of_changed_code(request, complete=state.complete)
+    raise failure(f"{state.changed_code}. {remedy}, or restore what changed")
+
+
+def _remedy_of_changed_code(request: Request, *, complete: bool) -> str:
+    if request.write.mode != "append":
+        return (
+            "Run with --restart to start over (a resource: with resume: false and write.mode: "
+            "overwrite)"
+        )
+    if complete:
+        return "Remove resume: false to add only new files"
+    return "Set resume to false for one run, to compute its rows again"
 
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:

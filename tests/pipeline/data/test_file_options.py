@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from ray.data.datasource import Partitioning
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import RowCount
+from batchinference.pipeline.input import RowCount, scan
 from batchinference.pipeline.input.files import FileInput
 from batchinference.pipeline.input.planning import sizing_of
-from batchinference.pipeline.storage import retry
 from support.documents.parsed import job
 from support.inputs.read_files import Input, Outcome, open_input
 from support.tiers import examples
@@ -241,7 +240,7 @@ class UnreliableReader:
 def test_reading_resumes_at_the_row_where_storage_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: int
 ) -> None:
-    monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, first_wait=0))
+    monkeypatch.setattr(scan, "STORAGE", replace(scan.STORAGE, first_wait=0))
     opened = open_input("text", write(tmp_path / "in", "txt", [5]))
     reader = UnreliableReader(opened, row, times=3)
     object.__setattr__(opened.file_rows, "reader", reader)

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 from skimage import data
 
-from support.documents.pages import code_of_pages
+from support.documents.pages import blocks, code_of_pages
 from support.inputs.formats import add_member, write_video
 from support.inputs.table_sources import lance_set, saved
 from support.inputs.tfrecords import write_examples
@@ -93,6 +93,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lance_set(folder / "scored.lance", [{"id": n, "score": n / 40} for n in range(40)])
     write_models(folder / "models")
     (folder / "steps.py").write_text(code_of_pages())
+    (folder / "colours.py").write_text(blocks("docs/steps.md", "python")[0])
     return folder
 
 
@@ -118,10 +119,11 @@ def mean_model(column: str, width: int, result: str) -> onnx.ModelProto:
 
 @pytest.fixture
 def steps(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the pages' module `steps` importable. Examples have a module of the same name."""
+    """Make the pages' modules importable. Examples have modules of the same names."""
     monkeypatch.syspath_prepend(directory)
-    others = sys.modules.pop("steps", None)
+    names = ("steps", "colours")
+    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     yield
-    sys.modules.pop("steps", None)
-    if others is not None:
-        sys.modules["steps"] = others
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(others)

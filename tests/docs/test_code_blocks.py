@@ -90,7 +90,7 @@ TESTED = {
         "test_the_example_of_the_page_runs",
     ),
     ("docs/steps.md", "python"): (
-        2,
+        3,
         "tests/docs/test_page_jobs.py",
         "test_job_of_a_page_writes_the_expected_rows",
     ),

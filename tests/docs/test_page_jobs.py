@@ -86,6 +86,11 @@ def check_two_prompts(rows: list[Row]) -> None:
     assert [(row["prompt"], row["temperature"], row["warm"]) for row in rows] == expected
 
 
+def check_brightness(rows: list[Row]) -> None:
+    assert sorted(Path(row["path"]).stem for row in rows) == PHOTOGRAPHS
+    assert all(0 < row["brightness"] < 1 for row in rows)
+
+
 def check_stored(rows: list[Row]) -> None:
     assert [(row["title"], row["details"]) for row in rows] == [
         (f"{name.upper()}!", {"length": len(name)}) for name in PHOTOGRAPHS
@@ -121,7 +126,12 @@ EXPECTED = {
         "photos": count(3),
         "quality": count(3),
     },
-    "docs/steps.md": {"rows": count(80), "stored-photos": check_stored, "legacy": count(3)},
+    "docs/steps.md": {
+        "brightness": check_brightness,
+        "rows": count(80),
+        "stored-photos": check_stored,
+        "legacy": count(3),
+    },
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,

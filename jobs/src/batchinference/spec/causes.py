@@ -105,8 +105,8 @@ _REMEDIES = {
     "`retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
-    "failed rows in `errors`: in a job without actor pools, the row then becomes a failed row. "
-    "Such a job has no `replicas`, devices or `resources.memory` in a step.",
+    "failed rows in `errors`: in most jobs without actor pools, the job then searches for the row, "
+    "and the row becomes a failed row.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
     Cause.STORAGE_AWAY: "Check that the object store is up and reachable from the pods. The job "

@@ -40,8 +40,8 @@ MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 
 class ErrorPolicy(SpecModel):
     """What happens to failed rows. If a row cannot be decoded or a step raises an error for it, an
-    error record is written and the job continues, up to a limit. In a job without actor pools, this
-    also applies to a row that repeatedly ends its process. Without a limit, the first failed
+    error record is written and the job continues, up to a limit. In most jobs without actor pools,
+    this also applies to a row that repeatedly ends its process. Without a limit, the first failed
     row fails the job."""
 
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
@@ -52,7 +52,8 @@ class ErrorPolicy(SpecModel):
     path: Uri | None = None
     """The directory or object store prefix for the error records: Parquet files with the columns
     id, path, row, step, error, traceback and values. It must be outside of the output. By default,
-    `_batchinference/errors` below the output."""
+    `_batchinference/errors` below the output, and with `write.mode: append`
+    `_batchinference/append-*/errors`."""
     values: bool = False
     """Whether an error record contains the values of its row before the failed step, as a JSON
     object. Long values are shortened."""
@@ -88,7 +89,7 @@ class BatchInferenceSpec(SpecModel):
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
-    or, in jobs without actor pools, that repeatedly end their process."""
+    or, in most jobs without actor pools, that repeatedly end their process."""
     parameters: Annotated[
         list[Parameter],
         Field(

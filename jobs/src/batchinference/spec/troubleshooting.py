@@ -167,6 +167,7 @@ _NOTES = {
 _LINKS = {
     re.compile("[Rr]un the job again"): "#run-the-job-again",
     re.compile("start over"): "exactly-once.md#starting-over",
+    re.compile("searches for the row"): "jobs.md#bad-rows",
 }
 """The target of a link on each of these phrases."""
 _INTRODUCTION = """# Troubleshooting

@@ -286,8 +286,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(assets: Path, directory: Path) -> Iterator[ApiServer]:
-    """Run an empty API server during the block."""
+def running(assets: Path, directory: Path, *options: str) -> Iterator[ApiServer]:
+    """Run an empty API server during the block, with further command line options."""
     storage, port = f"http://127.0.0.1:{free_port()}", free_port()
     certificate = directory / "certificates" / "apiserver.crt"
     server = ApiServer(
@@ -295,7 +295,7 @@ def running(assets: Path, directory: Path) -> Iterator[ApiServer]:
         certificate,
         directory / "audit.log",
         urllib3.PoolManager(maxsize=8, ca_certs=str(certificate), retries=False),
-        _kube_apiserver(assets, directory, storage, port),
+        [*_kube_apiserver(assets, directory, storage, port), *options],
         directory / "apiserver.log",
     )
     with _process(_etcd(assets, directory, storage), directory / "etcd.log"):

@@ -28,7 +28,7 @@ RAY_NAMES = (
 CASE_RULE = (
     f"!has(self.acceleratorType) || self.acceleratorType in {list(RAY_NAMES)} || "
     f"!(self.acceleratorType.lowerAscii() in {[name.lower() for name in RAY_NAMES]})",
-    "acceleratorType: the names of Ray are case-sensitive, such as A100 or Ascend910B",
+    "acceleratorType: the names of Ray are case-sensitive, such as A100 or Ascend910B4",
 )
 
 

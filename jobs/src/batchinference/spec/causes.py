@@ -102,7 +102,7 @@ _REMEDIES = {
     "`cluster.priorityClassName`, or run it when the cluster has free capacity.",
     Cause.OUT_OF_MEMORY: "Request more memory: in `resources.memory` of a step with an actor pool, "
     "or in `cluster.workers.memory` for all other steps. Or let each new attempt request more with "
-    "`retry.outOfMemory`. A smaller `batchSize` also needs less memory.",
+    "`retry.outOfMemory`. A smaller `batchSize` also reduces the memory of a pod.",
     Cause.WORKER_CRASHED: "Look for a crash of a native library in the log of the worker. If "
     "memory is short, request more as for `OutOfMemory`. If a single row is the cause, allow "
     "failed rows in `errors`: in most jobs without actor pools, the job then searches for the row, "
@@ -134,9 +134,10 @@ _REMEDIES = {
     "changed, or start over.",
     Cause.MODEL_LOAD: "Check the name or path of the model or module. On a cluster, it must be in "
     "the image, in a volume, or on the Hub.",
-    Cause.TOO_MANY_ERRORS: "Look at the error records with `batchinference errors`. Correct the "
-    "cause and set `errors.retry` to true, or allow more failed rows in `errors.maxRows` or "
-    "`errors.maxPercent`. Then run the job again: it resumes.",
+    Cause.TOO_MANY_ERRORS: "If `errors` is set, look at the error records with `batchinference "
+    "errors`. Otherwise, the message names the row. Correct the cause and retry the failed rows "
+    "with `batchinference retry-errors`, or on a cluster with `errors.retry: true`. Or allow more "
+    "failed rows in `errors.maxRows` or `errors.maxPercent`, and run the job again: it resumes.",
     Cause.INCOMPLETE: "A cluster retries the job. On your machine, run the job again: it computes "
     "the missing rows. If it happens again, report it with the report of the job.",
     Cause.INTERRUPTED: "A cluster retries the job. On your machine, run the job again: it resumes.",

@@ -47,7 +47,7 @@ class Resources(SpecModel):
     """The memory of the pod of the replica, including the object store, as a Kubernetes quantity
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""
     accelerator_type: Annotated[str, Field(pattern=ACCELERATOR, max_length=63)] | None = None
-    """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B. A cluster
+    """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
     local machine uses the devices that it has."""
     custom: Annotated[

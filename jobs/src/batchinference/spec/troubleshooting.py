@@ -84,8 +84,8 @@ MISTAKES = {
         "unit, lists in brackets.",
     ),
     ("is above max",): Entry(
-        "the minimum of `replicas` or `cluster.workers` is above the maximum, which is 1 by "
-        "default",
+        "the minimum of `replicas` or `cluster.workers` is above the maximum. The maximum of "
+        "`replicas` is 1 by default",
         "Increase `max`, or decrease `min`.",
     ),
     ("has no action", "but a step has one action"): Entry(
@@ -161,6 +161,8 @@ _NOTES = {
     "(cluster.md#attempts-deadlines-and-cleanup).\n",
     Cause.WORKER_CRASHED: "- **See also:** [Out of memory](steps.md#out-of-memory), and [rows that "
     "kill their process](jobs.md#bad-rows).\n",
+    Cause.APPLICATION: "- **See also:** [Out of memory](steps.md#out-of-memory), if GPU memory ran "
+    "out (`CUDA out of memory`).\n",
     Cause.STALLED: "- **Do not confuse it with** the [condition](#conditions) `Stalled`, which is "
     "True after a job has failed for any cause.\n",
 }
@@ -168,6 +170,7 @@ _LINKS = {
     re.compile("[Rr]un the job again"): "#run-the-job-again",
     re.compile("start over"): "exactly-once.md#starting-over",
     re.compile("searches for the row"): "jobs.md#bad-rows",
+    re.compile("[Rr]etry the failed rows"): "exactly-once.md#retrying-failed-rows",
 }
 """The target of a link on each of these phrases."""
 _INTRODUCTION = """# Troubleshooting
@@ -199,8 +202,10 @@ the failed rows by their cause and shows examples.
 | --- | --- |
 | on your machine | the same command, such as `batchinference run job.yaml` |
 | on a cluster | `kubectl replace --force -f job.yaml`, which deletes and creates the job |
+| on a cluster, with values of `--set` | `batchinference cancel NAME`, then `submit` as before |
+| on a cluster, suspended | `batchinference resume NAME` |
 
-In both cases the job resumes: committed rows are not computed again. To compute all rows again
+In all cases the job resumes: committed rows are not computed again. To compute all rows again
 instead, see [Starting over](exactly-once.md#starting-over).
 
 On a cluster, neither a change of the spec nor `batchinference resume` starts a failed job again.

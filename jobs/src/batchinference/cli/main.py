@@ -247,7 +247,8 @@ def verify(
     Input and output are read again and compared with what the job has committed.
 
     Exit codes: 0 proven, 1 rows or files are missing, duplicated, unexpected, damaged or
-    unreadable, 2 there is no output, 3 the output is unfinished but correct so far.
+    unreadable, 2 there is no output or it cannot be checked without `--trust-output`, 3 the output
+    is unfinished but correct so far.
     """
     from batchinference.cli.verify import verify_output
 

@@ -318,6 +318,13 @@ def test_ragged_line_that_is_invalid_in_its_encoding_is_a_failed_row(
     assert "line has 3 fields instead of 2: 2,y," in outcome.bad[0, 1]
 
 
+def test_ragged_undecodable_line_does_not_shorten_the_longest_row(tmp_path: Path) -> None:
+    lines = [b"a,b", *(b"1," + "\u00e9".encode() * 500_000 for _ in range(3)), b"2,y,\xff"]
+    outcome = read(tmp_path, b"\n".join(lines), max_row_bytes=1 << 20)
+    assert [(row["a"], len(row["b"])) for row in outcome.good] == [(1, 500_000)] * 3
+    assert list(outcome.bad) == [(0, 3)]
+
+
 def test_open_quote_after_a_ragged_undecodable_line_fails_the_rest(tmp_path: Path) -> None:
     outcome = read(tmp_path, b'a,b\n1,x\n2,y,\xff\n3,"\xc3\xa9\n4,z\n')
     assert (outcome.good, sorted(outcome.bad)) == ([{"a": 1, "b": "x"}], [(0, 1), (0, 2)])
@@ -361,6 +368,7 @@ def test_files_of_pythons_csv_are_read(
 
 
 CUT_LINES = {
+    **{'11,"\r\n\r\r\n"': (11, "\r\n\r\r\n"), "12,\r": (12, "")},
     **{"1,x": (1, "x"), '3,"a\nb"': (3, "a\nb"), "7,": (7, ""), "8,caf\u00e9": (8, "caf\u00e9")},
     **dict.fromkeys(["", "2", "4,x,y", "five,z", "6,\udcff", "9,\udcff,x", '10,"\n",x']),
 }

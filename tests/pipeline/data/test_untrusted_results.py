@@ -107,12 +107,39 @@ def test_output_file_that_expands_is_refused(
             read()
 
 
+DAMAGED_FILES = [
+    *(("parquet", "a.parquet"), ("numpy", "a.npy"), ("json", "a.jsonl"), ("json", "a.jsonl.gz")),
+    *(("csv", "a.csv.gz"), ("webdataset", "a.tar"), ("images", "a.png")),
+]
+
+
 def test_damaged_file_of_an_output_is_named(tmp_path: Path) -> None:
-    for format_, name in (("parquet", "a.parquet"), ("numpy", "a.npy"), ("json", "a.jsonl")):
+    for format_, name in DAMAGED_FILES:
         (tmp_path / name).write_bytes(b"PAR1 is all that is left\n")
         with pytest.raises(BadOutput, match=rf"/{name}' cannot be read \("):
             first_rows(write_of(format_, tmp_path), 1)
         (tmp_path / name).unlink()
+
+
+def test_small_array_of_very_many_empty_arrays_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((1, 0, 2), np.uint8))
+    assert first_rows(write_of("numpy", tmp_path), 1) == [{"array": []}]
+    np.save(tmp_path / "a.npy", np.broadcast_to(np.uint8(0), (1, 1 << 21, 0)))
+    with pytest.raises(BadOutput, match=r"a\.npy' cannot be read \(the header has an impossible"):
+        first_rows(write_of("numpy", tmp_path), 1)
+
+
+def test_long_rows_and_line_ends_in_texts_of_a_csv_output_are_kept(tmp_path: Path) -> None:
+    text = "a\r\n" * (1 << 20)
+    (tmp_path / "a.csv").write_bytes(f'"t"\r\n"{text}"\r\n'.encode())
+    assert first_rows(write_of("csv", tmp_path), 1) == [{"t": text}]
+
+
+def test_columns_without_a_common_type_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([1], pa.int32())}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"a": ["x"]}), tmp_path / "b.parquet")
+    with pytest.raises(BadOutput, match="a column has types without a common type"):
+        table_of(WriteParquet(format="parquet", path=str(tmp_path)))
 
 
 def test_member_that_is_no_array_is_not_read(tmp_path: Path) -> None:

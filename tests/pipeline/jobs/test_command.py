@@ -65,6 +65,11 @@ def test_job_with_a_ray_of_its_own_succeeds(
     again = invoke_without_ray("run", "-", stdin=(tmp_path / "job.yaml").read_text())
     assert again.exit_code == 0
     assert "the output was complete already" in again.stderr
+
+    (tmp_path / "out" / "a.parquet").write_bytes(b"damaged")
+    again = invoke_without_ray("run", "job.yaml", "--sample", "3")
+    assert again.exit_code == 0
+    assert "a.parquet' cannot be read" in " ".join(again.stderr.split())
     assert report_in(tmp_path / "reports" / "here") == report
 
 

@@ -134,6 +134,7 @@ def _run(
     job: BatchInference, plan: Plan, directory: Path, options: RunOptions, *, own_only: bool
 ) -> Report:
     from batchinference.api.display import Display
+    from batchinference.pipeline.errors import JobFailure
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (
@@ -159,7 +160,10 @@ def _run(
     resumes = options.limit is None and not job.spec.why_not_retried
     display.summarize(report, resumes=resumes, files=runner.files)
     if report.state == JobState.SUCCEEDED and options.sample:
-        display.show_sample(job, options.sample)
+        try:
+            display.show_sample(job, options.sample)
+        except (JobFailure, OSError) as error:  # the job has succeeded nevertheless
+            echo(f"--sample: {error}", err=True)
     return report
 
 

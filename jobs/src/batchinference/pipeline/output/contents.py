@@ -97,6 +97,11 @@ def _parquet(write: WriteParquet) -> pa.Table:
     try:
         dataset = parquet_dataset(output, files)
         return pa.concat_tables([dataset.schema.empty_table(), *_row_groups(dataset, limit)])
+    except pa.ArrowTypeError as error:
+        raise BadOutput(
+            f"output: a column has types without a common type ({error}). Read the files with "
+            "another library"
+        ) from None
     except MemoryError:
         raise BadOutput(
             f"write.path: the rows of the output take more memory than the limit ({limit} bytes). "
@@ -106,9 +111,17 @@ def _parquet(write: WriteParquet) -> pa.Table:
 
 def _row_groups(dataset: pads.FileSystemDataset, limit: int) -> Iterator[pa.Table]:
     """Yield the rows of a dataset. Raises MemoryError if they take more than `limit` bytes."""
-    for file in dataset.get_fragments():
-        for group in file.split_by_row_group():
+    for known in dataset.get_fragments():
+        # a fragment keeps the footer that it has read, and the dataset keeps its fragments
+        file = dataset.format.make_fragment(
+            known.path, dataset.filesystem, known.partition_expression
+        )
+        with memory_limit(limit):
+            groups = file.split_by_row_group()
+        for group in groups:
             with memory_limit(limit):  # one thread, because it includes the stacks of threads
                 table = group.to_table(schema=dataset.schema, use_threads=False)
             limit -= table.nbytes
+            if limit <= 0:
+                raise MemoryError
             yield table

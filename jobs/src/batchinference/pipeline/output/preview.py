@@ -43,7 +43,12 @@ ROWS_AT_ONCE = 16
 """Rows of a table that are converted at a time. A Python value may take eight times the
 memory of an Arrow value."""
 BLOCK_BYTES = 1 << 20
-"""Bytes that are decompressed at a time, and the maximum bytes of a row of a CSV file."""
+"""Bytes that are decompressed at a time."""
+_LARGEST_BLOCK = (1 << 31) - 1
+_DAMAGE = (
+    *(*DAMAGE, IndexError, pa.ArrowInvalid),
+    *(gzip.BadGzipFile, tarfile.TarError),
+)
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
@@ -64,9 +69,18 @@ def parts_of(write: Write) -> list[Location]:
 
 def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
     """Yield the rows of a file of an output. A file that is not Parquet is read completely. Raises
-    BadOutput if they take much more memory than the file has bytes."""
+    BadOutput if it is damaged, or if they take much more memory than the file has bytes."""
+    try:
+        yield from _rows_of(part, write)
+    except _DAMAGE as error:
+        raise _unreadable(part, error) from None
+
+
+def _rows_of(part: Location, write: Write) -> Iterator[Row]:
     if isinstance(write, WriteParquet):
-        yield from _rows_of_parquet(part)
+        with part.open_input_file() as source:
+            for table in read_tables(source):
+                yield from rows_of_table(table)
         return
     if isinstance(write, WriteCsv):
         for batch in csv_table(part, write).to_batches(ROWS_AT_ONCE):
@@ -75,31 +89,25 @@ def rows_of_file(part: Location, write: Write) -> Iterator[Row]:
     content = _unpacked(part)
     match write:
         case WriteNumpy():
-            yield from _rows_of_arrays(part, content)
+            yield from _rows_of_arrays(content)
         case WriteWebdataset():
             yield from _rows_of_members(content)
         case WriteImages():
             from batchinference.pipeline.media.images import open_image
 
-            with open_image(content) as image:
-                size = f"{image.width} x {image.height}, {image.mode}"
+            try:
+                with open_image(content) as image:
+                    size = f"{image.width} x {image.height}, {image.mode}"
+            except OSError as error:  # as Pillow raises for damaged images
+                raise ValueError(error) from None
             yield {"file": part.uri, "image": size}
         case _:
-            yield from _rows_of_lines(part, content)
-
-
-def _rows_of_parquet(part: Location) -> Iterator[Row]:
-    with part.open_input_file() as source:
-        try:
-            for table in read_tables(source):
-                yield from rows_of_table(table)
-        except pa.ArrowInvalid as error:
-            raise _unreadable(part, error) from None
+            lines = (line for line in io.BytesIO(content) if line.endswith(b"\n"))
+            yield from map(load_limited_json, lines)
 
 
 def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.Table:
     """Return the rows of a file of separated values. The columns `texts` are not converted."""
-    content = _unpacked(part)
     parse = pac.ParseOptions(delimiter=write.delimiter, newlines_in_values=True)
     convert = pac.ConvertOptions(
         column_types=dict.fromkeys(texts, pa.string()),
@@ -107,11 +115,12 @@ def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.
         quoted_strings_can_be_null=False,
     )
     try:
+        content = _unpacked(part)
         check_columns(content[:BLOCK_BYTES], write.delimiter.encode())
-        return pac.read_csv(
-            io.BytesIO(content), pac.ReadOptions(block_size=BLOCK_BYTES), parse, convert
-        )
-    except pa.ArrowInvalid as error:
+        # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a text
+        reading = pac.ReadOptions(block_size=min(len(content) + 1, _LARGEST_BLOCK))
+        return pac.read_csv(io.BytesIO(content), reading, parse, convert)
+    except _DAMAGE as error:
         raise _unreadable(part, error) from None
 
 
@@ -169,22 +178,10 @@ def _array(value: Any, kind: Any) -> Any:
         return value
 
 
-def _rows_of_lines(part: Location, content: bytes) -> Iterator[Row]:
-    for line in io.BytesIO(content):
-        try:
-            if line.endswith(b"\n"):
-                yield load_limited_json(line)
-        except ValueError as error:
-            raise _unreadable(part, error) from None
-
-
-def _rows_of_arrays(part: Location, content: bytes) -> Iterator[Row]:
+def _rows_of_arrays(content: bytes) -> Iterator[Row]:
     source: io.BufferedReader = io.BufferedReader(io.BytesIO(content))
-    try:
-        headers = array_headers(source, rows_limit(len(content)), "the limit")
-        arrays = load_arrays(source, headers)
-    except DAMAGE as error:
-        raise _unreadable(part, error) from None
+    headers = array_headers(source, rows_limit(len(content)), "the limit")
+    arrays = load_arrays(source, headers)
     if not content.startswith(ZIP):
         arrays = {"array": arrays[COLUMN]}
     for values in zip(*arrays.values(), strict=True):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import math
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO, cast
@@ -19,15 +21,18 @@ from batchinference.pipeline.storage.arrow_files import MAX_COLUMNS
 
 COLUMN = "data"
 """The column name for a file that holds one unnamed array."""
-MAX_EMPTY_ROWS = 1 << 24
-"""Maximum number of rows without elements. They take no bytes, so a small file can claim any number
-of them."""
+MAX_EMPTY = 1 << 20
+"""Maximum number of rows, and of arrays within them, of an array without elements. They take no
+bytes, so a small file can claim any number of them."""
 ZIP = b"PK"
 """The beginning of an archive of arrays."""
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """The compression methods that NumPy uses. With other methods, zipfile can decompress a few bytes
 to GiB at once."""
-DAMAGE = (ValueError, EOFError, TypeError, zipfile.BadZipFile)
+DAMAGE = (
+    *(ValueError, EOFError, TypeError, RuntimeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
 """Exceptions that are raised for a file that is damaged or has too much data."""
 
 
@@ -88,7 +93,8 @@ def _header(source: BinaryIO, size: int) -> ArrayHeader:
         raise ValueError(f"arrays of {dtype} cannot be read")
     header = ArrayHeader(shape, dtype)
     claimed = dtype.itemsize * math.prod(shape)
-    if any(length < 0 for length in shape) or (claimed == 0 and header.rows > MAX_EMPTY_ROWS):
+    empty = claimed == 0 and math.prod(filter(None, shape)) > MAX_EMPTY
+    if empty or any(length < 0 for length in shape):
         raise ValueError(f"the header has an impossible shape: {shape}")
     if claimed > size:
         raise ValueError(f"the file ends before its array of shape {shape} does")

@@ -126,7 +126,7 @@ class CsvReader(Reader):
             column_names=names,
             autogenerate_column_names=names is None,
             use_threads=False,
-            block_size=block,
+            block_size=2 * block if latin else block,
         )
         with self._opened(file) as source:
             content = _Content(source, self._delimiter, latin=latin)
@@ -218,12 +218,16 @@ class _Content:
         self._source = source
         self._latin = latin
         self._delimiter = delimiter.encode()
+        self._held = b""
         self._end: deque[bytes] = deque(maxlen=3)  # a row spans two blocks and this line end
 
     def read(self, size: int) -> bytes:
         wanted = size // 2 if self._latin else size  # a character takes up to two bytes
-        content = self._source.read(wanted)
+        content = self._held + self._source.read(wanted - len(self._held))
         ended = len(content) < wanted
+        # at the beginning of a block, pyarrow drops the second byte of a CRLF, also in a text
+        self._held = b"\r" if content.endswith(b"\r") and not ended else b""
+        content = content.removesuffix(self._held)
         if not self._end:
             content = content.removeprefix(codecs.BOM_UTF8)
             check_columns(content, self._delimiter)

@@ -75,6 +75,17 @@ def test_parquet_output_that_expands_is_refused(
         table_of(WriteParquet(format="parquet", path=str(tmp_path)))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
+def test_rows_of_json_that_expand_as_python_values_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"{}\n" * 3_000_000))
+    write = write_of("json", tmp_path)
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 12 << 20)
+    with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
+        table_of(write)
+
+
 def npz(claimed: int) -> bytes:
     """Return an archive with an array of zeros, and a member that NumPy confuses with it."""
     buffer = io.BytesIO()

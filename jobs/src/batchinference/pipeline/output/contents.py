@@ -30,7 +30,25 @@ def table_of(write: Write) -> pa.Table:
             return _csv(write)
         case _ if isinstance(write, WriteTable):
             return _of_rows(table_for(write).first_rows(sys.maxsize))
-    return _of_rows(list(_rows_of_files(write)))
+    return _rows_within_limit(write)
+
+
+def _rows_within_limit(write: Write) -> pa.Table:
+    """Return the rows of files that are read as Python values, which may take much more memory than
+    the bytes of their files. Raises BadOutput if they do."""
+    limit = rows_limit(sum(info.size for info in files_of(Location(write.path, write.storage))))
+    try:
+        with memory_limit(limit):
+            return _of_rows(list(_rows_of_files(write)))
+    except MemoryError:
+        raise _too_large(limit) from None
+
+
+def _too_large(limit: int) -> BadOutput:
+    return BadOutput(
+        f"write.path: the rows of the output take more memory than the limit ({limit} bytes). "
+        "Read the files with another library"
+    )
 
 
 def _rows_of_files(write: Write) -> Iterator[Row]:
@@ -103,10 +121,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
             "another library"
         ) from None
     except MemoryError:
-        raise BadOutput(
-            f"write.path: the rows of the output take more memory than the limit ({limit} bytes). "
-            "Read the files with another library"
-        ) from None
+        raise _too_large(limit) from None
 
 
 def _row_groups(dataset: pads.FileSystemDataset, limit: int) -> Iterator[pa.Table]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
+import pyarrow.fs as pafs
 
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.preview import Row, csv_table, parts_of, rows_of_file
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
-from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
+from batchinference.pipeline.storage.parquet_dataset import files_of, fragments_of, parquet_dataset
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
@@ -36,10 +37,11 @@ def table_of(write: Write) -> pa.Table:
 def _rows_within_limit(write: Write) -> pa.Table:
     """Return the rows of files that are read as Python values, which may take much more memory than
     the bytes of their files. Raises BadOutput if they do."""
-    limit = rows_limit(sum(info.size for info in files_of(Location(write.path, write.storage))))
+    files = parts_of(write)
+    limit = rows_limit(sum(info.size for info in files))
     try:
         with memory_limit(limit):
-            return _of_rows(list(_rows_of_files(write)))
+            return _of_rows(list(_rows_of_files(write, files)))
     except MemoryError:
         raise _too_large(limit) from None
 
@@ -51,17 +53,19 @@ def _too_large(limit: int) -> BadOutput:
     )
 
 
-def _rows_of_files(write: Write) -> Iterator[Row]:
-    for part, values in _parts(write):
+def _rows_of_files(write: Write, files: Sequence[pafs.FileInfo]) -> Iterator[Row]:
+    for part, values in _parts(write, files):
         for row in rows_of_file(part, write):
             yield {**row, **values}
 
 
-def _parts(write: Write) -> Iterator[tuple[Location, dict[str, str | None]]]:
-    """Yield each file of an output, with the values of its partition columns as texts."""
+def _parts(
+    write: Write, files: Sequence[pafs.FileInfo]
+) -> Iterator[tuple[Location, dict[str, str | None]]]:
+    """Yield the location of each file, with the values of its partition columns as texts."""
     output = Location(write.path, write.storage)
-    for part in parts_of(write):
-        yield part, partition_values(output.below(part.path))
+    for info in files:
+        yield output.at(info.path), partition_values(output.below(info.path))
 
 
 def _of_rows(rows: list[Row]) -> pa.Table:
@@ -82,7 +86,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 def _csv(write: WriteCsv) -> pa.Table:
     """Return the rows of files of separated values. A column is text if its files have no other
     type in common."""
-    parts = list(_parts(write))
+    parts = list(_parts(write, parts_of(write)))
     tables = [csv_table(part, write) for part, _ in parts]
     if texts := [*_without_common_type(tables)]:
         tables = [csv_table(part, write, texts) for part, _ in parts]
@@ -126,11 +130,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
 
 def _row_groups(dataset: pads.FileSystemDataset, limit: int) -> Iterator[pa.Table]:
     """Yield the rows of a dataset. Raises MemoryError if they take more than `limit` bytes."""
-    for known in dataset.get_fragments():
-        # a fragment keeps the footer that it has read, and the dataset keeps its fragments
-        file = dataset.format.make_fragment(
-            known.path, dataset.filesystem, known.partition_expression
-        )
+    for file in fragments_of(dataset):
         with memory_limit(limit):
             groups = file.split_by_row_group()
         for group in groups:

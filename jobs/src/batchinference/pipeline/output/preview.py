@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
+import pyarrow.fs as pafs
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import BadOutput
@@ -56,15 +57,18 @@ def first_rows(write: Write, count: int) -> list[Row]:
     table, any rows are returned."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
-    rows = itertools.chain.from_iterable(rows_of_file(part, write) for part in parts_of(write))
+    output = Location(write.path, write.storage)
+    parts = (output.at(info.path) for info in parts_of(write))
+    rows = itertools.chain.from_iterable(rows_of_file(part, write) for part in parts)
     return list(itertools.islice(rows, count))
 
 
-def parts_of(write: Write) -> list[Location]:
+def parts_of(write: Write) -> list[pafs.FileInfo]:
     """Return the files of an output, in the order of their names."""
     output = Location(write.path, write.storage)
-    paths = sorted(info.path for info in output.without_links(output.data_files()))
-    return [output.at(path) for path in paths if not base_name(path).startswith(("_", "."))]
+    files = output.without_links(output.data_files())
+    seen = [info for info in files if not base_name(info.path).startswith(("_", "."))]
+    return sorted(seen, key=lambda info: str(info.path))
 
 
 def rows_of_file(part: Location, write: Write) -> Iterator[Row]:

@@ -22,7 +22,7 @@ from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import memory_limit, rows_limit
-from batchinference.pipeline.storage.parquet_dataset import files_of, parquet_dataset
+from batchinference.pipeline.storage.parquet_dataset import files_of, fragments_of, parquet_dataset
 from batchinference.spec.job import BatchInferenceSpec
 
 INSPECTED_FILES = 16
@@ -49,7 +49,7 @@ class Index:
     def starts(self) -> np.ndarray:
         """The number of each file's first row, followed by the total number of rows."""
         with self._reading(), ThreadPoolExecutor(FOOTER_THREADS) as pool:
-            counts = list(pool.map(lambda file: file.count_rows(), self._files()))
+            counts = list(pool.map(lambda file: file.count_rows(), fragments_of(self.dataset)))
         return np.cumsum([0, *counts])
 
     @cached_property
@@ -78,7 +78,7 @@ class Index:
         wanted, places = np.unique(rows, return_inverse=True)
         files = np.searchsorted(self.starts, wanted, side="right") - 1
         parts = [self.schema.empty_table().select(columns)]
-        for number, file in enumerate(self._files()):
+        for number, file in enumerate(fragments_of(self.dataset)):
             inside = pa.array(wanted[files == number] - self.starts[number])
             if len(inside):
                 with self._reading(file):
@@ -87,18 +87,11 @@ class Index:
                     parts.append(file.scanner(schema=self.schema, **scan).take(inside))
         return pa.concat_tables(parts).take(pa.array(places))
 
-    def _files(self) -> Iterator[pads.ParquetFileFragment]:
-        """Yield new fragments on each call, because a fragment keeps the footer that it has
-        read."""
-        data = self.dataset
-        for file in data.get_fragments():
-            yield data.format.make_fragment(file.path, data.filesystem, file.partition_expression)
-
     def _row_groups(self, columns: list[str]) -> Iterator[pa.Table]:
         """Yield the row groups in order. The next one is read while one is in use."""
         with ThreadPoolExecutor(1) as pool:
             coming: list[Future[pa.Table]] = []
-            for file in self._files():
+            for file in fragments_of(self.dataset):
                 with self._reading():
                     groups = file.split_by_row_group()
                 for group in groups:

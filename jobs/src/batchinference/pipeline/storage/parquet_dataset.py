@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -38,6 +38,13 @@ def parquet_dataset(
     if inspected is not None and any(pa.types.is_null(field.type) for field in schema):
         schema = _schema_of(factory, None)  # the column is empty in some files
     return factory.finish(checked(schema))
+
+
+def fragments_of(dataset: pads.FileSystemDataset) -> Iterator[pads.ParquetFileFragment]:
+    """Yield a new fragment for each file. A fragment keeps the footer that it has read, and the
+    dataset keeps its own fragments."""
+    for file in dataset.get_fragments():
+        yield dataset.format.make_fragment(file.path, dataset.filesystem, file.partition_expression)
 
 
 def _schema_of(factory: pads.FileSystemDatasetFactory, files: int | None) -> pa.Schema:

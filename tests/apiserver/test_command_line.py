@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
 from batchinference.api.jobs_on_cluster import JobHandle
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.api.targets import Target
-from batchinference.cli.main import app
 from batchinference.cli.watch import watch_status
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL
 from support.documents.minimal import document, schedule_document
+from support.program import run_program
 from support.servers.api_server import ApiServer, Namespace, Refused
 
 Invoke = Callable[..., Result]
@@ -33,7 +32,7 @@ def invoke(
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, **options: Any) -> Result:
-        return CliRunner().invoke(app, [*arguments, "-n", namespace.name], **options)
+        return run_program(*arguments, "-n", namespace.name, **options)
 
     return run
 
@@ -233,9 +232,9 @@ def test_unreachable_cluster_is_reported(
     file = server.kubeconfig(tmp_path / "kubeconfig")
     file.write_text(file.read_text().replace(server.url, "https://127.0.0.1:9"))
     monkeypatch.setenv("KUBECONFIG", str(file))
-    done = CliRunner().invoke(app, ["status", "daily"])
+    done = run_program("status", "daily")
     assert done.exit_code == 2
     assert "status: https://127.0.0.1:9 does not answer" in done.stderr
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    done = CliRunner().invoke(app, ["status", "daily"])
+    done = run_program("status", "daily")
     assert (done.exit_code, "Set KUBECONFIG" in done.stderr) == (2, True)

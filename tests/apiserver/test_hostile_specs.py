@@ -11,7 +11,7 @@ from support.operator.simulated_ray_job import soon
 from support.servers.api_server import TABLE, ApiServer, Namespace, new_namespace
 
 ARRAYS, OBJECTS = ("[" * 9000 + "]" * 9000), ('{"a":' * 3000 + "0" + "}" * 3000)
-DICTS = "[" + '{"":{"":0}},' * 100_000 + "0]"
+DICTS = "[" + '{"":{"":0}},' * 30_000 + "0]"
 HOSTILE = {"arrays": ARRAYS, "objects": OBJECTS, "dicts": DICTS}
 
 

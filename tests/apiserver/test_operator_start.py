@@ -39,6 +39,7 @@ def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]
         print(operator.output())
 
 
+@pytest.mark.long("model-check")
 def test_operator_exits_without_kuberay(
     bare_server: ApiServer, start: Start, ray_jobs: Object, dashboard: Dashboard
 ) -> None:

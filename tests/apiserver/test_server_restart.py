@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from support.cluster.kubectl import eventually
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import SimulatedJob
@@ -15,6 +17,7 @@ def has_failed_call(output: str) -> bool:
     return "retrying in" in output or "the Lease cannot be read" in output
 
 
+@pytest.mark.long("model-check")
 def test_jobs_of_every_phase_survive_an_api_server_restart(
     server: ApiServer,
     operator: OperatorProcess,

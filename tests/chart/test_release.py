@@ -110,6 +110,7 @@ def test_existing_secret_is_used(release: Release) -> None:
     assert release.has("Secret", "own")
 
 
+@pytest.mark.long("release")
 def test_upgrade_updates_the_crd(release: Release, tmp_path: Path) -> None:
     """Helm would not update a CRD in the folder `crds` of a chart."""
     older = Chart(tmp_path / "older")
@@ -129,6 +130,7 @@ def columns_of(release: Release) -> list[Object]:
     return found
 
 
+@pytest.mark.long("release")
 def test_jobs_the_crd_and_the_key_outlive_the_release(release: Release) -> None:
     release.install(**WITH_CRDS)
     namespace = create_job(release)
@@ -145,6 +147,7 @@ def test_jobs_the_crd_and_the_key_outlive_the_release(release: Release) -> None:
     assert namespace.find("BatchInference", "job")
 
 
+@pytest.mark.long("release")
 def test_uninstall_deletes_all_objects_if_none_is_kept(release: Release) -> None:
     release.install(crds={"keep": False})
     create_job(release)

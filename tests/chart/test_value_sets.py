@@ -17,6 +17,8 @@ Object = dict[str, Any]
 
 ABOUT = read_yaml(CHART / "Chart.yaml")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+POLICY = "ValidatingAdmissionPolicy"
+"""The server takes a second to compile its rules, so names and labels are not tested."""
 MONITORING = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
 """Kinds of the Prometheus operator, which the server does not know."""
 
@@ -37,7 +39,7 @@ def test_server_accepts_the_objects_and_pod_security_the_pods(
     done, refused = set(), []
     for name, manifests in rendered.items():
         for manifest in [*manifests, *pods(manifests)]:
-            text = json.dumps(manifest)
+            text = json.dumps(manifest if manifest["kind"] != POLICY else manifest["spec"])
             if manifest["kind"] in MONITORING or text in done:
                 continue
             done.add(text)

@@ -1,54 +1,15 @@
-"""Fixtures for the files, models and modules that the documentation's jobs use.
+"""Fixtures of all tests of the documentation.
 
-All tests of this folder run without Ray, and with pytest-xdist on one worker.
+They run without Ray, and with pytest-xdist on one worker.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import sqlite3
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-import onnx
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import soundfile
-import torch
-import torchvision
-from onnx import TensorProto, helper
-from PIL import Image
-from skimage import data
-
-from support.documents.pages import blocks, code_of_pages
-from support.inputs.formats import add_member, write_video
-from support.inputs.table_sources import lance_set, saved
-from support.inputs.tfrecords import write_examples
-from support.models import tiny_transformers
-
-PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
-MODELS = {
-    "clip": "clip",
-    "chat": "chat_model",
-    "judge": "decision_model",
-    "seer": "vision_chat",
-}
-TEXTS = {
-    "sales/may.csv": "item;price\npen;2\nink;7\n",
-    "sales/june.csv": "item;price\npaper;4\n",
-    "texts/cats/notes.txt": "# cats\ncats sleep for most of the day and hunt in the night\nmeow\n",
-    "texts/dogs/notes.txt": "dogs run a lot, and most of them like to swim in the summer\n",
-    "lines/monday.txt": "one\ntwo\nthree\n",
-    "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
-    "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",
-    "pets/kind=cat/a.jsonl": '{"name": "cat 0"}\n{"name": "cat 1"}\n',
-    "pets/kind=dog/b.jsonl": '{"name": "dog 0"}\n{"name": "dog 1"}\n',
-}
 
 
 @pytest.hookimpl(tryfirst=True)  # before plugins/xdist_groups.py
@@ -63,58 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder to which the paths of all pages are relative. Each job has its own output
     path."""
+    from support.documents.page_files import write_files  # imports PyTorch, ONNX and Lance
+
     folder = tmp_path_factory.mktemp("pages")
-    for name, text in TEXTS.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    for name in ("photos", "speech", "films", "vectors", "records", "shards", "models"):
-        (folder / name).mkdir()
-    for name in PHOTOGRAPHS:
-        Image.fromarray(getattr(data, name)()).save(folder / f"photos/{name}.jpg")
-    stored = [
-        {"name": name, "photo": (folder / f"photos/{name}.jpg").read_bytes(),
-         "details": json.dumps({"length": len(name)}).encode()}
-        for name in PHOTOGRAPHS
-    ]  # fmt: skip
-    pq.write_table(pa.Table.from_pylist(stored), folder / "stored.parquet")
-    soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
-    write_video(folder / "films")
-    np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))
-    write_examples(folder / "records/a.tfrecord", [{"id": 1, "tags": [b"one"]}])
-    with tarfile.open(folder / "shards/0.tar", "w") as archive:
-        for name in PHOTOGRAPHS:
-            add_member(archive, f"{name}.jpg", (folder / f"photos/{name}.jpg").read_bytes())
-            add_member(archive, f"{name}.json", json.dumps({"name": name}).encode())
-    with contextlib.closing(sqlite3.connect(folder / "tickets.db")) as base, base:
-        base.execute("CREATE TABLE tickets (id INTEGER, body TEXT, closed INTEGER)")
-        rows = [(2, "two", 0), (1, "one", 0), (3, "three", 1)]
-        base.executemany("INSERT INTO tickets VALUES (?, ?, ?)", rows)
-    saved(folder / "reviews")
-    lance_set(folder / "scored.lance", [{"id": n, "score": n / 40} for n in range(40)])
-    write_models(folder / "models")
-    (folder / "steps.py").write_text(code_of_pages())
-    (folder / "colours.py").write_text(blocks("docs/steps.md", "python")[0])
+    write_files(folder)
     return folder
-
-
-def write_models(folder: Path) -> None:
-    """Write the models that the pages name, as small as possible."""
-    for name, kind in MODELS.items():
-        (folder / name).mkdir()
-        tiny_transformers.write(kind, folder / name)
-    weights = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
-    torch.save(weights, folder / "mobilenet.pt")
-    onnx.save(mean_model("embedding", 1024, "quality"), str(folder / "quality.onnx"))
-
-
-def mean_model(column: str, width: int, result: str) -> onnx.ModelProto:
-    """Return a model that computes the mean of each row's numbers."""
-    node = helper.make_node("ReduceMean", [column], [result], axes=[1], keepdims=0)
-    values = helper.make_tensor_value_info(column, TensorProto.FLOAT, ["rows", width])
-    means = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["rows"])
-    graph = helper.make_graph([node], "mean", [values], [means])
-    opset = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opset, ir_version=10)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from batchinference.cli.main import app
 from batchinference.spec import parse
@@ -20,6 +19,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from support.documents.code_blocks import CodeBlock, code_blocks
 from support.documents.minimal import Document, document
 from support.documents.pages import ROOT
+from support.program import run_program
 
 BLOCKS = code_blocks()
 ANY = -1
@@ -197,7 +197,7 @@ PARTS = [pytest.param(block, id=block.place) for block in BLOCKS if is_part_of_a
 def test_job_is_valid(block: CodeBlock, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(block.text)
-    checked = CliRunner().invoke(app, ["validate", str(file)])
+    checked = run_program("validate", str(file))
     assert checked.exit_code == 0, checked.output
 
 

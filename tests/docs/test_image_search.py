@@ -13,21 +13,20 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
 from batchinference.api.files import with_absolute_paths
-from batchinference.cli.main import app
 from batchinference.spec import BatchInference, parse
 from support.documents.pages import ROOT, jobs
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
+from support.program import run_program
 
 EXAMPLE = ROOT / "examples" / "image-search"
 SHAPES, COLOURS = 3, 8
 
 
 def search(output: Path | str, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["search", str(output), *arguments, "-o", "json"])
+    return run_program("search", str(output), *arguments, "-o", "json")
 
 
 def hits(output: Path | str, *arguments: str) -> list[dict[str, Any]]:

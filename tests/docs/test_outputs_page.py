@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 from pyiceberg.catalog import load_catalog
-from skimage import data
 
 from batchinference.api.files import with_absolute_paths
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.spec import parse
 from support.documents.pages import jobs
+from support.inputs.photographs import photograph
 from support.jobs.on_ray import job_document
 from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
@@ -34,12 +34,12 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in") / "pets"
     folder.mkdir()
     for name in PHOTOGRAPHS:
-        photograph(name).save(folder / f"{name}.png")
+        small(name).save(folder / f"{name}.png")
     return folder
 
 
-def photograph(name: str) -> Image.Image:
-    return Image.fromarray(getattr(data, name)()).resize((32, 24))
+def small(name: str) -> Image.Image:
+    return Image.fromarray(photograph(name)).resize((32, 24))
 
 
 def test_page_has_every_format() -> None:
@@ -87,7 +87,7 @@ def csv_(place: Path) -> list[str]:
 def numpy(place: Path) -> list[str]:
     """Identify photos by their embeddings, because these files contain nothing else."""
     arrays = [np.load(file) for file in (place / "out/numpy").glob("*.npy")]
-    means = {name: np.mean(photograph(name), axis=(0, 1)) for name in PHOTOGRAPHS}
+    means = {name: np.mean(small(name), axis=(0, 1)) for name in PHOTOGRAPHS}
     return [
         f"{name}.png"
         for embedding in np.concatenate(arrays)

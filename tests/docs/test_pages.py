@@ -9,9 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from batchinference.pipeline.verify.findings import Kind, Result
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.crd import PRINTER_COLUMNS
@@ -24,6 +22,7 @@ from support.documents.refusals import refused
 from support.jobs.on_ray import job_document, write_lines
 from support.outputs.builders import every_tenth, make_output
 from support.outputs.verify_command import invoke
+from support.program import run_program
 
 PAGES = ["README.md", "README.zh-CN.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md"]
 PAGES += sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").glob("*.md"))
@@ -38,7 +37,7 @@ def test_jobs_for_a_cluster_are_rendered(tmp_path: Path) -> None:
         for job in jobs(page):
             (block,) = (text for text in blocks(page, "yaml") if name_of(job) in text)
             file.write_text(block)
-            rendered = CliRunner().invoke(app, ["render", str(file)])
+            rendered = run_program("render", str(file))
             if rendered.exit_code or "kind: RayJob" not in rendered.output:
                 refused[name_of(job)] = rendered.output
     assert refused == {}
@@ -46,7 +45,7 @@ def test_jobs_for_a_cluster_are_rendered(tmp_path: Path) -> None:
 
 def test_plan_of_the_page_is_printed(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(blocks("docs/cluster.md", "yaml")[0])
-    shown = CliRunner().invoke(app, ["plan", str(tmp_path / "job.yaml")]).output
+    shown = run_program("plan", str(tmp_path / "job.yaml")).output
     assert blocks("docs/cluster.md", "text")[0].strip() in shown
 
 
@@ -61,7 +60,7 @@ def test_mutable_fields_are_listed() -> None:
 def test_schedule_of_the_page_is_valid_and_its_parameters_are_listed(tmp_path: Path) -> None:
     (block,) = (text for text in blocks("docs/schedules.md", "yaml") if "schedule:" in text)
     (tmp_path / "schedule.yaml").write_text(block)
-    checked = CliRunner().invoke(app, ["validate", str(tmp_path / "schedule.yaml")])
+    checked = run_program("validate", str(tmp_path / "schedule.yaml"))
     assert "daily-events is valid" in checked.output
     table = (ROOT / "docs/schedules.md").read_text().partition("| --- | --- | --- |")[2]
     rows = [line.split("|")[1:3] for line in table.partition("\n\n")[0].splitlines() if line]

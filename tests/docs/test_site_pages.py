@@ -8,15 +8,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.troubleshooting import WAITING
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
+from support.program import run_program
 
 OPERATOR = ROOT / "operator/src/batchinference_operator"
 PAGES_WITH_JOBS = ["docs/index.md", "docs/migration.md"]
@@ -38,7 +37,7 @@ def test_jobs_of_the_page_are_valid(page: str, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     for block in blocks(page, "yaml"):
         file.write_text(block)
-        checked = CliRunner().invoke(app, ["validate", str(file)])
+        checked = run_program("validate", str(file))
         assert checked.exit_code == 0, checked.output
 
 

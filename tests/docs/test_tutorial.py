@@ -9,14 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from PIL import Image
-from skimage import data
 
 from support.documents.pages import ROOT, blocks
+from support.inputs.photographs import photograph
 from support.jobs.without_ray import invoke_without_ray
 from support.models import tiny_transformers
 
 PAGE, CHINESE = "docs/tutorial.md", "docs/tutorial.zh-CN.md"
-PICTURES = {"one": data.coffee, "two": data.chelsea, "three": data.astronaut, "four": data.rocket}
+PICTURES = {"one": "coffee", "two": "chelsea", "three": "astronaut", "four": "rocket"}
 CODE = re.compile(r"^```\w+\n.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -25,7 +25,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tutorial")
     (folder / "pictures").mkdir()
     for name in ("one", "two", "three"):
-        Image.fromarray(PICTURES[name]()).save(folder / f"pictures/{name}.jpg")
+        Image.fromarray(photograph(PICTURES[name])).save(folder / f"pictures/{name}.jpg")
     (folder / "clip").mkdir()
     tiny_transformers.write("clip", folder / "clip")
     (job,) = blocks(PAGE, "yaml")
@@ -42,7 +42,7 @@ def test_tutorial_commands_print_the_expected_output(
     printed = []
     for number, command in enumerate(commands):
         if number == len(commands) - 1:
-            Image.fromarray(PICTURES["four"]()).save("pictures/four.jpg")
+            Image.fromarray(photograph(PICTURES["four"])).save("pictures/four.jpg")
             job = Path("job.yaml").read_text()
             Path("job.yaml").write_text(job.replace("./out\n", "./out\n    mode: append\n"))
         program, *arguments = shlex.split(command)

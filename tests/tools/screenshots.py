@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import yaml
 from PIL import Image
-from skimage import data
-from typer.testing import CliRunner
 
 from batchinference.api.targets import Target
-from batchinference.cli.main import app
 from batchinference.ui.jobs import GivenJobs
 from batchinference.ui.site import Answer, SearchTrust, Site
 from support.browser import DESKTOP, PHONE, ROOT, chromium, opened, save_image, served_ui
+from support.inputs.photographs import photograph
 from support.models import tiny_transformers
+from support.program import run_program
 
 PICTURES, TRUNCATED, DARK = 400, 5, 12
 SHOTS = {
@@ -71,7 +70,12 @@ JOB = {
 def write_photos(folder: Path) -> None:
     """Write parts of a few photographs. Some are truncated or dark."""
     folder.mkdir()
-    sources = [data.astronaut(), data.coffee(), data.chelsea(), data.rocket()]
+    sources = [
+        photograph("astronaut"),
+        photograph("coffee"),
+        photograph("chelsea"),
+        photograph("rocket"),
+    ]
     random = np.random.default_rng(3)
     for number in range(PICTURES):
         whole = sources[number % len(sources)]
@@ -93,7 +97,7 @@ def run(folder: Path) -> Path:
     tiny_transformers.write("clip", folder / "clip")
     (folder / "pictures.py").write_text(STEPS)
     (folder / "job.yaml").write_text(yaml.safe_dump(JOB, sort_keys=False))
-    done = CliRunner().invoke(app, ["run", str(folder / "job.yaml")])
+    done = run_program("run", str(folder / "job.yaml"))
     page = folder / "out/_batchinference/report.html"
     if done.exit_code or not page.exists():
         sys.exit(f"the job has failed: {done.output}")

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from batchinference.cli import exits
-from batchinference.cli.main import app
 from batchinference.shadows import shadowing
+from support.program import run_program
 
 
 def put(directory: Path, *files: str) -> Path:
@@ -45,7 +44,7 @@ def test_file_that_hides_a_module_is_named_with_the_fix(
 def test_run_refuses_a_file_next_to_the_job_file(tmp_path: Path) -> None:
     put(tmp_path, "random.py")
     (tmp_path / "job.yaml").write_text("not read\n")
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "job.yaml")])
+    done = run_program("run", str(tmp_path / "job.yaml"))
     assert done.exit_code == exits.BAD_INPUT
     assert f"job.yaml: '{tmp_path / 'random.py'}' hides the module 'random'" in done.stderr
     assert "rename random.py" in done.stderr

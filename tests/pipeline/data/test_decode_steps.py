@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 import soundfile
 from PIL import Image
-from skimage import data
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import JobFailure, ModelLoad
@@ -24,6 +23,7 @@ from batchinference.pipeline.storage import json as storage_json
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
+from support.inputs.photographs import photograph
 from support.outputs.batches import end, good, outcomes
 
 
@@ -52,7 +52,7 @@ def recorded(samples: np.ndarray, rate: int = 8000) -> bytes:
     return buffer.getvalue()
 
 
-PICTURES = [data.chelsea()[:40, :50], data.coffee()[:32, :32]]
+PICTURES = [photograph("chelsea")[:40, :50], photograph("coffee")[:32, :32]]
 FILES = [encoded(picture) for picture in PICTURES]
 SAMPLES = np.linspace(-0.5, 0.5, 1600, dtype=np.float32).reshape(800, 2)
 

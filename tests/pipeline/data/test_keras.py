@@ -1,4 +1,7 @@
-"""Keras models on the torch backend: results equal those of a direct call."""
+"""Keras models on the torch backend: results equal those of a direct call.
+
+Keras takes seconds to import, so only the functions that use it import it.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
-
-import keras
 import numpy as np
 import pytest
 import torch
@@ -18,10 +18,13 @@ from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from support.models.replicas import loaded, model_of
 
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
 FACTORY = "user_keras:dense"
 
 
 def dense(**arguments: Any) -> Any:
+    import keras
     import user_keras
 
     keras.utils.set_random_seed(0)
@@ -37,6 +40,8 @@ def batch(rows: int) -> np.ndarray:
 
 
 def direct(model: Any, values: Any) -> np.ndarray:
+    import keras
+
     with torch.inference_mode():
         return np.asarray(keras.ops.convert_to_numpy(model(values, training=False)))
 
@@ -58,12 +63,16 @@ def test_saved_model_gives_the_same_results(kind: str, tmp_path: Path) -> None:
 
 
 def test_factory_is_called_with_its_arguments() -> None:
+    import keras
+
     keras.utils.set_random_seed(0)
     found = runtime(factory=FACTORY, factoryArgs={"units": 5})({"x": batch(4)})
     assert np.abs(found - direct(dense(units=5), batch(4))).max() < 1e-6
 
 
 def test_convolution_gives_the_same_results(tmp_path: Path) -> None:
+    import keras
+
     keras.utils.set_random_seed(0)
     layers = [keras.Input((8, 8, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Conv2D(4, 3)]
     model = keras.Sequential(layers)

@@ -201,7 +201,7 @@ def test_device_of_the_replica_is_used(save: Save) -> None:
         load_runtime(model, Device("tpu"))
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="simulates a GPU")
+@pytest.mark.skipif("torch.cuda.is_available()", reason="simulates a GPU")
 def test_unusable_gpu_is_rejected(save: Save, monkeypatch: pytest.MonkeyPatch) -> None:
     from batchinference.pipeline.runtimes import onnx as runtime
 

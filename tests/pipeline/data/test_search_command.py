@@ -11,17 +11,16 @@ import pyarrow as pa
 import pytest
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from support.documents.minimal import document
 from support.outputs.builders import embedded, finished_output, vectors
+from support.program import run_program
 
 ROWS = vectors(12, 4)
 
 
 def search(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["search", *arguments])
+    return run_program("search", *arguments)
 
 
 def hits(*arguments: str) -> list[dict[str, Any]]:

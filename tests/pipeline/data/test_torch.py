@@ -282,7 +282,7 @@ def test_gpu_is_used_if_present() -> None:
     assert torch_device(device_of(cpus=1, gpus=1)).type == kind
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without GPU")
+@pytest.mark.skipif("torch.cuda.is_available()", reason="needs a machine without GPU")
 def test_missing_gpu_is_rejected() -> None:
     with pytest.raises(ModelLoad, match=r"was given a GPU, and PyTorch .* finds none"):
         torch_device(device_of(cpus=1, gpus=1))

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import torchvision
 from PIL import Image
 from safetensors.torch import save_file
-from torchvision import models
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
@@ -32,7 +32,7 @@ LABELS = ["cat", "dog", "owl"]
 def seeded(arch: str = SMALL, **options: Any) -> torch.nn.Module:
     """Return a model with random weights and well separated classes."""
     torch.manual_seed(0)
-    module = models.get_model(arch, weights=None, **options).eval()
+    module = torchvision.models.get_model(arch, weights=None, **options).eval()
     for part in module.modules():
         if isinstance(part, torch.nn.Linear):
             torch.nn.init.normal_(part.weight)
@@ -74,7 +74,7 @@ def of_several_sizes() -> np.ndarray:
 
 def direct(module: torch.nn.Module, images: np.ndarray, weights: Any = None) -> torch.Tensor:
     """Return torchvision's own result, one image at a time."""
-    prepare = (weights or models.get_model_weights(SMALL).DEFAULT).transforms()
+    prepare = (weights or torchvision.models.get_model_weights(SMALL).DEFAULT).transforms()
     with torch.inference_mode():
         rows = [prepare(torch.tensor(each).permute(2, 0, 1)).unsqueeze(0) for each in images]
         return torch.cat([module(row) for row in rows])
@@ -84,7 +84,7 @@ def direct(module: torch.nn.Module, images: np.ndarray, weights: Any = None) -> 
 def test_best_class_equals_a_direct_call(state: str, images: np.ndarray) -> None:
     images.flags.writeable = False
     scores, indices = torch.softmax(direct(seeded(), images), dim=-1).max(dim=-1)
-    categories = models.get_model_weights(SMALL).DEFAULT.meta["categories"]
+    categories = torchvision.models.get_model_weights(SMALL).DEFAULT.meta["categories"]
     found = runtime(state)({"image": images}).to_pylist()
     assert [row["index"] for row in found] == indices.tolist()
     assert [row["label"] for row in found] == [categories[index] for index in indices]
@@ -124,7 +124,7 @@ def test_wrong_number_of_labels_is_rejected(own_classes: str) -> None:
 
 
 def test_named_weights_select_the_transforms(tmp_path: Path) -> None:
-    weights = models.get_model_weights("mobilenet_v2")
+    weights = torchvision.models.get_model_weights("mobilenet_v2")
     module = seeded("mobilenet_v2")
     torch.save(module.state_dict(), tmp_path / "state.pt")
     module.set_submodule("classifier", torch.nn.Identity())
@@ -147,7 +147,7 @@ def test_features_are_the_input_of_the_last_layer(
     module = seeded(arch)
     torch.save(module.state_dict(), tmp_path / "state.pt")
     module.set_submodule(head, torch.nn.Identity())
-    expected = direct(module, of_one_size(), models.get_model_weights(arch).DEFAULT)
+    expected = direct(module, of_one_size(), torchvision.models.get_model_weights(arch).DEFAULT)
     embed = runtime(str(tmp_path / "state.pt"), arch=arch, features=True)
     found = embed({"image": of_one_size()})
     assert found.shape == (2, width)
@@ -196,7 +196,7 @@ def test_cached_weights_are_loaded_by_name(
 ) -> None:
     kept = tmp_path / "hub/checkpoints"
     kept.mkdir(parents=True)
-    file = Path(models.get_model_weights(SMALL).DEFAULT.url).name
+    file = Path(torchvision.models.get_model_weights(SMALL).DEFAULT.url).name
     torch.save(seeded().state_dict(), kept / file)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setenv("BATCHINFERENCE_CACHE", str(tmp_path / "cache"))

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from skimage import data
 
 from batchinference.pipeline.errors import ModelLoad
+from support.inputs.photographs import photograph
 from support.models.run_transformers import column, loaded
 
 TEXTS = ["a cat", "a cup of coffee on a table", ""]
-IMAGES = [data.chelsea()[:60, :90], data.coffee()[:40, :50], data.astronaut()[:64, :64]]
+IMAGES = [
+    photograph("chelsea")[:60, :90],
+    photograph("coffee")[:40, :50],
+    photograph("astronaut")[:64, :64],
+]
 TOLERANCE = 1e-5
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 from PIL import Image
-from skimage import data
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
+from support.inputs.photographs import photograph
 from support.models.run_transformers import loaded, objects, run
 from support.models.tiny_transformers import CHARACTERS
 
@@ -22,7 +22,11 @@ Tiny = Callable[[str], str]
 TEXTS = ["a cat", "dogs run a lot", "x", "the quick brown fox jumps over the lazy dog"]
 GREEDY = {"max_new_tokens": 6}
 DRAWN = {"max_new_tokens": 6, "do_sample": True, "temperature": 1.5, "seed": 7}
-IMAGES = [data.chelsea()[:40, :50], data.coffee()[:32, :32], data.astronaut()[:64, :64]]
+IMAGES = [
+    photograph("chelsea")[:40, :50],
+    photograph("coffee")[:32, :32],
+    photograph("astronaut")[:64, :64],
+]
 
 
 def continued(source: str, prompt: str, special: bool = True, **sampling: Any) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from skimage import data
 
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
@@ -19,6 +18,7 @@ from batchinference.pipeline.runtimes.transformers.inputs import (
     frames_of,
     pillow_images,
 )
+from support.inputs.photographs import photograph
 from support.models.run_transformers import alike, loaded, objects, run
 
 Tiny = Callable[[str], str]
@@ -33,7 +33,7 @@ def tone(seconds: float, rate: int, pitch: float = 440) -> np.ndarray:
 
 def film(frames: int) -> np.ndarray:
     """Return the frames of a photograph that becomes brighter: frames x height x width x 3."""
-    image = data.chelsea()[:48:2, :64:2].astype(np.float32)
+    image = photograph("chelsea")[:48:2, :64:2].astype(np.float32)
     return np.stack([(image * (at + 1) / frames).astype(np.uint8) for at in range(frames)])
 
 
@@ -137,7 +137,7 @@ def test_other_values_than_audio_are_rejected(tiny: Tiny, task: str, model: str)
 
 
 def test_images_of_one_or_four_channels_become_rgb() -> None:
-    image = data.astronaut()[:8, :8]
+    image = photograph("astronaut")[:8, :8]
     gray = image.mean(axis=2, keepdims=True).astype(np.uint8)
     opaque = np.concatenate([image, np.full((8, 8, 1), 255, np.uint8)], axis=2)
     expected = [image, np.repeat(gray, 3, axis=2), image]

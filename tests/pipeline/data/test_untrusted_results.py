@@ -79,7 +79,7 @@ def test_parquet_output_that_expands_is_refused(
 def test_rows_of_json_that_expand_as_python_values_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = b'{"a": [' + b"[]," * 100_000 + b"[]]}\n"
+    line = b'{"a": [' + b"0.5," * 100_000 + b"0]}\n"
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line * 20))
     write = write_of("json", tmp_path)
     monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 12 << 20)

@@ -33,8 +33,8 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+import deltalake
 import pytest
-from deltalake import DeltaTable
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.storage.location import Location
@@ -335,7 +335,7 @@ def test_table_gets_all_rows_at_once(place: Place) -> None:
 
 
 def rows_of_table(directory: Path) -> list[Row]:
-    if not DeltaTable.is_deltatable(str(directory)):
+    if not deltalake.DeltaTable.is_deltatable(str(directory)):
         return []
-    rows: list[Row] = DeltaTable(str(directory)).to_pyarrow_table().to_pylist()
+    rows: list[Row] = deltalake.DeltaTable(str(directory)).to_pyarrow_table().to_pylist()
     return rows

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from support.documents.minimal import document
+from support.program import run_program
 from support.servers.s3 import S3Server
 
 Finding = dict[str, str]
@@ -22,7 +21,7 @@ def findings(directory: Path, path: str, **spec: Any) -> dict[str, Finding]:
     file = directory / "job.yaml"
     write = {"format": "parquet", "path": path}
     file.write_text(yaml.safe_dump(document(write=write, **spec)))
-    done = CliRunner().invoke(app, ["doctor", str(file), "-o", "json"])
+    done = run_program("doctor", str(file), "-o", "json")
     assert done.exit_code in (0, 1), done.output
     return {each["check"]: each for each in json.loads(done.stdout)}
 

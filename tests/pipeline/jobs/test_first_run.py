@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from skimage import data
 
 from landing.calibration import machine_factor, measured_seconds
 from support.documents.pages import ROOT, blocks
 from support.documents.recordings import Shown, compare_with_page, masked, page_of, thinned
+from support.inputs.photographs import photograph
 from support.jobs.command import PROGRAM, Command
 from support.models.hub_cache import add_to_hub_cache
 from support.outputs.rows import rows_of
@@ -50,9 +50,7 @@ MOST_COMMANDS, MOST_SECONDS = 4, 120
 IMAGE_MODEL = "google/vit-base-patch16-224"
 TEXT_MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
 PICTURES, DAMAGED, SIDE = 120, 77, 160
-MOTIFS = {
-    "astronaut": data.astronaut, "cat": data.chelsea, "coffee": data.coffee, "rocket": data.rocket,
-}  # fmt: skip
+MOTIFS = {"astronaut": "astronaut", "cat": "chelsea", "coffee": "coffee", "rocket": "rocket"}
 WORDS = {
     "POSITIVE": ("wonderful", "great", "lovely", "excellent", "charming"),
     "NEGATIVE": ("dull", "awful", "boring", "terrible", "clumsy"),
@@ -84,7 +82,7 @@ def motif(number: int) -> str:
 
 def picture(number: int) -> Image.Image:
     """Return a part of a photograph."""
-    pixels = MOTIFS[motif(number)]()
+    pixels = photograph(MOTIFS[motif(number)])
     height, width, _ = pixels.shape
     top, left = number * 37 % (height - SIDE), number * 53 % (width - SIDE)
     return Image.fromarray(pixels[top : top + SIDE, left : left + SIDE])

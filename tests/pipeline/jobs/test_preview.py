@@ -16,13 +16,12 @@ import pytest
 import yaml
 from click.testing import Result
 from PIL import Image
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from batchinference.pipeline import preview as module_of_preview
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step
 from support.jobs.on_ray import job_document, write_lines
+from support.program import run_program
 
 CODE = """
 def show(batch):
@@ -88,7 +87,7 @@ def python(name: str, module: str, **fields: Any) -> Document:
 
 
 def preview(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["preview", *arguments])
+    return run_program("preview", *arguments)
 
 
 def files_in(directory: Path) -> dict[str, int]:

@@ -8,9 +8,7 @@ import lance
 import pyarrow as pa
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.inputs.table_sources import database, lance_set, saved
@@ -18,6 +16,7 @@ from support.jobs.on_ray import job_document
 from support.jobs.user_code import step_until
 from support.jobs.without_ray import run_without_ray
 from support.outputs.verify_command import verified
+from support.program import run_program
 
 ROWS = [{"id": number, "text": "bad" * (number == 7)} for number in range(30)]
 
@@ -102,7 +101,7 @@ def test_retry_command_refuses_tables(tmp_path: Path) -> None:
     given = job(tmp_path, "sql")
     given["spec"]["write"]["format"] = "delta"
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(given))
-    done = CliRunner().invoke(app, ["retry-errors", str(tmp_path / "job.yaml")])
+    done = run_program("retry-errors", str(tmp_path / "job.yaml"))
     assert done.exit_code == 2
     assert "retry-errors: the rows of a table (write.format 'delta')" in done.stderr
     assert "write.mode: overwrite" in done.stderr

@@ -7,18 +7,17 @@ import json
 import pyarrow as pa
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import load_step
 from batchinference.spec.steps import Step
 from support.outputs.builders import embedded, finished_output, vectors
+from support.program import run_program
 from support.servers.s3 import S3Server
 
 
 def search(output: str, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["search", output, *arguments, "-o", "json"])
+    return run_program("search", output, *arguments, "-o", "json")
 
 
 def test_command_searches_an_output_on_s3(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

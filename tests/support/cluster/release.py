@@ -22,6 +22,9 @@ _VERSIONS = {
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "BatchInference": "batchinference.dev/v1alpha1",
 }
+_OPTIONS = dict.fromkeys(("install", "upgrade"), ("--disable-openapi-validation",))
+"""Options by command. To validate the objects, Helm would get the schemas of all definitions, which
+the API server takes a second to build. test_value_sets.py lets the server validate the objects."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Release:
 
     def helm(self, *arguments: str, values: Object | None = None) -> str:
         done = subprocess.run(
-            ["helm", *arguments, "--namespace", self.namespace],
+            ["helm", *arguments, *_OPTIONS.get(arguments[0], ()), "--namespace", self.namespace],
             input=yaml.safe_dump(values or {}),
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,

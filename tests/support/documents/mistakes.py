@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from batchinference.cli.main import app
+from support.program import run_program
 
 JOB = """\
 apiVersion: batchinference.dev/v1alpha1
@@ -79,7 +77,7 @@ class Mistake:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
             with chdir(directory):
-                result = CliRunner().invoke(app, [*self.command, "job.yaml"])
+                result = run_program(*self.command, "job.yaml")
             assert result.exit_code, self.about
             lines = result.output.replace(os.path.realpath(directory), "/work").splitlines()
         return " ".join(line.removeprefix("job.yaml: ") for line in lines)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from skimage import data as photos
+
+from support.inputs.photographs import photograph
 
 IMAGES, CORRUPT = 10_000, 37
 SIDE = 48
@@ -52,7 +53,7 @@ DAMAGES: dict[str, Callable[[np.ndarray], bytes]] = {
 def ten_thousand_images(directory: Path) -> list[str]:
     """Write the images in folders; return the relative paths of the corrupt ones."""
     generator = np.random.default_rng(37)
-    source = photos.astronaut()
+    source = photograph("astronaut")
     chosen = set(generator.choice(IMAGES, CORRUPT, replace=False).tolist())
     damages = list(DAMAGES.values())
     for folder in range(FOLDERS):

@@ -21,9 +21,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from batchinference.pipeline import job
 from batchinference.pipeline.commit import claim, committer
 from batchinference.pipeline.commit.attempt import Attempt
@@ -43,6 +41,7 @@ from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
+from support.program import run_program
 
 ROWS_PER_TASK = 4
 INPUT = {
@@ -231,7 +230,7 @@ def without_starting_ray() -> Iterator[None]:
 def invoke_without_ray(*arguments: str, stdin: str = "") -> Invoked:
     """Run the command in this process, on a simulated machine with two CPUs."""
     with in_this_process(), without_starting_ray(), _captured_stderr() as printed:
-        done = CliRunner().invoke(app, arguments, input=stdin)
+        done = run_program(*arguments, stdin=stdin)
         printed.seek(0)
         return Invoked(done.exit_code, done.stdout, done.stderr + printed.read().decode())
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import skimage
 from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.spec.models import TransformersModel
+from support.inputs.photographs import photograph
 
 
 def loaded(task: str, source: str, inputs: Any, device: Device | None = None, **fields: Any) -> Any:
@@ -36,11 +35,10 @@ def objects(values: list[Any]) -> np.ndarray:
 
 def photographs(*sizes: tuple[int, int]) -> list[np.ndarray]:
     """Return three photographs of these sizes (width, height)."""
-    images = []
-    for name, size in zip(("chelsea.png", "coffee.png", "rocket.jpg"), sizes, strict=True):
-        with Image.open(Path(skimage.data_dir) / name) as image:
-            images.append(np.asarray(image.convert("RGB").resize(size)))
-    return images
+    return [
+        np.asarray(Image.fromarray(photograph(name)).resize(size))
+        for name, size in zip(("chelsea", "coffee", "rocket"), sizes, strict=True)
+    ]
 
 
 def column(values: list[Any]) -> np.ndarray:

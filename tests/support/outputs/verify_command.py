@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import Result
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
+from support.program import run_program
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Verified:
 
 
 def invoke(output: Path | str, *options: str) -> Result:
-    return CliRunner().invoke(app, ["verify", str(output), *options])
+    return run_program("verify", str(output), *options)
 
 
 def verified(output: Path | str, *options: str) -> Verified:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
-from batchinference.cli.main import app
 from support.documents.minimal import Document
+from support.program import run_program
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -29,7 +28,7 @@ def invoke(directory: Path) -> Invoke:
     """Return a function that runs the program in `directory` and returns its result."""
 
     def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
-        result = CliRunner().invoke(app, list(arguments), input=stdin)
+        result = run_program(*arguments, stdin=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

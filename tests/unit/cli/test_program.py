@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import Result
-from typer.testing import CliRunner
 
 from batchinference import __version__
 from batchinference.cli import exits, run
@@ -23,6 +22,7 @@ from support.documents.minimal import document, model_step, python_step
 from support.documents.parsed import filter_step
 from support.jobs.command import PROGRAM, cpu_seconds
 from support.operator.objects import report
+from support.program import run_program
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -187,7 +187,7 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
 
 
 def test_run_refuses_ray_client() -> None:
-    done = CliRunner().invoke(app, ["run", "job.yaml", "--address", "ray://head:10001"])
+    done = run_program("run", "job.yaml", "--address", "ray://head:10001")
     assert done.exit_code == exits.BAD_INPUT
     assert "--address ray://head:10001: Ray Client cannot run a job" in done.stderr
     assert "--address auto" in done.stderr

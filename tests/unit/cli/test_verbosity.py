@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
 from batchinference.cli import verbosity
 from batchinference.cli.main import app
 from batchinference.cli.verbosity import LOGGER, is_quiet, is_verbose, note, with_verbosity
 from support.documents.minimal import document
+from support.program import run_program
 
 Invoke = Callable[..., Result]
 WriteJob = Callable[..., str]
@@ -79,5 +79,5 @@ def test_what_a_command_prints(
         return 0
 
     monkeypatch.setattr("batchinference.cli.check.show_plan", finish)
-    done = CliRunner().invoke(app, ["plan", "job.yaml", *options])
+    done = run_program("plan", "job.yaml", *options)
     assert (done.exit_code, done.stdout, done.stderr) == (0, stdout, stderr)

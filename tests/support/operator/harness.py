@@ -12,6 +12,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
+from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.observability.telemetry import Telemetry
@@ -54,8 +55,10 @@ async def running_operator(
 ) -> AsyncIterator[Controller]:
     """Run the operator while the block runs. It ends when the first of its workers ends."""
     cache, polls = Cache(config), DriverPoller(driver, clock)
+    # in virtual time, no reconcile takes CPU time
+    queue = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: 0.0)
     controller = Controller(
-        api, polls, config, cache, now=wall_clock, telemetry=telemetry or Telemetry()
+        api, polls, config, cache, queue, now=wall_clock, telemetry=telemetry or Telemetry()
     )
     await controller.prime([])
     watches = _watch(api.cluster, controller, lag or {})

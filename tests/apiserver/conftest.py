@@ -24,9 +24,10 @@ Object = dict[str, Any]
 NewJob = Callable[..., SimulatedJob]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Run an API server that serves BatchInferences."""
+    """Run an API server that serves BatchInferences. It ends with this suite, because it also uses
+    CPU time while no test does."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
         for file in ("crd.yaml", "schedule-crd.yaml"):
             server.install_crd(yaml.safe_load((CHART / "files" / file).read_text()))
@@ -38,7 +39,7 @@ def ray_jobs() -> Object:
     return kuberay_definition("rayjobs")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kuberay(server: ApiServer, ray_jobs: Object) -> None:
     """Install KubeRay's definitions. The tests simulate its controller."""
     server.install_crd(ray_jobs)

@@ -14,9 +14,10 @@ from apiserver.operators import Operators
 from support.cluster.chart import Chart
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
+from support.engines import kubebuilder_assets
 from support.operator.process import OperatorProcess
 from support.operator.simulated_ray_job import SimulatedJob
-from support.servers.api_server import ApiServer, new_namespace
+from support.servers.api_server import ApiServer, new_namespace, running
 from support.servers.dashboard import Dashboard
 
 Object = dict[str, Any]
@@ -37,6 +38,13 @@ def start(chart: Chart, dashboard: Dashboard, tmp_path: Path) -> Iterator[Start]
     for operator in started:
         operator.close()
         print(operator.output())
+
+
+@pytest.fixture
+def bare_server(tmp_path: Path) -> Iterator[ApiServer]:
+    """Run an API server without any definition."""
+    with running(kubebuilder_assets(), tmp_path) as server:
+        yield server
 
 
 @pytest.mark.long("model-check")

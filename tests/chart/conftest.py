@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from support.cluster.chart import Chart, chart_with_dependencies, chart_without_dependencies
+from support.cluster.kubectl import eventually
 from support.cluster.release import Release
-from support.servers.api_server import ApiServer
+from support.engines import kubebuilder_assets
+from support.servers.api_server import ApiServer, running
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +25,23 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Chart:
 def with_kuberay() -> Chart:
     """Return the chart with its dependency, the KubeRay chart."""
     return chart_with_dependencies()
+
+
+@pytest.fixture(scope="package")
+def shared_bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """Run an API server for `bare_server`. It ends with this suite, because it also uses CPU time
+    while no test does."""
+    with running(kubebuilder_assets(), tmp_path_factory.mktemp("bare")) as server:
+        yield server
+
+
+@pytest.fixture
+def bare_server(shared_bare_server: ApiServer) -> Iterator[ApiServer]:
+    """Yield an API server without any definition. Delete those that the test installs."""
+    yield shared_bare_server
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    shared_bare_server.call("DELETE", definitions)
+    eventually("no definitions", lambda: not shared_bare_server.get(definitions)["items"], 30, 0.05)
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ import pytest
 from support.tiers import in_long_tier
 
 GROUPS = {
-    **{"one_ray": "ray", "server": "apiserver", "s3": "s3"},
-    **dict.fromkeys(("shared_bare_server", "chart"), "chart"),
+    **{"one_ray": "ray", "server": "apiserver", "chart": "chart", "s3": "s3"},
     **dict.fromkeys(("bert", "minilm", "resnet", "tiny", "vit"), "models"),
 }
 """The xdist group of the tests that use each fixture. The first match wins."""

@@ -44,13 +44,15 @@ def create_job(release: Release) -> Namespace:
 
 
 def test_install_creates_objects_that_kubernetes_accepts(release: Release) -> None:
-    assert "STATUS: deployed" in release.install(**WITH_CRDS)
+    values = {**WITH_CRDS, "admissionPolicy": {"enabled": True}}
+    assert "STATUS: deployed" in release.install(**values)
     for kind, name in [
         ("Deployment", FULLNAME),
         ("ServiceAccount", FULLNAME),
         ("ConfigMap", f"{FULLNAME}-defaults"),
         ("Secret", KEY),
         ("ClusterRole", FULLNAME),
+        ("ValidatingAdmissionPolicy", f"{FULLNAME}-policy"),
         ("CustomResourceDefinition", CRD),
         ("CustomResourceDefinition", "batchinferenceschedules.batchinference.dev"),
     ]:

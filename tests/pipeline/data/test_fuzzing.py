@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.fuzzing.bombs import BOMBS, SLOW
+from support.fuzzing.bombs import BOMBS
 from support.fuzzing.fuzzer import Worker, fuzz
 from support.fuzzing.seeds import OPTIONS
 from support.tiers import examples, in_long_tier
@@ -41,13 +41,8 @@ def test_no_damaged_file_ends_a_job_or_its_process(
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.long("fuzz")) if name in SLOW else name
-        for name in BOMBS
-    ],
-)
+@pytest.mark.long("fuzz")
+@pytest.mark.parametrize("name", BOMBS)
 def test_parquet_file_that_expands_to_gigabytes_is_read_within_limits(
     worker: Worker, name: str, tmp_path: Path
 ) -> None:

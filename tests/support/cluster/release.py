@@ -20,6 +20,7 @@ _VERSIONS = {
     "Role": "rbac.authorization.k8s.io/v1",
     "ClusterRole": "rbac.authorization.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
+    "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
     "BatchInference": "batchinference.dev/v1alpha1",
 }
 _OPTIONS = dict.fromkeys(("install", "upgrade"), ("--disable-openapi-validation",))
@@ -27,9 +28,15 @@ _OPTIONS = dict.fromkeys(("install", "upgrade"), ("--disable-openapi-validation"
 the API server takes a second to build. test_value_sets.py lets the server validate the objects."""
 
 
+def _fast(values: Object) -> Object:
+    """Disable what the API server takes a second to compile, unless the values mention it."""
+    return {"admissionPolicy": {"enabled": False}, **without_crds(values)}
+
+
 @dataclass(frozen=True)
 class Release:
-    """A release in a namespace of its own, with the values that `without_crds` returns.
+    """A release in a namespace of its own, without CustomResourceDefinitions and admission policies
+    unless the values mention them.
 
     Helm's errors raise AssertionError."""
 
@@ -47,11 +54,11 @@ class Release:
             "--values",
             "-",
         )
-        return self.helm(*arguments, values=without_crds(values))
+        return self.helm(*arguments, values=_fast(values))
 
     def upgrade(self, **values: Any) -> str:
         arguments = ("upgrade", RELEASE, str(self.chart.path), "--values", "-")
-        return self.helm(*arguments, values=without_crds(values))
+        return self.helm(*arguments, values=_fast(values))
 
     def uninstall(self) -> str:
         return self.helm("uninstall", RELEASE)

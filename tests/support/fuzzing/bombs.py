@@ -49,5 +49,3 @@ BOMBS: dict[str, Callable[[Path], None]] = {
     "runs of levels": _levels,
 }
 """Maps the part that expands to the function that writes the file."""
-SLOW = ("shared prefixes", "runs of levels")
-"""Files that take seconds to read."""

@@ -80,7 +80,7 @@ def test_rows_of_json_that_expand_as_python_values_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = b'{"a": [' + b"0.5," * 100_000 + b"0]}\n"
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line * 20))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line * 200))  # more than the heap has free
     write = write_of("json", tmp_path)
     monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 12 << 20)
     with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):

@@ -80,9 +80,10 @@ def test_rows_of_json_that_expand_as_python_values_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = b'{"a": [' + b"0.5," * 100_000 + b"0]}\n"
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line * 200))  # more than the heap has free
+    # 50 MB of text and 400 MB of numbers, which do not fit into free parts of the heap
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(line * 125))
     write = write_of("json", tmp_path)
-    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 12 << 20)
+    monkeypatch.setattr(memory_limit, "OUTPUT_BYTES", 64 << 20)
     with pytest.raises(BadOutput, match=r"^write\.path: the rows of the output take more memory"):
         table_of(write)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+from collections.abc import Generator
 
 import pytest
 
@@ -58,7 +59,14 @@ def _place(item: pytest.Item) -> int:
     return FIRST.index(group) if group in FIRST else len(FIRST)
 
 
-def pytest_collection_finish() -> None:
-    """Exclude the collected tests, about a million objects, from later garbage collections."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while tests are collected, which would take a sixth of the time. Exclude
+    the collected tests, about a million objects, from later garbage collections."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,17 @@ def test_interrupted_overwrite_starts_over(
     assert theirs.success.exists() == (done == 0), "half an output never looks whole"
     attempt = opened(layout_of(tmp_path / "out"), "overwrite")
     assert start_in(attempt).entries == parts_of(attempt.layout) == []
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_unfinished_append_is_not_left_by_a_run_in_another_mode(tmp_path: Path, mode: str) -> None:
+    layout = layout_of(tmp_path / "out")
+    opened(replace(layout, state=layout.state / f"append-{OURS[:8]}"), "append")
+    with pytest.raises(BadOutput, match=r"Set write\.mode to append to finish it") as raised:
+        open_output(layout, mode)
+    assert raised.type is BadOutput, "the mode ignore leaves only outputs in use"
+    with pytest.raises(BadOutput, match="no output of a BatchInference"):
+        open_output(layout_of(tmp_path / "out", THEIRS), mode)
 
 
 @MODES

@@ -41,7 +41,9 @@ class OutputState:
     """What is stored at an output. `lease` is the lease of the last run that wrote to it, if any,
     and `complete` is true if that run has completed it. `failed_rows` is only read for a retry, and
     `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
-    adds to is complete with the same work; None if it holds other work or no work. `replaced_by`
+    adds to is complete with the same work; None if it holds other work or no work.
+    `unfinished_append` says whether an append of the same work is unfinished; it is only read
+    without a lease, in the modes that do not add to or replace existing files. `replaced_by`
     is the lease of a complete replacement that has not replaced the output yet. `added` says
     whether rows were added to the output; it is only read for overwrite. `added_by` is another job
     that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
@@ -54,6 +56,7 @@ class OutputState:
     failed_rows: bool = False
     foreign_files: bool = False
     base_complete: bool | None = None
+    unfinished_append: bool = False
     replaced_by: Lease | None = None
     added: bool = False
     added_by: str = ""
@@ -146,13 +149,9 @@ def decide(state: OutputState, request: Request) -> Action:
             f"{where}: {replacement.job} was interrupted while it replaced the output. Run that "
             "job again to finish this, or choose another path"
         )
-    if state.base_complete is not None:  # its rows would exist twice
-        if state.base_complete:
-            return AlreadyComplete(layout.whole)
-        raise BadOutput(
-            f"{where} holds unfinished output of the same work: finish it with the mode with which "
-            "it was begun"
-        )
+    if state.base_complete:
+        return AlreadyComplete(layout.whole)
+    _check_begun_in_another_mode(state, where)
     action: Action = Start()
     if state.lease is not None and state.lease.key == layout.key:
         action = _decide_own_work(state, state.lease, request)
@@ -167,6 +166,21 @@ def decide(state: OutputState, request: Request) -> Action:
     keeps = state.complete or (state.lease is None and state.added)
     replaces = write.mode == "overwrite" and keeps and state.table is None
     return Replace() if replaces and isinstance(action, Start) else action
+
+
+def _check_begun_in_another_mode(state: OutputState, where: str) -> None:
+    """Raise BadOutput if the same work is unfinished in another layout. Its rows would exist twice,
+    or with the mode `ignore`, the job would succeed without its rows."""
+    if state.base_complete is not None:
+        begun, mode = "without append", "error"
+    elif state.unfinished_append:
+        begun, mode = "with append", "append"
+    else:
+        return
+    raise BadOutput(
+        f"{where} holds unfinished output of the same work, which was begun {begun}. Set "
+        f"write.mode to {mode} to finish it"
+    )
 
 
 def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Action:
@@ -290,6 +304,11 @@ def _load_files(layout: Layout, lease: Lease | None, request: Request) -> Output
         complete,
         failed_rows=same_work and complete and request.retry and has_failed_rows(layout),
         foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
+        unfinished_append=(
+            lease is None
+            and request.write.mode in ("error", "ignore")
+            and _has_unfinished_append(layout)
+        ),
         added=request.write.mode == "overwrite" and bool(layout.appended()),
         added_by=_added_by(layout, request),
         changed_code=changed,
@@ -358,6 +377,16 @@ def _added_by(layout: Layout, request: Request) -> str:
         if lease is not None and not request.owns(lease, key):
             return lease.job
     return ""
+
+
+def _has_unfinished_append(layout: Layout) -> bool:
+    """Return whether an append of the work of an output is unfinished."""
+    for added in layout.appended():
+        number, lease = added.addition_number, read_lease(added)
+        key = layout.addition(number).key if number else layout.key
+        if lease is not None and lease.key == key and not lease.is_complete(added):
+            return True
+    return False
 
 
 def _has_foreign_files(layout: Layout, mode: str) -> bool:

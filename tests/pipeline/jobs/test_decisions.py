@@ -158,14 +158,15 @@ def test_decision_for_tables_neither_resumes_nor_retries(
 def test_same_work_is_not_added_to_itself(mode: str, complete: bool) -> None:
     """Its rows would exist twice."""
     found = OutputState(ADDED, base_complete=complete)
-    expected = AlreadyComplete(ADDED.whole) if complete else "Set write.mode to error to finish it"
+    expected = AlreadyComplete(ADDED.whole) if complete else "to the mode with which it was begun"
     check(expected, found, mode)
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore"])
 def test_unfinished_append_of_the_same_work_is_not_ignored(mode: str) -> None:
-    found = OutputState(LAYOUT, foreign_files=True, unfinished_append=True)
-    check("Set write.mode to append to finish it", found, mode)
+    for found in (FOREIGN, OTHER, replace(OTHER, complete=True), TABLES["with rows"][0]):
+        unfinished = replace(found, unfinished_append=True)
+        check("Set write.mode to append to finish it", unfinished, mode)
 
 
 def changed(found: OutputState, *, committed: bool = True) -> OutputState:

@@ -25,7 +25,7 @@ from batchinference.pipeline.commit.decision import (
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import Fence
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadOutput, OutputInUse
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import digest
 from batchinference.pipeline.row_batch import merged
@@ -180,15 +180,34 @@ def test_interrupted_overwrite_starts_over(
     assert start_in(attempt).entries == parts_of(attempt.layout) == []
 
 
+def first_append(layout: Layout) -> Layout:
+    return replace(layout, state=layout.state / f"append-{OURS[:8]}")
+
+
 @pytest.mark.parametrize("mode", ["error", "ignore"])
-def test_unfinished_append_is_not_left_by_a_run_in_another_mode(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("number", [0, 1], ids=["first append", "addition"])
+@pytest.mark.parametrize("base", [None, THEIRS], ids=["alone", "to other work"])
+def test_unfinished_append_is_refused_in_other_modes(
+    tmp_path: Path, mode: str, number: int, base: str | None
+) -> None:
+    """The mode `ignore` does nothing if the path is in use, so the rows would be missing."""
     layout = layout_of(tmp_path / "out")
-    opened(replace(layout, state=layout.state / f"append-{OURS[:8]}"), "append")
+    if base is not None:
+        a_run(layout_of(tmp_path / "out", base), complete=True)
+    opened(layout.addition(number) if number else first_append(layout), "append")
     with pytest.raises(BadOutput, match=r"Set write\.mode to append to finish it") as raised:
         open_output(layout, mode)
-    assert raised.type is BadOutput, "the mode ignore leaves only outputs in use"
-    with pytest.raises(BadOutput, match="no output of a BatchInference"):
-        open_output(layout_of(tmp_path / "out", THEIRS), mode)
+    assert raised.type is BadOutput
+    with pytest.raises(OutputInUse):
+        open_output(layout_of(tmp_path / "out", "c" * 64), mode)
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_complete_append_leaves_the_path_in_use(tmp_path: Path, mode: str) -> None:
+    layout = layout_of(tmp_path / "out")
+    a_run(first_append(layout), complete=True)
+    with pytest.raises(OutputInUse):
+        open_output(layout, mode)
 
 
 @MODES
@@ -329,6 +348,15 @@ class TableWithRows(UnreachableTable):
 
     def holds_rows(self) -> bool:
         return True
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_unfinished_append_to_a_table_is_refused_in_other_modes(tmp_path: Path, mode: str) -> None:
+    layout = layout_of(tmp_path / "out")
+    opened(first_append(layout), "append")
+    request = Request(write_of("delta", tmp_path / "out", mode=mode))
+    with pytest.raises(BadOutput, match=r"Set write\.mode to append to finish it"):
+        decide(load_state(layout, request, TableWithRows()), request)
 
 
 @pytest.mark.parametrize("complete", [True, False])

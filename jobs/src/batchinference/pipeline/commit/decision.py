@@ -42,8 +42,8 @@ class OutputState:
     and `complete` is true if that run has completed it. `failed_rows` is only read for a retry, and
     `foreign_files` only if there is no lease. `base_complete` says whether the output that this one
     adds to is complete with the same work; None if it holds other work or no work.
-    `unfinished_append` says whether an append of the same work is unfinished; it is only read
-    without a lease, in the modes that do not add to or replace existing files. `replaced_by`
+    `unfinished_append` says whether an append of the same work is unfinished; it is only read in
+    the modes `error` and `ignore`, if the output itself is not of this work. `replaced_by`
     is the lease of a complete replacement that has not replaced the output yet. `added` says
     whether rows were added to the output; it is only read for overwrite. `added_by` is another job
     that has added rows, if any; it is only read with `own_only`. `changed_code` describes how the
@@ -172,14 +172,14 @@ def _check_begun_in_another_mode(state: OutputState, where: str) -> None:
     """Raise BadOutput if the same work is unfinished in another layout. Its rows would exist twice,
     or with the mode `ignore`, the job would succeed without its rows."""
     if state.base_complete is not None:
-        begun, mode = "without append", "error"
+        begun, fix = "without append", "the mode with which it was begun"
     elif state.unfinished_append:
-        begun, mode = "with append", "append"
+        begun, fix = "with append", "append"
     else:
         return
     raise BadOutput(
         f"{where} holds unfinished output of the same work, which was begun {begun}. Set "
-        f"write.mode to {mode} to finish it"
+        f"write.mode to {fix} to finish it"
     )
 
 
@@ -304,11 +304,7 @@ def _load_files(layout: Layout, lease: Lease | None, request: Request) -> Output
         complete,
         failed_rows=same_work and complete and request.retry and has_failed_rows(layout),
         foreign_files=lease is None and _has_foreign_files(layout, request.write.mode),
-        unfinished_append=(
-            lease is None
-            and request.write.mode in ("error", "ignore")
-            and _has_unfinished_append(layout)
-        ),
+        unfinished_append=_has_unfinished_append(layout, lease, request),
         added=request.write.mode == "overwrite" and bool(layout.appended()),
         added_by=_added_by(layout, request),
         changed_code=changed,
@@ -324,6 +320,7 @@ def _load_rows(
         layout,
         lease,
         complete,
+        unfinished_append=_has_unfinished_append(layout, lease, request),
         added_by=_added_by(layout, request),
         changed_code=_changed_code(layout, lease, request, complete=True) if complete else "",
         table=_load_table(table, layout, lease, request, complete=complete),
@@ -379,14 +376,16 @@ def _added_by(layout: Layout, request: Request) -> str:
     return ""
 
 
-def _has_unfinished_append(layout: Layout) -> bool:
-    """Return whether an append of the work of an output is unfinished."""
-    for added in layout.appended():
-        number, lease = added.addition_number, read_lease(added)
-        key = layout.addition(number).key if number else layout.key
-        if lease is not None and lease.key == key and not lease.is_complete(added):
-            return True
-    return False
+def _has_unfinished_append(layout: Layout, lease: Lease | None, request: Request) -> bool:
+    """Return whether an append of this work to the output of other work is unfinished."""
+    own_work = lease is not None and lease.key == layout.key
+    if own_work or request.write.mode not in ("error", "ignore"):
+        return False
+    leases = [(added, read_lease(added)) for added in layout.own_appends()]
+    return any(
+        lease is not None and lease.key == added.key and not lease.is_complete(added)
+        for added, lease in leases
+    )
 
 
 def _has_foreign_files(layout: Layout, mode: str) -> bool:

@@ -131,6 +131,15 @@ class Layout:
             if base_name(state.path).startswith(_APPENDED)
         ]
 
+    def own_appends(self) -> list[Layout]:
+        """Return the layouts of what this work has appended to this output."""
+        prefix = f"{_APPENDED}{self.key[:8]}"
+        return [
+            self.addition(added.addition_number) if added.addition_number else added
+            for added in self.appended()
+            if base_name(added.state.path).startswith(prefix)
+        ]
+
     def addition(self, number: int) -> Layout:
         """Return the layout of addition `number`. An addition holds the rows of input files that
         arrive later, and is written by a separate run."""

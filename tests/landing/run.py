@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from landing.steps import NOT_RUN, Result, Step, run_command
 from landing.suite import SuiteResult, run_suite
@@ -43,7 +44,7 @@ class Landing:
         if not all(self._running[name].result().result.ok for name in step.after):
             return SuiteResult(Result(step.name, NOT_RUN))
         if step.is_suite:
-            return run_suite(step, self._execute, _tests_again)
+            return run_suite(step, self._execute, partial(_tests_again, step))
         return SuiteResult(self._execute(step, {}))
 
     def _execute(self, step: Step, env: dict[str, str]) -> Result:
@@ -53,5 +54,9 @@ class Landing:
         return self._run_command(step, deadline, {**env, FACTOR: f"{self._factor:.2f}"})
 
 
-def _tests_again(tests: Sequence[str]) -> list[str]:
-    return [".venv/bin/python", "-m", "pytest", *tests]
+def _tests_again(step: Step, tests: Sequence[str]) -> list[str]:
+    """Return the command that runs tests of a step again. Tests of a group of the long tier keep
+    their number of examples."""
+    tier, _, group = step.name.partition(":")
+    options = ["--long", group] if tier == "long" else []
+    return [".venv/bin/python", "-m", "pytest", *tests, *options]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import threading
 from pathlib import Path
@@ -65,6 +66,27 @@ def test_steps_without_a_common_predecessor_overlap() -> None:
     assert failures(results, [], 1, 2) == []
 
 
+@pytest.mark.parametrize(("name", "options"), [("test", ()), ("long:fuzz", ("--long", "fuzz"))])
+def test_failed_tests_run_again_in_their_tier(name: str, options: tuple[str, ...]) -> None:
+    commands: list[tuple[str, ...]] = []
+
+    def execute(step: Step, deadline: float, env: dict[str, str]) -> Result:
+        commands.append(tuple(step.command))
+        failed = ["tests/test_a.py::test_a"] if len(commands) == 1 else []
+        found = {"passed": 1, "failed": failed, "complete": True}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(found))
+        return Result(step.name, "failed" if failed else "passed")
+
+    Landing([Step(name, ("make",), 10, is_suite=True)], 100, 1.0, execute).run()
+    assert commands[1] == (
+        ".venv/bin/python",
+        "-m",
+        "pytest",
+        "tests/test_a.py::test_a",
+        *options,
+    )
+
+
 FLAKY = """
 import json, os, pathlib
 folder = pathlib.Path(os.environ["PYTEST_OUTCOMES"])
@@ -99,7 +121,7 @@ def test_landing_fails_for_each_of_its_reasons(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     suite = Step("test", (sys.executable, "-c", FLAKY), 60, is_suite=True)
-    monkeypatch.setattr("landing.run._tests_again", lambda _: suite.command)
+    monkeypatch.setattr("landing.run._tests_again", lambda *_: suite.command)
     monkeypatch.setattr("landing.verdict.MAX_FLAKY", settings.pop("MAX_FLAKY", 2))
     defaults = {"measured_seconds": lambda: 1.0, "landing_days": list, "plan": lambda _: [suite],
                 "guarded_hash": lambda _: "same", "choose": lambda *_: []}  # fmt: skip

@@ -489,7 +489,9 @@ class JobModel(RuleBasedStateMachine):
         for job in self.cluster.list("BatchInference"):
             status = job.get("status", {})
             suspended = job["spec"].get("suspend") and is_condition_true(status, "Suspended")
-            if not (ended(status) or suspended):
+            # after a change of the spec, a job that failed as InvalidSpec starts again
+            observed = status.get("observedGeneration") == job["metadata"]["generation"]
+            if not (observed and (ended(status) or suspended)):
                 return False
         return True
 

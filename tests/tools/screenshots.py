@@ -70,12 +70,7 @@ JOB = {
 def write_photos(folder: Path) -> None:
     """Write parts of a few photographs. Some are truncated or dark."""
     folder.mkdir()
-    sources = [
-        photograph("astronaut"),
-        photograph("coffee"),
-        photograph("chelsea"),
-        photograph("rocket"),
-    ]
+    sources = [photograph(name) for name in ("astronaut", "coffee", "chelsea", "rocket")]
     random = np.random.default_rng(3)
     for number in range(PICTURES):
         whole = sources[number % len(sources)]

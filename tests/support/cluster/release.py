@@ -23,9 +23,9 @@ _VERSIONS = {
     "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
     "BatchInference": "batchinference.dev/v1alpha1",
 }
-_OPTIONS = dict.fromkeys(("install", "upgrade"), ("--disable-openapi-validation",))
-"""Options by command. To validate the objects, Helm would get the schemas of all definitions, which
-the API server takes a second to build. test_value_sets.py lets the server validate the objects."""
+_WITHOUT_SCHEMAS = "--disable-openapi-validation"
+"""To validate the objects, Helm would get the schemas of all definitions, which the API server
+takes a second to build. test_value_sets.py lets the server validate the objects."""
 
 
 def _fast(values: Object) -> Object:
@@ -51,13 +51,14 @@ class Release:
             RELEASE,
             str(self.chart.path),
             "--create-namespace",
+            _WITHOUT_SCHEMAS,
             "--values",
             "-",
         )
         return self.helm(*arguments, values=_fast(values))
 
     def upgrade(self, **values: Any) -> str:
-        arguments = ("upgrade", RELEASE, str(self.chart.path), "--values", "-")
+        arguments = ("upgrade", RELEASE, str(self.chart.path), _WITHOUT_SCHEMAS, "--values", "-")
         return self.helm(*arguments, values=_fast(values))
 
     def uninstall(self) -> str:
@@ -65,7 +66,7 @@ class Release:
 
     def helm(self, *arguments: str, values: Object | None = None) -> str:
         done = subprocess.run(
-            ["helm", *arguments, *_OPTIONS.get(arguments[0], ()), "--namespace", self.namespace],
+            ["helm", *arguments, "--namespace", self.namespace],
             input=yaml.safe_dump(values or {}),
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
             capture_output=True,

@@ -108,6 +108,13 @@ def test_final_failure_posts_one_event(job: RecordedJob) -> None:
     assert job.events[-1] == Event("Failed", "Finish", note, "Warning")
 
 
+def test_later_changes_of_a_failed_job_post_no_second_failure(job: RecordedJob) -> None:
+    job.run()
+    job.fail("BadInput", "s3://in/ is empty")
+    failed = job.status
+    assert events_between(failed, {**failed, "gpuSeconds": 7}) == []
+
+
 def test_invalid_job_posts_one_event() -> None:
     job = RecordedJob(steps=[{"name": "odd"}])
     job.reconcile()

@@ -203,3 +203,11 @@ def test_gpus_are_charged_up_to_the_plan_for_any_pod_labels(
     loop.pods = tuple(pod(f"pod-{number}", gpus=gpus) for number, gpus in enumerate(labels))
     loop.reconcile(100)
     assert used(loop)[0] == charged
+
+
+def test_gpus_of_the_status_are_at_most_those_of_the_plan(loop: ReconcileLoop) -> None:
+    loop.run()
+    loop.ray_job["spec"] |= plan({2: 1})
+    loop.pods = (pod(gpus=8),)
+    loop.reconcile(100)
+    assert loop.status["gpus"] == 2

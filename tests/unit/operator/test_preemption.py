@@ -286,6 +286,17 @@ def test_job_with_a_higher_priority_takes_over_the_reserved_slot() -> None:
     assert (queue.admitted("most-urgent"), queue.admitted("urgent")) == (True, False)
 
 
+def test_older_job_of_another_full_namespace_does_not_take_the_slot_of_a_stopping_job() -> None:
+    queue = Queue(total=4, per_namespace=2)
+    queue.run("stopping", stopping=True)
+    queue.run("low")
+    queue.run("first", namespace="other")
+    queue.run("second", namespace="other")
+    queue.wait("older", namespace="other")
+    queue.wait("urgent", 5)
+    assert queue.preemptor("low") is None
+
+
 def test_no_job_is_preempted_while_a_lowered_limit_is_exceeded() -> None:
     queue = Queue(1)
     queue.run("low")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -15,20 +12,14 @@ import pytest
 from batchinference.pipeline.commit import lease
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.lease import (
-    Lease,
-    ensure_not_running,
     identity_of,
-    keep_heartbeat,
     read_lease,
 )
-from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.command import wait_until
 from support.jobs.held import Gate
 from support.jobs.on_ray import Run, job_document, run_job, write_lines
-from support.outputs.builders import layout_of
 from support.outputs.rows import rows_of
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -130,45 +121,3 @@ def test_same_file_is_refused_while_its_first_run_is_alive(tmp_path: Path, mode:
         first = held.end()
     assert first.report.state == JobState.SUCCEEDED
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == ["hold", "one"]
-
-
-@pytest.mark.parametrize(
-    ("process", "waits"),
-    [("MACHINE-1-0", False), ("elsewhere-1-0", True), ("", True)],
-    ids=["on this machine", "elsewhere", "unknown"],
-)
-def test_dead_run_of_the_same_file_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, waits: bool
-) -> None:
-    """At once if it ran on this machine; otherwise only after its heartbeat is missing."""
-    layout, clock = layout_of(tmp_path / "out"), itertools.count()
-    waited: list[float] = []
-    time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
-    monkeypatch.setattr(lease, "time", time)
-    machine = lease.this_process().partition("-")[0]
-    dead = Lease.new(layout, 1, job="reviews on laptop")
-    ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
-    assert bool(waited) == waits
-
-
-def test_job_without_a_uid_is_identified_by_name_and_machine(tmp_path: Path) -> None:
-    document = resource(tmp_path, "")
-    assert identity_of(parse(document)).startswith("reviews on ")
-
-
-@pytest.mark.parametrize("error", [OSError, MemoryError])
-def test_heartbeat_survives_an_error(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The memory of the process may be limited for a while."""
-    beats: list[bytes] = []
-
-    def write(_: Location, content: bytes) -> None:
-        beats.append(content)
-        if len(beats) < 3:
-            raise error
-
-    monkeypatch.setattr(Location, "write", write)
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.001)
-    with keep_heartbeat(Location("heartbeat")):
-        wait_until(lambda: len(beats) > 3, "a heartbeat")

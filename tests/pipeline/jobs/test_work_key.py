@@ -97,3 +97,9 @@ def test_all_files_are_below_the_output() -> None:
         "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
     )
     assert layout.errors.uri == "s3://out/result/_batchinference/errors"
+
+
+def test_files_of_a_table_are_staged_in_the_state() -> None:
+    table = spec(write={"format": "delta", "path": "s3://out/result/"})
+    assert Layout.of(table).data.uri == "s3://out/result/_batchinference/staged"
+    assert Layout.of(spec()).data.uri == "s3://out/result/"

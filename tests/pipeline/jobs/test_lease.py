@@ -1,0 +1,75 @@
+"""The lease of an output, without Ray: whether its run is alive, and what the next run keeps."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from batchinference.pipeline.commit import lease
+from batchinference.pipeline.commit.attempt import Attempt
+from batchinference.pipeline.commit.lease import (
+    Lease,
+    ensure_not_running,
+    identity_of,
+    keep_heartbeat,
+)
+from batchinference.pipeline.commit.snapshot import Snapshot
+from batchinference.pipeline.storage.location import Location
+from batchinference.spec import parse
+from support.documents.minimal import document
+from support.jobs.command import wait_until
+from support.outputs.builders import layout_of
+
+
+@pytest.mark.parametrize(
+    ("process", "waits"),
+    [("MACHINE-1-0", False), ("elsewhere-1-0", True), ("", True)],
+    ids=["on this machine", "elsewhere", "unknown"],
+)
+def test_dead_run_of_the_same_file_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, process: str, waits: bool
+) -> None:
+    """At once if it ran on this machine; otherwise only after its heartbeat is missing."""
+    layout, clock = layout_of(tmp_path / "out"), itertools.count()
+    waited: list[float] = []
+    time = SimpleNamespace(sleep=waited.append, monotonic=lambda: float(next(clock)))
+    monkeypatch.setattr(lease, "time", time)
+    machine = lease.this_process().partition("-")[0]
+    dead = Lease.new(layout, 1, job="reviews on laptop")
+    ensure_not_running(layout, replace(dead, process=process.replace("MACHINE", machine)), dead.job)
+    assert bool(waited) == waits
+
+
+def test_job_without_a_uid_is_identified_by_name_and_machine() -> None:
+    assert identity_of(parse(document("reviews"))).startswith("reviews on ")
+
+
+def test_next_attempt_continues_the_series_of_its_lease(tmp_path: Path) -> None:
+    """A table accepts one commit per series. With another series, it would get all rows twice."""
+    layout = layout_of(tmp_path / "out")
+    before = Lease.new(layout, 1, series="f" * 32)
+    before.write(layout)
+    after = Attempt.begin(layout, before, Snapshot(layout.key, "")).lease
+    assert (after.attempt, after.series) == (2, "f" * 32)
+
+
+@pytest.mark.parametrize("error", [OSError, MemoryError])
+def test_heartbeat_survives_an_error(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory of the process may be limited for a while."""
+    beats: list[bytes] = []
+
+    def write(_: Location, content: bytes) -> None:
+        beats.append(content)
+        if len(beats) < 3:
+            raise error
+
+    monkeypatch.setattr(Location, "write", write)
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.001)
+    with keep_heartbeat(Location("heartbeat")):
+        wait_until(lambda: len(beats) > 3, "a heartbeat")

@@ -23,8 +23,7 @@ EMBED = {
 }
 ON_GPU = {"name": "embed", "model": EMBED, "resources": {"gpu": 1}}
 OWN = {"name": "own", "python": {"callable": "steps:Own"}}
-SHARE = st.just(0.0) | st.floats(1e-6, 1)
-"""A share of the time. No measured time is shorter than a microsecond."""
+SHARE = st.floats(0, 1)
 SECONDS = st.floats(1, 1e5)
 
 
@@ -169,6 +168,15 @@ def test_every_percentage_is_a_share(
     found = said(measured, [step], cpus=cpus, running=running) or ""
     assert all(0 <= int(value) <= 100 for value in re.findall(r"(\d+) %", found))
     assert not re.search(r"nan|inf|-\d", found)
+
+
+@pytest.mark.parametrize("busy", [5e-324, 1e-6, 100])
+@pytest.mark.parametrize("reading", [5e-324, 1e-6, 300])
+def test_short_times_do_not_overflow(reading: float, busy: float) -> None:
+    """The smallest positive number is a valid time of a report."""
+    measured = {"read": times(reading), "embed": times(busy, wait=0), "write": times(reading)}
+    found = said(measured, [ON_GPU])
+    assert (found is not None) == (busy == 100)
 
 
 @given(own=SHARE, cpus=st.integers(1, 64))

@@ -1,6 +1,7 @@
 """Finds what limits a job, and how much of it to add, from the measured times of its report.
 
-Every figure follows from measured times. If they do not support a statement, there is none."""
+Every figure follows from measured times. If they do not support a statement, there is none.
+Times are rounded to microseconds, because the quotients of shorter ones may overflow."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Load:
     @property
     def cpu_seconds(self) -> float:
         """CPU seconds that reading, steps in tasks and writing have taken."""
-        return sum(self.parts.values()) + (self.writing.cpu_seconds if self.writing else 0.0)
+        writing = self.writing.cpu_seconds if self.writing else 0.0
+        return _rounded(sum(self.parts.values()) + writing)
 
     @property
     def cpu_share(self) -> float:
@@ -152,12 +154,12 @@ def _pool(step: Step, report: Report) -> Pool | None:
     or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
     remote = step.model is not None and step.model.runtime == "http"
-    if times is None or times.wait_seconds is None or times.seconds <= 0 or remote:
+    if times is None or times.wait_seconds is None or _rounded(times.seconds) <= 0 or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0
     if asked and (asked.custom or asked.gpu > gpus):
         return None
-    return Pool(step, times.seconds, times.wait_seconds)
+    return Pool(step, _rounded(times.seconds), times.wait_seconds)
 
 
 def _of_pool(pool: Pool, load: Load) -> Iterator[str]:
@@ -245,6 +247,10 @@ def _of_reading(load: Load, report: Report, spec: BatchInferenceSpec) -> Iterato
         yield f"Reading waits for data {_percent(waits)} of its time."
     elif spec.read.format == "images":
         yield "Smaller images (read.options.size) take less time."
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)
 
 
 def _percent(share: float) -> str:

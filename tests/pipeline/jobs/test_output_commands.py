@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from batchinference.api import outputs
-from batchinference.api.outputs import cause_of
 from batchinference.pipeline.execution import cost
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.pipeline.storage import stored_texts
@@ -68,18 +67,6 @@ def test_number_of_causes_and_length_of_values_are_limited(
     example = group["example"]
     assert (example["row"], example["error"]) == (1, "ValueError")
     assert example["values"] == '{"text": "'
-
-
-@pytest.mark.parametrize(
-    ("error", "cause"),
-    [
-        ("KeyError: 'a b' (own.py:7 in f)", "KeyError: ... (own.py:7 in f)"),
-        ("ValueError: 12 of 4.5 rows", "ValueError: ... of ... rows"),
-        ("OSError: utf8 in a1b2", "OSError: utf8 in a1b2"),
-    ],
-)
-def test_a_cause_has_no_values_of_the_row(error: str, cause: str) -> None:
-    assert cause_of(error) == cause
 
 
 def test_status_of_a_complete_output(output: str) -> None:

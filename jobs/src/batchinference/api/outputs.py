@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
     from batchinference.pipeline.verify.jobs import Work
 
-_VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|(?<![\w.:])-?\d+(\.\d+)?")
-"""Parts of an error message that differ from row to row. Line numbers, after a colon, do not."""
 _SHOWN = ("path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_GROUPS, MAX_VALUE = 500, 50_000
@@ -208,6 +205,8 @@ def error_groups(output: str) -> list[ErrorGroup]:
     """Group the failed rows of an output by step and cause, most frequent first.
 
     Rows with further causes than MAX_GROUPS are in the group OTHER_CAUSES."""
+    from batchinference.pipeline.output.error_records import cause_of
+
     counts: dict[tuple[str, str], int] = {}
     examples: dict[tuple[str, str], dict[str, Any]] = {}
     for row in _error_rows(output):
@@ -230,8 +229,3 @@ def _error_rows(output: str) -> Iterator[dict[str, Any]]:
 
 def _short(value: Any) -> Any:
     return value if value is None or isinstance(value, int) else str(value)[:MAX_VALUE]
-
-
-def cause_of(error: str) -> str:
-    """Return an error message with its quoted strings and numbers replaced by `...`."""
-    return _VARIABLE.sub("...", error)

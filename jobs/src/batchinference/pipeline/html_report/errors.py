@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
+from batchinference.pipeline.output.error_records import cause_of
 from batchinference.pipeline.storage.arrow_files import read_tables
 
 MAX_RECORDS, MAX_FILES = 10_000, 32
 """Limits on the error records that are read."""
 MAX_GROUPS, MAX_EXAMPLES = 20, 3
-_VARIABLE = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"|<[^>]*>", re.IGNORECASE)
-"""Parts of a message that differ from row to row: numbers, quoted values and objects."""
 _COLUMNS = ("path", "row", "step", "error", "traceback", "values")
 Record = dict[str, Any]
 
@@ -42,11 +40,6 @@ def error_groups(layout: Layout, entries: Iterable[ManifestEntry]) -> list[Error
         if len(group.examples) < MAX_EXAMPLES:
             group.examples.append(record)
     return sorted(groups.values(), key=lambda group: -group.count)[:MAX_GROUPS]
-
-
-def cause_of(error: str) -> str:
-    """Return the first line of an error without the parts that differ from row to row."""
-    return _VARIABLE.sub("…", error.split("\n", 1)[0])
 
 
 def _records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iterator[Record]:

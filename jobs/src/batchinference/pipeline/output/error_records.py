@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,11 @@ from batchinference.pipeline.storage.arrow_files import read_tables
 
 MAX_VALUE = 1000
 """Maximum characters of a value in an error record."""
+_VARIABLE = re.compile(
+    r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|<[^>]*>|(?<![\w.:])-?\d+(\.\d+)?", re.IGNORECASE
+)
+"""Parts of a message that differ from row to row: addresses, quoted values, objects and numbers.
+Line numbers, after a colon, do not."""
 ERRORS_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -43,6 +49,11 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
         *(failed.column(name) for name in ("step", "error", "traceback", "values")),
     ]
     return pa.table(columns, names=ERRORS_SCHEMA.names).cast(ERRORS_SCHEMA)
+
+
+def cause_of(error: str) -> str:
+    """Return the first line of an error with `...` for the parts that differ from row to row."""
+    return _VARIABLE.sub("...", error.split("\n", 1)[0])
 
 
 def values_as_json(row: pa.Table) -> str:

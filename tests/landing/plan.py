@@ -45,6 +45,13 @@ def _long_steps(long_groups: Sequence[Due]) -> list[Step]:
     groups = [due.group for due in long_groups]
     before = ["chaos", *(group.step for group in groups)]
     return [
-        Step(group.step, group.command, group.minutes * 60, after=(last,), is_suite=True)
+        Step(
+            group.step,
+            group.command,
+            group.minutes * 60,
+            after=(last,),
+            is_suite=True,
+            long_group=group.name,
+        )
         for group, last in zip(groups, before, strict=False)
     ]

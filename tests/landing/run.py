@@ -57,6 +57,5 @@ class Landing:
 def _tests_again(step: Step, tests: Sequence[str]) -> list[str]:
     """Return the command that runs tests of a step again. Tests of a group of the long tier keep
     their number of examples."""
-    tier, _, group = step.name.partition(":")
-    options = ["--long", group] if tier == "long" else []
+    options = ["--long", step.long_group] if step.long_group else []
     return [".venv/bin/python", "-m", "pytest", *tests, *options]

@@ -31,6 +31,9 @@ class Step:
     cold: float = 0.0
     """Seconds that it may take on a machine where nothing is installed or built yet."""
 
+    long_group: str = ""
+    """The group of the long tier that it runs."""
+
     @property
     def deadline(self) -> float:
         """Seconds after which the step counts as hanging, on the reference machine."""

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 import landing.__main__ as program
-from landing.long_tier import Group
+from landing.long_tier import Due, Group
+from landing.plan import plan
 from landing.run import Landing
 from landing.steps import Result, Step
 from landing.verdict import failures
@@ -66,6 +68,9 @@ def test_steps_without_a_common_predecessor_overlap() -> None:
     assert failures(results, [], 1, 2) == []
 
 
+FUZZ = Group("fuzz", ("make", "long"), 4, (), "2026-01-01")
+
+
 @pytest.mark.parametrize(("name", "options"), [("test", ()), ("long:fuzz", ("--long", "fuzz"))])
 def test_failed_tests_run_again_in_their_tier(name: str, options: tuple[str, ...]) -> None:
     commands: list[tuple[str, ...]] = []
@@ -77,7 +82,8 @@ def test_failed_tests_run_again_in_their_tier(name: str, options: tuple[str, ...
         (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(found))
         return Result(step.name, "failed" if failed else "passed")
 
-    Landing([Step(name, ("make",), 10, is_suite=True)], 100, 1.0, execute).run()
+    (step,) = [step for step in plan([Due(FUZZ, 1, changed=False)]) if step.name == name]
+    Landing([replace(step, after=())], 100, 1.0, execute).run()
     assert commands[1] == (
         ".venv/bin/python",
         "-m",

@@ -224,14 +224,15 @@ landing: ## Run all checks that must pass before a merge, on the cluster of KUBE
 
 .PHONY: long
 long: $(VENV)/.test $(CHART)/charts ## Run a GROUP of the long tier, and record it if it passes
-	$(LANDING) $(GROUP)
+	$(LANDING) $(or $(GROUP),$(error GROUP: required, but missing. Set it to a group of tests/long.toml))
 
 .PHONY: test-long
 test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 	$(LANDING) all
 
 .PHONY: test-all
-test-all: lint images demo test e2e chaos test-long upgrade ## Run everything, as before a release
+test-all: export PYTEST_ADDOPTS += --fail-on-skip
+test-all: lint docs images demo test browser e2e chaos test-long upgrade ## Run everything, as before a release; a skipped test counts as failed
 
 # Called by tests/long.toml: the tests of a GROUP without a cluster, with a cluster, with Prometheus.
 .PHONY: long-tests long-e2e long-monitoring

@@ -110,7 +110,7 @@ def due_groups(
     days: Sequence[str],
     hashes: Mapping[str, str],
 ) -> list[Due]:
-    """Return the age of each group and whether it changed.
+    """Return the age of each group and whether it changed. A group that never passed has changed.
 
     `days` are the days of all landings. `hashes` are the current hashes of the guarded paths.
     """
@@ -122,7 +122,7 @@ def _due(group: Group, last: Pass | None, days: Sequence[str], guarded: str) -> 
     return Due(
         group,
         age=sum(day > since for day in set(days)),
-        changed=last is not None and last.guarded != guarded,
+        changed=last is None or last.guarded != guarded,
     )
 
 
@@ -132,11 +132,16 @@ def landing_days() -> list[str]:
 
 
 def guarded_hash(group: Group) -> str:
-    """Return a hash of the tracked content of the paths that a group guards."""
-    listing = _git("ls-files", "--stage", "--", *group.paths)
+    """Return a hash of the tracked content of the paths that a group guards, and of its tests."""
+    marks = ["-e", f'mark.long("{group.name}")', "-e", f'mark.scaled("{group.name}")']
+    tests = _git("grep", "--files-with-matches", "--fixed-strings", *marks, "--", "tests/*.py")
+    listing = _git("ls-files", "--stage", "--", *group.paths, *tests.splitlines())
     return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
 def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)
+    """Return the output of a git command. `git grep` without a match exits with 1."""
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode > (arguments[0] == "grep"):
+        raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
     return done.stdout

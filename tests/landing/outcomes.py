@@ -16,7 +16,8 @@ class Outcomes:
     failed: tuple[str, ...] = ()
     """Ids of the tests that failed, or could not be collected or set up."""
     complete: bool = True
-    """Whether each run finished. In an aborted run, it is unknown which other tests would fail."""
+    """Whether each run finished and reported every collected test. If it was aborted, or a worker
+    crashed, it is unknown which other tests would fail."""
 
     def __add__(self, other: Outcomes) -> Outcomes:
         return Outcomes(

@@ -27,10 +27,12 @@ class Step:
     """Seconds on the reference machine."""
     after: tuple[str, ...] = ()
     is_suite: bool = False
-    """Whether it runs pytest. A few failed tests of a suite are run again."""
+    """Whether it runs pytest."""
     cold: float = 0.0
     """Seconds that it may take on a machine where nothing is installed or built yet."""
 
+    retry: bool = True
+    """Whether a few failed tests may run again."""
     long_group: str = ""
     """The group of the long tier that it runs."""
 

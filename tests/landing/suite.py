@@ -30,20 +30,28 @@ def run_suite(step: Step, run: Run, again: Callable[[Sequence[str]], Sequence[st
     """Run the suite. If at most MAX_FLAKY tests fail, run these again: a pass is a flaky test.
 
     `again` returns the command that runs the given tests. No test is run again if the suite was
-    aborted or timed out.
+    aborted or timed out, or if the step does not allow it.
     """
     result, outcomes = _recorded(step, run)
     few = 0 < len(outcomes.failed) <= MAX_FLAKY
-    if result.outcome != "failed" or not outcomes.complete or not few:
+    if result.outcome != "failed" or not (step.retry and outcomes.complete and few):
         return SuiteResult(result, outcomes.passed, outcomes.failed)
     second, repeated = _recorded(replace(step, command=tuple(again(outcomes.failed))), run)
     both = replace(second, seconds=result.seconds + second.seconds)
+    if second.ok and repeated.passed < len(outcomes.failed):
+        both = replace(both, outcome="failed", note="not all failed tests ran again")
     still = tuple(test for test in outcomes.failed if test in repeated.failed)
-    flaky = tuple(test for test in outcomes.failed if test not in still) if second.ok else ()
-    return SuiteResult(both, outcomes.passed + len(flaky), still or repeated.failed, flaky)
+    if both.ok:
+        flaky = outcomes.failed
+        return SuiteResult(both, outcomes.passed + len(flaky), flaky=flaky)
+    return SuiteResult(both, outcomes.passed, still or repeated.failed or outcomes.failed)
 
 
 def _recorded(step: Step, run: Run) -> tuple[Result, Outcomes]:
+    """Run the suite and return its result and outcomes. It fails if not every test was reported."""
     with tempfile.TemporaryDirectory() as directory:
         result = run(step, {"PYTEST_OUTCOMES": directory})
-        return result, read_outcomes(Path(directory))
+        outcomes = read_outcomes(Path(directory))
+    if result.ok and not (outcomes.complete and outcomes.passed):
+        result = replace(result, outcome="failed", note="not all tests were reported")
+    return result, outcomes

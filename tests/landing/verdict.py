@@ -26,7 +26,8 @@ def _failed_steps(results: Sequence[SuiteResult]) -> Iterator[str]:
     for each in results:
         if not each.result.ok:
             tests = "".join(f"\n  {test}" for test in each.failed)
-            yield f"{each.result.step}: {each.result.outcome}{tests}"
+            note = f" ({each.result.note})" if each.result.note else ""
+            yield f"{each.result.step}: {each.result.outcome}{note}{tests}"
 
 
 def _overdue(dues: Iterable[Due], passed: set[str]) -> Iterator[str]:

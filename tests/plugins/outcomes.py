@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,22 @@ def test_id(report: pytest.TestReport) -> str:
 class _Recorder:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._expected: set[str] = set()
+        self._reported: set[str] = set()
         self._passed: set[str] = set()
         self._failed: dict[str, None] = {}
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._expected.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Expect the tests of a worker: the main process of pytest-xdist collects none itself."""
+        self._expected.update(ids)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = test_id(report)
+        self._reported.add(report.nodeid)
         if report.failed:
             self._failed[name] = None
         elif report.when == "call" and report.passed:
@@ -53,6 +65,6 @@ class _Recorder:
         outcomes = {
             "passed": len(self._passed - set(self._failed)),
             "failed": list(self._failed),
-            "complete": exitstatus not in ABORTED,
+            "complete": exitstatus not in ABORTED and self._expected <= self._reported,
         }
         (self._directory / f"{os.getpid()}.json").write_text(json.dumps(outcomes))

@@ -70,7 +70,7 @@ def test_age_is_the_number_of_landing_days_since_the_pass() -> None:
     passes = {"a": Pass("2026-03-10", "same"), "b": Pass("2026-03-12", "other")}
     hashes = dict.fromkeys("abc", "same")
     found = due_groups([group("a"), group("b"), group("c")], passes, [*DAYS, DAYS[-1]], hashes)
-    assert [(each.age, each.changed) for each in found] == [(2, False), (0, True), (12, False)]
+    assert [(each.age, each.changed) for each in found] == [(2, False), (0, True), (12, True)]
 
 
 def test_overdue_group_fails_the_landing_unless_it_ran() -> None:
@@ -89,12 +89,14 @@ def test_pass_is_recorded_next_to_passes_of_other_groups(tmp_path: Path) -> None
     assert read_passes(file) == {"a": Pass("2026-03-03", "z"), "b": Pass("2026-03-02", "y")}
 
 
-def test_hash_changes_with_the_guarded_paths_only(
+def test_hash_changes_with_the_guarded_paths_and_the_tests_of_the_group_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
+    for name in ("a", "b", "tests/test_a.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("one")
+    (tmp_path / "tests/test_b.py").write_text('@pytest.mark.long("b")')
     subprocess.run(["git", "init", "--quiet"], check=True)
 
     def hashes() -> list[str]:
@@ -106,6 +108,8 @@ def test_hash_changes_with_the_guarded_paths_only(
     after = hashes()
     assert after[0] != before[0]
     assert after[1] == before[1]
+    (tmp_path / "tests/test_b.py").write_text('@pytest.mark.scaled("b")')
+    assert [one == other for one, other in zip(hashes(), after, strict=True)] == [True, False]
 
 
 def test_groups_of_the_repository_guard_paths_that_exist() -> None:
@@ -114,12 +118,22 @@ def test_groups_of_the_repository_guard_paths_that_exist() -> None:
             assert list(ROOT.glob(path.rstrip("/"))), f"{each.name}: {path} matches nothing"
 
 
-def test_every_group_that_a_test_names_is_listed() -> None:
-    listed = {each.name for each in read_groups(ROOT / "tests" / "long.toml")}
+COLLECTED = {
+    "long-e2e": {"e2e"},
+    "long-monitoring": {"apiserver", "chart"},
+    "long-tests": {"apiserver", "chart", "docs", "pipeline", "unit"},
+}
+"""The suites that each command of `tests/long.toml` collects."""
+
+
+def test_every_long_test_is_collected_by_the_command_of_its_group() -> None:
+    groups = {each.name: each for each in read_groups(ROOT / "tests" / "long.toml")}
     marks = re.compile(r'mark\.(?:long|scaled)\("([\w-]+)"\)')
-    files = [
-        file for file in (ROOT / "tests").rglob("*.py") if file.parent != Path(__file__).parent
-    ]
-    named = {name for file in files for name in marks.findall(file.read_text())}
-    run_by_make_upgrade = {"upgrade"}  # needs an older release, which a shallow checkout lacks
-    assert named <= listed | run_by_make_upgrade
+    tests = ROOT / "tests"
+    files = [file for file in tests.rglob("test_*.py") if file.parent != Path(__file__).parent]
+    named = [(file, name) for file in files for name in set(marks.findall(file.read_text()))]
+    assert {name for _, name in named} > groups.keys() - {"properties"}
+    for file, name in named:
+        if name == "upgrade":  # run by `make upgrade`: a shallow checkout lacks the older release
+            continue
+        assert file.relative_to(tests).parts[0] in COLLECTED[groups[name].command[1]], file

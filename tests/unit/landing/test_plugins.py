@@ -79,6 +79,26 @@ def test_outcomes_of_an_aborted_run_are_incomplete(suite: pytest.Pytester) -> No
     assert not json.loads(file.read_text())["complete"]
 
 
+CRASHES = """
+import os, pytest
+pytestmark = pytest.mark.xdist_group("ray")
+def test_passes(): pass
+def test_crashes(): os._exit(1)
+def test_fails(): assert False
+"""
+
+
+def test_outcomes_are_incomplete_if_crashed_workers_did_not_report_all_tests(
+    suite: pytest.Pytester,
+) -> None:
+    suite.makepyfile(CRASHES)
+    suite.runpytest_subprocess("-n1", "--dist=loadgroup", "--max-worker-restart=0")
+    (file,) = (suite.path / "outcomes").iterdir()
+    found = json.loads(file.read_text())
+    assert "test_fails" not in str(found["failed"])
+    assert not found["complete"]
+
+
 TIERS = """
 import pytest
 from hypothesis import given, settings, strategies

@@ -5,29 +5,41 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from landing.plan import TOTAL_BUDGET
+import pytest
+
+from landing.plan import TOTAL_BUDGET, plan
 from landing.steps import Result, Step
 from landing.suite import SuiteResult, run_suite
 from landing.table import report
 from landing.verdict import failures
 
 SUITE = Step("test", ("all",), 10, is_suite=True)
+PASSED = {"passed": 7, "failed": [], "complete": True}
 
 
 class Runs:
     """Consecutive runs of pytest, each with the given failures."""
 
-    def __init__(self, *failed: Sequence[str], outcome: str = "failed", complete: bool = True):
+    def __init__(
+        self,
+        *failed: Sequence[str],
+        outcome: str = "failed",
+        complete: bool = True,
+        passed_again: int = 7,
+    ) -> None:
         self._failed = list(failed)
         self._outcome = outcome
         self._complete = complete
+        self._passed = [7, passed_again]
         self.commands: list[tuple[str, ...]] = []
 
     def __call__(self, step: Step, env: dict[str, str]) -> Result:
         self.commands.append(step.command)
         failed = self._failed.pop(0)
-        outcomes = {"passed": 7, "failed": list(failed), "complete": self._complete}
+        passed = self._passed.pop(0)
+        outcomes = {"passed": passed, "failed": list(failed), "complete": self._complete}
         (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(outcomes))
         return Result(step.name, self._outcome if failed else "passed", 5.0)
 
@@ -67,6 +79,38 @@ def test_more_failures_than_may_be_flaky_are_not_run_again() -> None:
 
 def test_aborted_suite_is_not_run_again() -> None:
     assert not run(Runs(["a"], complete=False)).result.ok
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [None, {"passed": 0, "failed": [], "complete": True}, {**PASSED, "complete": False}],
+    ids=["no-outcomes", "no-tests", "incomplete"],
+)
+def test_suite_that_does_not_report_its_tests_fails(outcomes: dict[str, Any] | None) -> None:
+    """For example, a test has called `os._exit(0)`."""
+
+    def exit_with_zero(step: Step, env: dict[str, str]) -> Result:
+        if outcomes is not None:
+            (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(outcomes))
+        return Result(step.name, "passed")
+
+    found = run_suite(SUITE, exit_with_zero, again=list).result
+    assert (found.outcome, found.note) == ("failed", "not all tests were reported")
+
+
+def test_test_that_is_skipped_when_run_again_is_not_flaky() -> None:
+    runs = Runs(["a", "b"], [], passed_again=1)
+    found = run(runs)
+    assert (found.result.outcome, found.flaky) == ("failed", ())
+    (reason,) = failures([found], [], seconds=1, limit=2)
+    assert reason == "test: failed (not all failed tests ran again)\n  a\n  b"
+
+
+def test_failed_chaos_is_not_run_again() -> None:
+    (chaos,) = [step for step in plan([]) if step.name == "chaos"]
+    runs = Runs(["a"])
+    assert not run_suite(chaos, runs, again=list).result.ok
+    assert runs.commands == [("make", "chaos")]
 
 
 def test_suite_that_timed_out_is_not_run_again() -> None:

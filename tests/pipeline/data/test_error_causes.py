@@ -14,10 +14,25 @@ from batchinference.pipeline.output.error_records import cause_of
         ('KeyError: "it\'s"', "KeyError: ..."),
         ("ValueError: 12 of 4.5 rows", "ValueError: ... of ... rows"),
         ("OSError: utf8 in a1b2", "OSError: utf8 in a1b2"),
-        ("TypeError: <Row at 0x7f3a> of 0x7F3B", "TypeError: ... of ..."),
+        ("OSError: img_00123.jpg:17 at -1.5", "OSError: img_....jpg:... at -..."),
+        ("TypeError: <Row at 0x7f3a> of 0x7F3B", "TypeError: <Row at ...> of ..."),
+        ("TypeError: <class 'int'> < 3", "TypeError: <class ...> < ..."),
         ("ValueError: bad value\nin a.txt", "ValueError: bad value"),
+        ("RuntimeError: \n\nCUDA out of memory\nTry 1", "RuntimeError: CUDA out of memory"),
+        ("", ""),
     ],
-    ids=["quoted", "quote-in-quotes", "numbers", "names-with-digits", "addresses", "lines"],
+    ids=[
+        "quoted",
+        "quote-in-quotes",
+        "numbers",
+        "names-with-digits",
+        "numbers-in-names",
+        "addresses",
+        "types",
+        "lines",
+        "line-after-a-colon",
+        "empty",
+    ],
 )
 def test_cause_has_no_values_of_the_row(error: str, cause: str) -> None:
     assert cause_of(error) == cause

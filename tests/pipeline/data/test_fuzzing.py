@@ -21,9 +21,8 @@ FILES = int(os.environ.get("FUZZ_FILES", examples(300, 20)))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 # at a landing, all formats share one worker, because a worker takes seconds to start
-pytestmark = [pytest.mark.scaled("fuzz"), pytest.mark.timeout(4 * 3600)]
-if not in_long_tier():
-    pytestmark.append(pytest.mark.xdist_group("fuzz"))
+few, many = pytest.mark.xdist_group("fuzz"), pytest.mark.timeout(4 * 3600)
+pytestmark = [pytest.mark.scaled("fuzz"), many if in_long_tier() else few]
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,14 @@ Half of the defects are in the pure core (plan, rendering, status, reconcile), h
 protocol. They are drawn with a fixed seed, so another checkout with the same product code gets the
 same defects. Each half is tested by the suites that scope.py lists for it, without the tests that
 need Ray, an API server or an object store. The folder --work stores the progress; the same command
-continues from there.
+continues from there, unless a tracked file has changed. The exit status is 1 if mutants were not
+run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import subprocess
 import sys
@@ -29,9 +31,10 @@ TOOLS = Path(__file__).parents[1]
 OUTCOMES = ["killed", TOO_LONG, "survived", "no tests", "not run"]
 
 
-def main() -> None:
+def main() -> int:
     options = _options()
     store = Store(options.work.resolve())
+    store.forget_other_versions(f"{_version(options.tree)} {options.count} {options.seed}")
     if not store.mutants:
         store.keep_mutants(draw(options.tree.resolve(), options.count, options.seed))
     end = time.monotonic() + 60 * options.minutes
@@ -40,6 +43,16 @@ def main() -> None:
         if minutes > 0 and scope in _unfinished(store):
             _run(options, scope, minutes)
     _report(store)
+    return bool(_unfinished(store))
+
+
+def _version(tree: Path) -> str:
+    """Return a hash of the tracked files of the checkout, with changes that are not committed."""
+    commands = (["git", "ls-files", "--stage"], ["git", "diff", "HEAD"])
+    done = [
+        subprocess.run(command, cwd=tree, capture_output=True, check=True) for command in commands
+    ]
+    return hashlib.sha256(b"".join(each.stdout for each in done)).hexdigest()
 
 
 def _unfinished(store: Store) -> set[str]:
@@ -103,4 +116,4 @@ def _place(mutant: Mutant) -> tuple[str, int]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

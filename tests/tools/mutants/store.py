@@ -34,6 +34,14 @@ class Store:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
+    def forget_other_versions(self, version: str) -> None:
+        """Delete the data unless it belongs to this version of the product and its tests."""
+        file = self._folder / "version"
+        if not file.exists() or file.read_text() != version:
+            for data in self._folder.glob("*.jsonl"):
+                data.unlink()
+            file.write_text(version)
+
     @property
     def mutants(self) -> list[Mutant]:
         return [Mutant(**mutant) for mutant in self._read("mutants")]

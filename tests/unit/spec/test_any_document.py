@@ -119,9 +119,11 @@ def test_renamed_field_is_refused_at_its_path(name: str) -> None:
             with pytest.raises(SpecError) as caught:
                 parse(changed(removed, renamed, at(original, place)))
             found = {problem.path: problem.message for problem in caught.value.problems}
-            unknown = found.get(named(renamed), "").startswith("unknown ")
-            missing = found.get(named(place), "").startswith("required, but missing")
-            assert unknown or missing, (place, found)
+            if place == ("metadata", "name") or place[-1] in ("format", "runtime"):
+                # without these, the fields that the object may have are unknown
+                assert found[named(place)].startswith("required, but missing")
+            else:
+                assert found[named(renamed)].startswith("unknown "), (place, found)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

@@ -1,7 +1,8 @@
 """Finds what limits a job, and how much of it to add, from the measured times of its report.
 
 Every figure follows from measured times. If they do not support a statement, there is none.
-Times are rounded to microseconds, because the quotients of shorter ones may overflow."""
+Times by which others are divided are rounded to microseconds, because the quotient may overflow if
+the divisor is shorter."""
 
 from __future__ import annotations
 

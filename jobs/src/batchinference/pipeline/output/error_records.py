@@ -21,10 +21,10 @@ from batchinference.pipeline.storage.arrow_files import read_tables
 MAX_VALUE = 1000
 """Maximum characters of a value in an error record."""
 _VARIABLE = re.compile(
-    r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|<[^>]*>|(?<![\w.:])-?\d+(\.\d+)?", re.IGNORECASE
+    r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
 )
-"""Parts of a message that differ from row to row: addresses, quoted values, objects and numbers.
-Line numbers, after a colon, do not."""
+"""Parts of a message that differ from row to row: addresses, quoted values and numbers. Numbers
+after a letter (`utf8`) and line numbers of Python files do not differ."""
 ERRORS_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -52,8 +52,10 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 
 
 def cause_of(error: str) -> str:
-    """Return the first line of an error with `...` for the parts that differ from row to row."""
-    return _VARIABLE.sub("...", error.split("\n", 1)[0])
+    """Return the first line of an error with `...` for the parts that differ from row to row. If
+    this line ends with a colon, the next one belongs to it."""
+    first, *others = [line.strip() for line in error.splitlines() if line.strip()] or [""]
+    return _VARIABLE.sub("...", " ".join([first, *others[:1]]) if first.endswith(":") else first)
 
 
 def values_as_json(row: pa.Table) -> str:

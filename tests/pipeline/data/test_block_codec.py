@@ -186,6 +186,14 @@ def test_undivided_rows_that_join_a_divided_row_have_full_shares() -> None:
     assert shares_of(decode(block)) == {0: FULL_SHARE // 2, **undivided}
 
 
+def test_filtered_part_of_a_divided_row_keeps_its_share() -> None:
+    rows = good(0, 0, [1])
+    divided = rows.derived(rows.table.take([0, 0]), np.array([0, 0]), [])
+    second = decode(encode(divided).slice(1))
+    none_left = second.derived(second.table.slice(0, 0), np.array([], dtype=np.int64), [])
+    assert shares_of(decode(encode(none_left))) == {0: FULL_SHARE // 2}
+
+
 def test_share_is_divided_without_remainder() -> None:
     batch = replace(good(0, 0, [1, 2]), shares=np.array([7, 1]))
     parents = np.array([0, 0, 0, 1, 1])

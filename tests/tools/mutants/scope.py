@@ -31,7 +31,10 @@ TESTS = {
         "tests/pipeline/jobs",
         *(
             f"tests/pipeline/data/test_{name}.py"
-            for name in ("block_codec", "clouds", "missing_rows", "row_batch", "row_ids", "storage")
+            for name in (
+                *("block_codec", "clouds", "code_identity", "hostile_files", "missing_rows"),
+                *("row_batch", "row_ids", "storage"),
+            )
         ),
     ),
 }

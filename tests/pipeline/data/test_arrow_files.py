@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -364,3 +366,25 @@ def test_command_removes_these_variables_before_ray_reads_them() -> None:
     )
     environment = {**os.environ, name: "1"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
+class FileWithThreads(io.FileIO):
+    """A file that records which threads read it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.threads: set[int] = set()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().read(size)
+
+
+def test_files_of_python_are_read_by_the_calling_thread(tmp_path: Path) -> None:
+    """Another thread would free its last buffer later: while the interpreter exits, that aborts."""
+    table = pa.table({name: range(10_000) for name in "abc"})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2_000)
+    file = FileWithThreads(tmp_path / "a.parquet")
+    with pa.PythonFile(file, mode="r") as source:
+        assert read_table(source) == table
+    assert file.threads == {threading.get_ident()}

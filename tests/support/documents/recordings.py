@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,4 +77,5 @@ def compare_with_page(
     found = [shown for commands in sections.values() for shown in commands]
     assert masked(one.command for one in recorded) == masked(one.command for one in found), advice
     for before, now in zip(recorded, found, strict=True):
-        assert shape(now) == shape(before), f"{now.command}: {advice}"
+        difference = "\n".join(difflib.ndiff(shape(before), shape(now)))
+        assert shape(now) == shape(before), f"{now.command}: {advice}\n{difference}"

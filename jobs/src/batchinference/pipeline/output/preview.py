@@ -121,8 +121,10 @@ def csv_table(part: Location, write: WriteCsv, texts: Sequence[str] = ()) -> pa.
     try:
         content = _unpacked(part)
         check_columns(content[:BLOCK_BYTES], write.delimiter.encode())
-        # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a text
-        reading = pac.ReadOptions(block_size=min(len(content) + 1, _LARGEST_BLOCK))
+        # one block: at the beginning of a block, pyarrow drops the second byte of a CRLF in a text;
+        # one thread: another one could free the content while the interpreter exits, which aborts
+        most = min(len(content) + 1, _LARGEST_BLOCK)
+        reading = pac.ReadOptions(use_threads=False, block_size=most)
         return pac.read_csv(io.BytesIO(content), reading, parse, convert)
     except _DAMAGE as error:
         raise _unreadable(part, error) from None

@@ -105,7 +105,7 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
 
     Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice, or if a row takes
     too much memory."""
-    with pq.ParquetFile(source) as opened:
+    with _parquet_file(source) as opened:
         schema = opened.schema_arrow
         wanted = list(columns or schema.names)
         if wrong := [name for name in wanted if schema.names.count(name) != 1]:
@@ -181,9 +181,16 @@ def check_footer(footer: pq.FileMetaData, size: int) -> None:
 
 def open_parquet(source: Any) -> pq.ParquetFile:
     """Open a Parquet file for reading and return it. Raises UnsafeColumn."""
-    opened = pq.ParquetFile(source)
+    opened = _parquet_file(source)
     checked(opened.schema_arrow)
     return opened
+
+
+def _parquet_file(source: Any) -> pq.ParquetFile:
+    """Open a Parquet file. The calling thread reads a file of Python: threads of Arrow would free
+    its buffers later. If the interpreter is exiting by then, the process aborts."""
+    native = isinstance(source, pa.NativeFile) and not isinstance(source, pa.PythonFile)
+    return pq.ParquetFile(source, pre_buffer=native)
 
 
 def parquet_metadata(source: Any) -> pq.FileMetaData:

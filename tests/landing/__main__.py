@@ -81,8 +81,7 @@ def run_group(group: Group) -> int:
     """Run one group of the long tier and record a pass. Return the exit status."""
     step = Step(group.step, group.command, group.minutes * 60, is_suite=True, retry=False)
     result = run_suite(step, lambda step, env: run_command(step, 3600, env), again=list).result
-    note = f" ({result.note})" if result.note else ""
-    print(f"{group.step}: {result.outcome}{note} after {result.seconds:.0f} s")
+    print(f"{group.step}: {result.summary} after {result.seconds:.0f} s")
     if result.ok:
         _record_pass(group)
     return not result.ok

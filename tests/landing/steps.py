@@ -30,7 +30,6 @@ class Step:
     """Whether it runs pytest."""
     cold: float = 0.0
     """Seconds that it may take on a machine where nothing is installed or built yet."""
-
     retry: bool = True
     """Whether a few failed tests may run again."""
     long_group: str = ""
@@ -51,6 +50,11 @@ class Result:
     """`passed`, `failed`, `timed out` or `not run`."""
     seconds: float = 0.0
     note: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The outcome, with the note in parentheses."""
+        return f"{self.outcome} ({self.note})" if self.note else self.outcome
 
     @property
     def ok(self) -> bool:

@@ -40,10 +40,10 @@ def run_suite(step: Step, run: Run, again: Callable[[Sequence[str]], Sequence[st
     both = replace(second, seconds=result.seconds + second.seconds)
     if second.ok and repeated.passed < len(outcomes.failed):
         both = replace(both, outcome="failed", note="not all failed tests ran again")
-    still = tuple(test for test in outcomes.failed if test in repeated.failed)
     if both.ok:
         flaky = outcomes.failed
         return SuiteResult(both, outcomes.passed + len(flaky), flaky=flaky)
+    still = tuple(test for test in outcomes.failed if test in repeated.failed)
     return SuiteResult(both, outcomes.passed, still or repeated.failed or outcomes.failed)
 
 

@@ -26,8 +26,7 @@ def _failed_steps(results: Sequence[SuiteResult]) -> Iterator[str]:
     for each in results:
         if not each.result.ok:
             tests = "".join(f"\n  {test}" for test in each.failed)
-            note = f" ({each.result.note})" if each.result.note else ""
-            yield f"{each.result.step}: {each.result.outcome}{note}{tests}"
+            yield f"{each.result.step}: {each.result.summary}{tests}"
 
 
 def _overdue(dues: Iterable[Due], passed: set[str]) -> Iterator[str]:

@@ -21,8 +21,8 @@ FILES = int(os.environ.get("FUZZ_FILES", examples(300, 20)))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
 
 # at a landing, all formats share one worker, because a worker takes seconds to start
-few, many = pytest.mark.xdist_group("fuzz"), pytest.mark.timeout(4 * 3600)
-pytestmark = [pytest.mark.scaled("fuzz"), many if in_long_tier() else few]
+of_tier = pytest.mark.timeout(4 * 3600) if in_long_tier() else pytest.mark.xdist_group("fuzz")
+pytestmark = [pytest.mark.scaled("fuzz"), of_tier]
 
 
 @pytest.fixture(scope="module")

@@ -154,13 +154,14 @@ def _pool(step: Step, report: Report) -> Pool | None:
     """Return the pool of a step. None if its waiting was not measured, or if it waits for a server
     or for devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
+    busy = _rounded(times.seconds) if times else 0.0
     remote = step.model is not None and step.model.runtime == "http"
-    if times is None or times.wait_seconds is None or _rounded(times.seconds) <= 0 or remote:
+    if times is None or times.wait_seconds is None or busy <= 0 or remote:
         return None
     gpus = report.capacity.gpus if report.capacity else 0
     if asked and (asked.custom or asked.gpu > gpus):
         return None
-    return Pool(step, _rounded(times.seconds), times.wait_seconds)
+    return Pool(step, busy, times.wait_seconds)
 
 
 def _of_pool(pool: Pool, load: Load) -> Iterator[str]:

@@ -54,8 +54,9 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 def cause_of(error: str) -> str:
     """Return the first line of an error with `...` for the parts that differ from row to row. If
     this line ends with a colon, the next one belongs to it."""
-    first, *others = [line.strip() for line in error.splitlines() if line.strip()] or [""]
-    return _VARIABLE.sub("...", " ".join([first, *others[:1]]) if first.endswith(":") else first)
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    count = 2 if lines and lines[0].endswith(":") else 1
+    return _VARIABLE.sub("...", " ".join(lines[:count]))
 
 
 def values_as_json(row: pa.Table) -> str:

@@ -12,12 +12,16 @@ import pytest
 import torch
 import transformers
 
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.inputs import (
+    ImageInput,
     audio_samples,
     evenly_spaced,
     frames_of,
     pillow_images,
 )
+from batchinference.pipeline.runtimes.transformers.loading import Source
+from batchinference.spec.models import TransformersModel
 from support.inputs.photographs import photograph
 from support.models.run_transformers import alike, loaded, objects, run
 
@@ -150,3 +154,24 @@ def test_pipeline_rejects_other_values_than_images(tiny: Tiny) -> None:
     for value in ("/etc/hostname", "http://localhost:1/a.png", b"\x89PNG", None):
         with pytest.raises(TypeError, match="expected an image of height x width x channels"):
             runtime({"image": objects([value])})
+
+
+def test_images_are_prepared_on_the_device_of_the_model(vit: str) -> None:
+    fields = {"task": "image-feature-extraction", "inputs": {"image": "image"}, "output": "out"}
+    model = TransformersModel.model_validate({"runtime": "transformers", "source": vit, **fields})
+    prepare = ImageInput(Source(model, Device("meta")), model)
+    batches = {
+        "one size": np.zeros((2, 40, 50, 3), np.uint8),
+        "two sizes": objects([np.zeros((40, 50, 3), np.uint8), np.zeros((60, 50, 3), np.uint8)]),
+    }
+    for case, images in batches.items():
+        ((rows, prepared),) = prepare({"image": images})
+        assert len(rows) == len(prepared["pixel_values"]) == 2, case
+        assert prepared["pixel_values"].device.type == "meta", case
+
+
+def test_images_are_prepared_on_the_cpu_if_the_processor_needs_it(vit: str) -> None:
+    options = {"backend": "pil", "device": "meta"}
+    runtime = loaded("image-feature-extraction", vit, ["image"], options=options)
+    ((_, prepared),) = runtime._prepare({"image": np.zeros((2, 40, 50, 3), np.uint8)})
+    assert prepared["pixel_values"].device.type == "cpu"

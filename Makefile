@@ -288,6 +288,10 @@ $(VENV)/.daft: $(VENV)/.test
 throughput: $(VENV)/.daft ## Measure rows per second against handwritten programs, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/throughput.py
 
+.PHONY: gpu
+gpu: $(VENV)/.test ## Measure rows per second on a GPU of this machine against the model alone
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/gpu.py
+
 .PHONY: ablation
 ablation: $(VENV)/.test ## Measure the cost of row ids, error handling, commits, progress and bucketing, on this machine
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/ablation.py

@@ -15,7 +15,7 @@ from batchinference.pipeline.error_attribution import is_about_the_row
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from support.documents.http_models import ask, chat
-from support.servers.api_server import free_port
+from support.servers.ports import free_port
 from support.servers.scripted_http import Answer, served
 
 pytestmark = pytest.mark.usefixtures("no_backoff")

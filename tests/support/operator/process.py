@@ -16,8 +16,9 @@ from typing import Any
 import urllib3
 
 from support.cluster.chart import container, defaults_map, one
-from support.servers.api_server import ApiServer, free_port
+from support.servers.api_server import ApiServer
 from support.servers.dashboard import Dashboard
+from support.servers.ports import free_port
 
 Object = dict[str, Any]
 

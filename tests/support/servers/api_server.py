@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import urllib3
 import yaml
 
 from support.cluster.kubectl import eventually
+from support.servers.ports import free_port
 
 Object = dict[str, Any]
 
@@ -277,12 +277,6 @@ def new_namespace(server: ApiServer, name: str, labels: Object | None = None) ->
     account = {"name": "default", "namespace": name}
     server.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     return Namespace(server, name)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.servers.api_server import free_port
+from support.servers.ports import free_port
 
 SECONDS_TO_START = 90
 CHAT_TEMPLATE = (

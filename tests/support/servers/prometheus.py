@@ -16,7 +16,7 @@ import yaml
 
 from support.cluster.kubectl import eventually, run
 from support.engines import prometheus_directory
-from support.servers.api_server import free_port
+from support.servers.ports import free_port
 
 Object = dict[str, Any]
 

@@ -17,6 +17,7 @@ from botocore.config import Config
 
 from support.engines import program
 from support.jobs.command import wait_until
+from support.servers.ports import free_port
 
 HOW_TO_GET_IT = (
     "take it from https://github.com/versity/versitygw/releases or run "
@@ -79,7 +80,7 @@ def _client(endpoint: str) -> Any:
 def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
     """Run a server that stores its buckets in a directory and logs its requests to a file. Skip if
     the program is missing."""
-    port = _free_port()
+    port = free_port()
     command = [program("versitygw", HOW_TO_GET_IT), "--quiet", "--port", f"127.0.0.1:{port}"]
     keys = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
     if log is not None:
@@ -98,12 +99,6 @@ def s3_server(directory: Path, log: Path | None = None) -> Iterator[S3Server]:
     finally:
         process.terminate()
         process.communicate()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def _answers(port: int) -> bool:

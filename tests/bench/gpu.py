@@ -4,12 +4,12 @@
              in bf16 (random weights), Parquet
     minilm   200,000 texts of 5 to 40 words: embeddings with MiniLM in bf16, Parquet
     encode   the same with the runtime sentenceTransformers instead of transformers
-    memory   256 rows in one batch, of which each needs 1 GiB of the memory of the GPU
+    memory   a batch with more rows than the GPU has GiB of memory, each of which needs 1 GiB
 
 The model alone computes batches that are already in the memory of the GPU. The loop is a DataLoader
 or the `encode` of sentence-transformers. The time of a run over FEW rows is subtracted on both
-sides. The case `memory` fails unless the batch is divided and all rows are written. `make gpu` runs
-this; `gpu.py vit` runs one case.
+sides. The case `memory` fails unless all rows are written. `make gpu` runs this; `gpu.py vit` runs
+one case.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from support.documents.minimal import Document, document
 
 TEXTS = (write_texts, sized(200_000))
 INPUTS = {"vit": (images, sized(40_000)), "minilm": TEXTS, "encode": TEXTS}
-MEMORY_ROWS = 256
 BATCHINFERENCE = [sys.executable, "-m", "batchinference"]
 MODELS: dict[str, Document] = {
     "vit": {
@@ -133,10 +132,11 @@ def printed(command: list[str]) -> str:
 
 
 def check_memory(work: Path) -> None:
-    """Run a job whose batches do not fit into the memory of the GPU."""
+    """Run a job whose batch does not fit into the memory of the GPU, so that it must be divided."""
     source, output = work / "in", work / "out"
     source.mkdir()
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array([0.5] * 4 * MEMORY_ROWS, pa.float32()), 4)
+    rows = torch.cuda.get_device_properties(0).total_memory // 2**30 + 1
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array([0.5] * 4 * rows, pa.float32()), 4)
     pq.write_table(pa.table({"x": vectors}), source / "rows.parquet")
     step = {
         "name": "large",
@@ -146,7 +146,7 @@ def check_memory(work: Path) -> None:
             "inputs": {"x": "x"},
             "output": "y",
         },
-        "batchSize": MEMORY_ROWS,
+        "batchSize": rows,
         "resources": {"gpu": 1},
     }
     content = document(
@@ -157,8 +157,8 @@ def check_memory(work: Path) -> None:
     )
     run(batchinference(content, work / "memory.yaml"))
     found = pads.dataset(output).to_table()
-    assert found["y"].to_pylist() == found["x"].to_pylist() == [[0.5] * 4] * MEMORY_ROWS
-    print(f"memory: {MEMORY_ROWS} rows of 1 GiB written")
+    assert found["y"].to_pylist() == found["x"].to_pylist() == [[0.5] * 4] * rows
+    print(f"memory: {rows} rows of 1 GiB written")
 
 
 def main() -> None:

@@ -24,8 +24,8 @@ from sentence_transformers import SentenceTransformer
 from texts import MODEL
 
 BATCHES = {"vit": 256, "minilm": 512, "encode": 512}
-WARM_UP, MEASURED = 5, 40
-"""The number of batches that the model alone computes before and during the measurement."""
+MEASURED = 40
+"""The number of batches that the model alone computes."""
 
 
 class OneGibPerRow(torch.nn.Module):
@@ -52,24 +52,35 @@ def write(case: str, directory: str) -> None:
 
 
 def resident(case: str, model: str, source: str) -> None:
-    """Print the rows per second of the model on batches that are in the memory of the GPU."""
-    compute, batches = (_vit if case == "vit" else _minilm)(model, source)
-    with torch.inference_mode():
-        for batch in batches[:WARM_UP]:
-            compute(batch)
-        torch.cuda.synchronize()
-        began = time.monotonic()
-        for batch in batches:
-            compute(batch)
-        torch.cuda.synchronize()
-    print(len(batches) * BATCHES[case] / (time.monotonic() - began))
+    """Print the rows per second of the model on batches that are in the memory of the GPU. The
+    second pass is measured, because the first one sets up kernels for the shapes of the batches."""
+    compute, batches, rows = (_vit if case == "vit" else _minilm)(model, source)
+    _computed(compute, batches)
+    print(rows / _computed(compute, batches))
 
 
-def _vit(model: str, source: str) -> tuple[Callable[[Any], Any], list[Any]]:
+@torch.inference_mode()
+def _computed(compute: Callable[[Any], Any], batches: list[Any]) -> float:
+    """Compute all batches and return the seconds that it took."""
+    torch.cuda.synchronize()
+    began = time.monotonic()
+    for batch in batches:
+        compute(batch)
+    torch.cuda.synchronize()
+    return time.monotonic() - began
+
+
+def _vit(model: str, source: str) -> tuple[Callable[[Any], Any], list[Any], int]:
+    """Return the model, its batches and their number of rows."""
     network = _vision_model(model)
     shape = (BATCHES["vit"], 3, SIZE, SIZE)
     pixels = torch.rand(shape, device="cuda").bfloat16()
-    return (lambda batch: network(batch).last_hidden_state.mean(dim=1)), [pixels] * MEASURED
+    batches = [pixels] * MEASURED
+    return (
+        (lambda batch: network(batch).last_hidden_state.mean(dim=1)),
+        batches,
+        len(pixels) * MEASURED,
+    )
 
 
 def _vision_model(model: str) -> torch.nn.Module:
@@ -78,8 +89,8 @@ def _vision_model(model: str) -> torch.nn.Module:
     return network.cuda().eval()
 
 
-def _minilm(model: str, source: str) -> tuple[Callable[[Any], Any], list[Any]]:
-    """Return the model, and batches of tokens that are sorted by length."""
+def _minilm(model: str, source: str) -> tuple[Callable[[Any], Any], list[Any], int]:
+    """Return the model, batches of tokens that are sorted by length, and their number of rows."""
     network, size = _encoder(model), BATCHES["minilm"]
     texts = sorted(_texts(source)[: MEASURED * size], key=len)
     parts = (network.preprocess(texts[at : at + size]) for at in range(0, len(texts), size))
@@ -87,7 +98,7 @@ def _minilm(model: str, source: str) -> tuple[Callable[[Any], Any], list[Any]]:
         {name: t.cuda() for name, t in part.items() if isinstance(t, torch.Tensor)}
         for part in parts
     ]
-    return (lambda batch: network(dict(batch))), batches
+    return (lambda batch: network(dict(batch))), batches, len(texts)
 
 
 def _encoder(model: str) -> SentenceTransformer:

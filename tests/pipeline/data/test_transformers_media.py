@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from io import BytesIO
+from types import SimpleNamespace
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 import torch
 import transformers
+from PIL.Image import Resampling
 
-from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.transformers import inputs
 from batchinference.pipeline.runtimes.transformers.inputs import (
-    ImageInput,
     audio_samples,
     evenly_spaced,
     frames_of,
     pillow_images,
+    preparing_device,
 )
-from batchinference.pipeline.runtimes.transformers.loading import Source
-from batchinference.spec.models import TransformersModel
 from support.inputs.photographs import photograph
 from support.models.run_transformers import alike, loaded, objects, run
 
@@ -156,22 +157,68 @@ def test_pipeline_rejects_other_values_than_images(tiny: Tiny) -> None:
             runtime({"image": objects([value])})
 
 
-def test_images_are_prepared_on_the_device_of_the_model(vit: str) -> None:
-    fields = {"task": "image-feature-extraction", "inputs": {"image": "image"}, "output": "out"}
-    model = TransformersModel.model_validate({"runtime": "transformers", "source": vit, **fields})
-    prepare = ImageInput(Source(model, Device("meta")), model)
-    batches = {
-        "one size": np.zeros((2, 40, 50, 3), np.uint8),
-        "two sizes": objects([np.zeros((40, 50, 3), np.uint8), np.zeros((60, 50, 3), np.uint8)]),
-    }
-    for case, images in batches.items():
-        ((rows, prepared),) = prepare({"image": images})
-        assert len(rows) == len(prepared["pixel_values"]) == 2, case
-        assert prepared["pixel_values"].device.type == "meta", case
+class TestDevices:
+    """A `meta` device takes the place of a GPU: its tensors have a shape, and no values."""
+
+    SIZES = (
+        np.zeros((2, 40, 50, 3), np.uint8),
+        objects([np.zeros((40, 50, 3), np.uint8), np.zeros((60, 50, 3), np.uint8)]),
+    )
+
+    @pytest.fixture
+    def prepare(self, vit: str) -> Any:
+        """Return the preparation of images for a model on a `meta` device."""
+        runtime = loaded("image-feature-extraction", vit, ["image"])
+        runtime._prepare._device = torch.device("meta")
+        return runtime._prepare
+
+    def devices(self, prepare: Any) -> set[str]:
+        batches = [prepare({"image": images}) for images in self.SIZES]
+        found = [prepared["pixel_values"] for ((_, prepared),) in batches]
+        assert [len(pixels) for pixels in found] == [2, 2]
+        return {pixels.device.type for pixels in found}
+
+    def test_images_are_prepared_on_the_device_of_the_model(self, prepare: Any) -> None:
+        assert self.devices(prepare) == {"meta"}
+
+    def test_large_images_are_prepared_on_the_cpu(
+        self, prepare: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inputs, "_MAX_BYTES_ON_GPU", 2 * 40 * 50 * 3 - 1)
+        assert self.devices(prepare) == {"cpu"}
+
+    def test_cpu_prepares_what_fails_on_the_device(
+        self, prepare: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr(inputs, "on_device", fail)
+        assert self.devices(prepare) == {"cpu"}
+
+    def test_only_gpus_prepare_and_only_as_the_cpu_would(self) -> None:
+        cases: dict[str, tuple[str, Any, dict[str, Any], str | None]] = {
+            "a GPU": ("cuda:0", Resampling.BICUBIC, {}, "cuda:0"),
+            "the CPU": ("cpu", Resampling.BICUBIC, {}, None),
+            "another device": ("xpu:0", Resampling.BICUBIC, {}, None),
+            "the CPU is chosen": ("cuda:0", Resampling.BICUBIC, {"device": "cpu"}, None),
+            "a GPU is chosen": ("cpu", Resampling.BICUBIC, {"device": "cuda:1"}, "cuda:1"),
+            "a method that GPUs lack": ("cuda:0", Resampling.LANCZOS, {}, None),
+            "a chosen method": ("cuda:0", Resampling.LANCZOS, {"resample": 2}, "cuda:0"),
+            "a chosen method that GPUs lack": ("cuda:0", None, {"resample": 1}, None),
+        }
+        for case, (model, resample, options, expected) in cases.items():
+            processor = SimpleNamespace(backend="torchvision", resample=resample)
+            found = preparing_device(processor, options, torch.device(model))
+            assert found == (expected and torch.device(expected)), case
+            assert "device" not in options, case
+        pillow = SimpleNamespace(backend="pil")
+        assert preparing_device(pillow, {"device": "cuda"}, torch.device("cuda")) is None
 
 
-def test_images_are_prepared_on_the_cpu_if_the_processor_needs_it(vit: str) -> None:
-    options = {"backend": "pil", "device": "meta"}
-    runtime = loaded("image-feature-extraction", vit, ["image"], options=options)
-    ((_, prepared),) = runtime._prepare({"image": np.zeros((2, 40, 50, 3), np.uint8)})
-    assert prepared["pixel_values"].device.type == "cpu"
+def test_texts_without_tokens_become_integers(bert: str) -> None:
+    """Some tokenizers have no special tokens, so that an empty text has no tokens."""
+    options = {"add_special_tokens": False}
+    prepare = loaded("feature-extraction", bert, ["text"], options=options)._prepare
+    ((_, tokens),) = prepare({"text": objects(["", ""])})
+    assert {(tuple(t.shape), t.dtype) for t in tokens.values()} == {((2, 0), torch.int64)}

@@ -145,8 +145,8 @@ class TransformersModel(RuntimeModel):
     options: Arguments = {}
     """Keyword arguments of the tokenizer or processor, such as `max_length`, and of the pipeline
     for tasks that run in a pipeline, such as `threshold`. `backend` is the implementation of an
-    image processor, `torchvision` or `pil`, and `device` is where `torchvision` processes images:
-    the device of the model by default."""
+    image processor: `torchvision` or `pil`. For `image-classification` and
+    `image-feature-extraction`, `device: cpu` prepares images on the CPU instead of the GPU."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
 """Converts texts, images, audio and video to the tensors that the model requires.
 
-Texts are computed in batches of similar length, which reduces padding. Images and videos are
-resized and normalized on the device of the model if the library supports it. The library would
-treat a text in place of an image, an audio file or a video as an address, and fetch it. The
-functions here refuse text for these inputs.
+Texts are computed in batches of similar length, which reduces padding. Small images are resized and
+normalized on the GPU of the model. The library would treat a text in place of an image, an audio
+file or a video as an address, and fetch it. The functions here refuse text for these inputs.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from PIL.Image import Resampling
 from transformers import BatchEncoding
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
@@ -34,6 +35,10 @@ from batchinference.spec.models import TransformersModel
 _MIN_VOCABULARY_SHARE = 0.1
 """Minimum share of the model's tokens that its tokenizer must have. The tokenizer
 of the model has nearly all of them."""
+
+_MAX_BYTES_ON_GPU = 256 << 20
+"""Images of a batch with more bytes are prepared on the CPU. On a GPU, the library copies them
+several times, also as float32, and the memory is needed by the model."""
 
 # Arrow's memory is read-only, and processors do not change the pixels
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -122,9 +127,10 @@ class Tokens:
 
 
 def _tensors(lists: Mapping[str, Any]) -> BatchEncoding:
-    """Return lists of equal length as tensors. With `return_tensors`, the library would first copy
-    all tokens into one more list, which takes longer than the tokenizer itself."""
-    return BatchEncoding({name: torch.from_numpy(np.array(rows)) for name, rows in lists.items()})
+    """Return lists of equal length as tensors of integers. With `return_tensors`, the library would
+    first copy all tokens into one more list, which takes longer than the tokenizer itself."""
+    arrays = {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
+    return BatchEncoding({name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def texts(values: Iterable[Any]) -> list[str]:
@@ -234,26 +240,54 @@ def _decoded(content: bytes) -> Iterator[Any]:
 
 
 class ImageInput:
-    """Converts images (height x width x channels, uint8)."""
+    """Converts images (height x width x channels, uint8).
+
+    On a GPU, this takes a fraction of the time for which the model would otherwise wait. The CPU
+    prepares what the GPU cannot: large images, images that are bad rows, and images that are
+    reduced by a factor that PyTorch does not support on GPUs.
+    """
 
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._options = {"input_data_format": "channels_last", **model.options}
         self._processor = image_processor(source, self._options)
-        self._device = self._options.get("device") if computes_on_devices(self._processor) else None
+        self._device = preparing_device(self._processor, self._options, source.device)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
-        values: list[Any] = images(inputs["image"])
-        if self._device is not None:
-            values = on_device(inputs["image"], self._device)
-        yield (
-            np.arange(len(values)),
-            self._processor(images=values, return_tensors="pt", **self._options),
-        )
+        values = images(inputs["image"])
+        prepared = self._prepared_on_device(inputs["image"])
+        if prepared is None:
+            prepared = self._prepared(values)
+        yield np.arange(len(values)), prepared
+
+    def _prepared_on_device(self, values: np.ndarray) -> Any:
+        """Return the images, prepared on the device, or None if this is not possible."""
+        if self._device is None or sum(value.nbytes for value in values) > _MAX_BYTES_ON_GPU:
+            return None
+        with suppress(Exception):  # the CPU raises it again if it is about a row
+            return self._prepared(on_device(values, self._device))
+        return None
+
+    def _prepared(self, values: list[Any]) -> Any:
+        return self._processor(images=values, return_tensors="pt", **self._options)
 
 
-def on_device(values: np.ndarray, device: torch.device | str) -> list[torch.Tensor]:
-    """Return images as tensors on a device. Images of one size are copied together. The copies are
-    made before the library changes the order of the axes, which takes longer on the CPU."""
+def preparing_device(
+    processor: Any, options: dict[str, Any], model: torch.device
+) -> torch.device | None:
+    """Return the device that prepares images for a model, or None for the CPU. Removes the option
+    `device`, which takes precedence over the device of the model."""
+    chosen = options.pop("device", None)
+    resample = options.get("resample", getattr(processor, "resample", None))
+    # the library replaces LANCZOS on GPUs with another method
+    if getattr(processor, "backend", None) != "torchvision" or resample == Resampling.LANCZOS:
+        return None
+    device = model if chosen is None else torch.device(chosen)
+    return device if device.type == "cuda" else None
+
+
+def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
+    """Return images as tensors on a device. They are copied before the library changes the order of
+    the axes, which takes longer on the CPU. An array of all images is copied at once."""
     if values.dtype != object:
         return list(torch.from_numpy(values).to(device))
     return [torch.from_numpy(value).to(device) for value in values]
@@ -309,15 +343,7 @@ class VideoInput:
 def image_processor(source: Source, options: dict[str, Any]) -> Any:
     """Return the image processor, in the implementation that the options select.
 
-    Adds the option `device` if the model has a device and the processor can compute there. Raises
-    ModelLoad for an option that the processor does not know."""
+    Raises ModelLoad for an option that the processor does not know."""
     processor = source.processor(transformers.AutoImageProcessor, **take_loading(options))
     check_options(options, image_processor_options(processor))
-    if source.device.type != "cpu" and computes_on_devices(processor):
-        options.setdefault("device", source.device)
     return processor
-
-
-def computes_on_devices(processor: Any) -> bool:
-    """Return whether an image processor can resize and normalize images on a GPU."""
-    return getattr(processor, "backend", None) == "torchvision"

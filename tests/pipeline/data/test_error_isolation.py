@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import traceback
+import weakref
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -79,6 +80,24 @@ def test_error_of_large_batches_fails_no_row() -> None:
     parts = list(isolate(small_batches_only, rows(30)))
     assert errors(parts) == {}
     assert sum(part.rows for part in parts) == 30
+
+
+def test_failed_batch_is_released_before_its_halves_are_computed() -> None:
+    class Tensor: ...
+
+    tensors: list[weakref.ref[Tensor]] = []
+    held = []
+
+    def one_row_only(table: pa.Table) -> pa.Table:
+        held.append(sum(tensor() is not None for tensor in tensors))
+        tensor = Tensor()
+        tensors.append(weakref.ref(tensor))
+        if table.num_rows > 1:
+            raise RuntimeError("too many")
+        return table
+
+    assert errors(list(isolate(one_row_only, rows(4)))) == {}
+    assert held == [0] * 7
 
 
 class OutOfMemoryError(RuntimeError):

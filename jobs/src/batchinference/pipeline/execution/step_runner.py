@@ -300,6 +300,7 @@ def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]
         start, batch = start + rows, batch.slice(rows)
         if start == stop:
             return
+    del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
     yield from isolate(apply, batch.slice(0, half), start)
     yield from isolate(apply, batch.slice(half), start + half)

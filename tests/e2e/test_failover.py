@@ -25,7 +25,7 @@ from support.cluster.waits import (
     wait_until_none_is_left,
 )
 
-pytestmark = [pytest.mark.long("operator"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long("operator-failover"), pytest.mark.timeout(600)]
 Job = dict[str, Any]
 FAILOVER = 20
 """Maximum seconds until the other replica leads."""

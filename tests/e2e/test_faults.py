@@ -27,7 +27,7 @@ from support.cluster.waits import (
     wait_until_none_is_left,
 )
 
-pytestmark = [pytest.mark.long("outages"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 Job = dict[str, Any]
 KILLS = 20
 HITS = 3
@@ -51,6 +51,7 @@ def scale_kuberay() -> Iterator[Callable[[int], None]]:
     scale(1)
 
 
+@pytest.mark.long("operator-kills")
 def test_operator_killed_repeatedly_resumes_the_job(
     operator: Kubectl,
     kubectl: WatchingKubectl,
@@ -78,6 +79,7 @@ def test_operator_killed_repeatedly_resumes_the_job(
     assert objects_of_job(kubectl, name, "rayjobs") == [f"RayJob {name}-1"]
 
 
+@pytest.mark.long("outages")
 def test_job_completes_without_kuberay_and_suspension_waits_for_it(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],
@@ -101,6 +103,7 @@ def test_job_completes_without_kuberay_and_suspension_waits_for_it(
         wait_until_none_is_left(kubectl, one, "rayclusters,pods")
 
 
+@pytest.mark.long("outages")
 def test_restart_of_the_api_server_costs_no_attempt(
     kubectl: WatchingKubectl,
     slow_job: Callable[..., Job],
@@ -119,6 +122,7 @@ def test_restart_of_the_api_server_costs_no_attempt(
     assert status["counts"] == counts(GATED)
 
 
+@pytest.mark.long("outages")
 def test_drained_node_costs_at_most_one_attempt(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],

@@ -15,7 +15,7 @@ from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import WatchingKubectl
 from support.cluster.waits import CLUSTER_START, pod_bodies, pods, wait_for_rows
 
-pytestmark = [pytest.mark.long("nodes"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 Job = dict[str, Any]
 
 
@@ -109,6 +109,7 @@ def survive(
     return cut
 
 
+@pytest.mark.long("worker-node")
 def test_power_cut_of_the_workers_node_costs_at_most_one_attempt(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],
@@ -127,6 +128,7 @@ def test_power_cut_of_the_workers_node_costs_at_most_one_attempt(
     survive(job, name)
 
 
+@pytest.mark.long("head-node")
 def test_power_cut_of_the_heads_node_costs_at_most_one_attempt(
     kubectl: Kubectl,
     slow_job: Callable[..., Job],

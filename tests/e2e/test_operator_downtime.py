@@ -12,7 +12,7 @@ from e2e.jobs import GATED, counts
 from support.cluster.kubectl import Kubectl, condition, eventually
 from support.cluster.waits import wait_for_phase
 
-pytestmark = [pytest.mark.long("operator"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long("operator-downtime"), pytest.mark.timeout(600)]
 Job = dict[str, Any]
 AWAY_SECONDS = 180
 UNDISTURBED = {

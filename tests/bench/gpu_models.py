@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 import transformers
-from decoding import SIZE, decoded
+from decoding import SIZE
+from peer_images_loader import Images
 from sentence_transformers import SentenceTransformer
-from texts import MODEL
+from texts import MODEL, read_texts
 
 BATCHES = {"vit": 256, "minilm": 512, "encode": 512}
 MEASURED = 40
@@ -92,7 +93,7 @@ def _vision_model(model: str) -> torch.nn.Module:
 def _minilm(model: str, source: str) -> tuple[Callable[[Any], Any], list[Any], int]:
     """Return the model, batches of tokens that are sorted by length, and their number of rows."""
     network, size = _encoder(model), BATCHES["minilm"]
-    texts = sorted(_texts(source)[: MEASURED * size], key=len)
+    texts = sorted(read_texts(Path(source))[: MEASURED * size], key=len)
     parts = (network.preprocess(texts[at : at + size]) for at in range(0, len(texts), size))
     batches = [
         {name: t.cuda() for name, t in part.items() if isinstance(t, torch.Tensor)}
@@ -106,11 +107,6 @@ def _encoder(model: str) -> SentenceTransformer:
     return SentenceTransformer(model, device="cuda", model_kwargs=types).eval()
 
 
-def _texts(source: str) -> list[str]:
-    files = sorted(Path(source).iterdir())
-    return [line for file in files for line in file.read_text().splitlines()]
-
-
 def loop(case: str, model: str, source: str, output: str) -> None:
     """Do the work of a case: a DataLoader for images, `encode` for texts."""
     rows, vectors = (_loop_images if case == "vit" else _loop_texts)(model, source)
@@ -119,23 +115,12 @@ def loop(case: str, model: str, source: str, output: str) -> None:
     pq.write_table(table, f"{output}/vectors.parquet")
 
 
-class _Images(torch.utils.data.Dataset[np.ndarray]):
-    def __init__(self, paths: list[Path]) -> None:
-        self._paths = paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __getitem__(self, number: int) -> np.ndarray:
-        return decoded(self._paths[number])
-
-
 def _loop_images(model: str, source: str) -> tuple[list[str], np.ndarray]:
     """Return paths and embeddings. The pixels are normalized on the GPU."""
     paths = sorted(Path(source).iterdir())
     network, workers = _vision_model(model), os.cpu_count() or 1
     loader = torch.utils.data.DataLoader(
-        _Images(paths), batch_size=BATCHES["vit"], num_workers=workers, pin_memory=True
+        Images(paths), batch_size=BATCHES["vit"], num_workers=workers, pin_memory=True
     )
     found = []
     with torch.inference_mode():
@@ -146,7 +131,7 @@ def _loop_images(model: str, source: str) -> tuple[list[str], np.ndarray]:
 
 
 def _loop_texts(model: str, source: str) -> tuple[list[str], np.ndarray]:
-    texts = _texts(source)
+    texts = read_texts(Path(source))
     size = BATCHES["minilm"]
     return texts, _encoder(model).encode(texts, batch_size=size, normalize_embeddings=True)
 

@@ -7,13 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from sentence_transformers import SentenceTransformer
-from texts import BATCH, MODEL
+from texts import BATCH, MODEL, read_texts
 
 
 def main(source: str, output: str, cpus: str) -> None:
     torch.set_num_threads(int(cpus))
-    files = sorted(Path(source).iterdir())
-    texts = [line for file in files for line in file.read_text().splitlines()]
+    texts = read_texts(Path(source))
     model = SentenceTransformer(MODEL, device="cpu")
     vectors = model.encode(texts, batch_size=BATCH, normalize_embeddings=True)
     Path(output).mkdir()

@@ -26,3 +26,9 @@ def write_texts(directory: Path, count: int) -> None:
     for number in range(FILES):
         content = "\n".join(lines[number::FILES]) + "\n"
         (directory / f"{number}.txt").write_text(content)
+
+
+def read_texts(directory: Path) -> list[str]:
+    """Return the lines of all files."""
+    files = sorted(directory.iterdir())
+    return [line for file in files for line in file.read_text().splitlines()]

@@ -14,7 +14,7 @@ from support.cluster.waits import JOB_END
 from support.documents.minimal import document, schedule_document
 
 SCHEDULE, NAME = "batchinferenceschedule", "each-minute"
-FILES = {"a": 30, "b": 20, "c": 10}
+FILES = {"a": 30, "b": 20}
 """The lines of the file that arrives before each run."""
 
 
@@ -43,7 +43,7 @@ def _suspend(kubectl: Kubectl, *, value: bool) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_three_runs_of_an_append_schedule_each_process_only_new_files(
+def test_runs_of_an_append_schedule_each_process_only_new_files(
     kubectl: Kubectl, store: ObjectStore, tmp_path: Path
 ) -> None:
     output = store.uri("scheduled/out")

@@ -181,7 +181,7 @@ undeploy: ## Remove the operator; jobs and CRDs are kept
 e2e: $(VENV)/.test $(CHART)/charts ## Run the end-to-end tests on the cluster of KUBECONFIG
 	$(BUILD_IMAGE) batchinference/custom-step:$(TAG) examples/custom-step/Dockerfile \
 	    examples/custom-step
-	$(PYTEST) tests/e2e -n 2 --dist loadgroup
+	$(PYTEST) tests/e2e -n 3 --dist loadgroup
 
 .PHONY: transcript
 transcript: $(VENV)/.browser $(CHART)/charts ## Record docs/transcript.md and docs/cli-transcript.md with images, on the cluster of KUBECONFIG

@@ -176,6 +176,19 @@ async def test_broken_watch_is_retried_with_backoff_and_keeps_its_version() -> N
     assert max(pauses[:8]) == pytest.approx(MAX_BACKOFF)
 
 
+@in_virtual_time
+async def test_watch_that_keeps_failing_is_logged_as_a_warning_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Until it succeeds, the operator does not see what changes."""
+    client = ScriptedClient([[Unreachable("200: no JSON object")]])
+    async with reflecting(client, Recorder(), 200):
+        pass
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        f"{PATH} cannot be watched (200: no JSON object): the status of its jobs may be outdated"
+    ]
+
+
 @pytest.mark.parametrize(
     "watch",
     [

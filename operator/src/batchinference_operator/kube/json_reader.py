@@ -32,19 +32,10 @@ _SECTIONS = {"metadata", "spec", "status"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
-SKIP_DEPTH = 8
-"""Values up to this depth are skipped by one match. Deeper values need a loop over brackets."""
-
-
-def _nesting_pattern(levels: int) -> bytes:
-    """Return a pattern for objects and arrays with at most this many levels of brackets."""
-    inner = rb"" if levels == 1 else b"|" + _nesting_pattern(levels - 1)
-    return rb'[{[](?:[^][{}"]++|%s%s)*+[]}]' % (_STRING, inner)
-
-
-_SHALLOW = re.compile(_nesting_pattern(SKIP_DEPTH), re.DOTALL)
+# Nothing that can fail after a partial match may be repeated possessively: Python before 3.11.5 then
+# continues at a wrong position.
 _TO_BRACKETS = re.compile(
-    rb'(?:[^][{}"]++|%s|%s)*+(?:([{[]++)|([]}]++)|)' % (_STRING, _SHALLOW.pattern), re.DOTALL
+    rb'[^][{}"]*+(?:%s[^][{}"]*+)*+(?:([{[]++)|([]}]++)|)' % _STRING, re.DOTALL
 )
 _WHITESPACE = re.compile(rb"\s*+")
 _PUNCTUATION = re.compile(rb"\s*+([][{},])\s*+")
@@ -160,9 +151,6 @@ class _Scanner:
         start = self._at
         if self.next not in (b"{", b"["):
             self._at = self._match(_SCALAR, start).end()
-            return slice(start, self._at)
-        if shallow := _SHALLOW.match(self.text, start):
-            self._at = shallow.end()
             return slice(start, self._at)
         depth = 0
         for found in _TO_BRACKETS.finditer(self.text, start):

@@ -32,8 +32,8 @@ _SECTIONS = {"metadata", "spec", "status"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
-# Nothing that can fail after a partial match may be repeated possessively: Python before 3.11.5 then
-# continues at a wrong position.
+# Nothing that can fail after a partial match may be repeated possessively: Python before 3.11.5
+# then continues at a wrong position.
 _TO_BRACKETS = re.compile(
     rb'[^][{}"]*+(?:%s[^][{}"]*+)*+(?:([{[]++)|([]}]++)|)' % _STRING, re.DOTALL
 )

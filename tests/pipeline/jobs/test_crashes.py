@@ -3,12 +3,16 @@ kills it fails if that is allowed, else the job."""
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ray
 
 from batchinference.pipeline.execution import resources, staged
 from batchinference.pipeline.execution.crashed_rows import CRASHED
+from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
@@ -40,6 +44,18 @@ def test_dead_process_is_replaced_and_each_row_counts_once(
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 30, 0, 0))
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == TEXTS
     assert verified(tmp_path / "out").result == "proven"
+
+
+def test_actor_finds_out_without_a_warning_that_it_replaces_no_process() -> None:
+    class Actor:
+        def run(self) -> tuple[bool, int]:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                return replaces_dead_process(), len(caught)
+
+    actor: Any = ray.remote(num_cpus=0)(Actor)
+    found: Any = ray.get(actor.remote().run.remote())
+    assert found == (False, 0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ A test checks that no other module imports them from Ray.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,7 +147,10 @@ def replaces_dead_process() -> bool:
         return False
     if global_worker.actor_id.is_nil():
         return retries_of_this_task() > 0
-    return bool(get_runtime_context().was_current_actor_reconstructed)
+    with warnings.catch_warnings():
+        # Ray reads a deprecated property there, and would print its warning in each worker
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return bool(get_runtime_context().was_current_actor_reconstructed)
 
 
 def put_note(name: str, text: str) -> None:

@@ -6,11 +6,11 @@ one RayJob and is then deleted, so no state of a job is left for another.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import tarfile
+import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +37,8 @@ from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
 
 MAX_PACKED = 96 << 10
 """Maximum size of the packed files. Linux limits each environment variable to 128 KiB."""
+GZIP = 31
+"""The parameter `wbits` of zlib for the gzip format."""
 FILES = "batchinference-files"
 """Key of the packed files in the metadata of the Ray job."""
 _DRIVER_PACKAGES = "batchinference.pipeline.job"
@@ -167,4 +169,4 @@ def packed(files: dict[str, str]) -> str:
             about = tarfile.TarInfo(name)
             about.size = len(content)
             tar.addfile(about, io.BytesIO(content))
-    return b64encode(gzip.compress(archive.getvalue(), mtime=0)).decode()
+    return b64encode(zlib.compress(archive.getvalue(), 9, GZIP)).decode()

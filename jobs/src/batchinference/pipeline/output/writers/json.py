@@ -23,6 +23,9 @@ TEXT = pa.large_string()
 ROWS, TEXT_BYTES = 10_000, 8 << 20
 """Maximum rows, and bytes of text, that are converted at a time. Python objects take much more
 memory than the text."""
+GZIP = 31
+"""The parameter `wbits` of zlib for the gzip format. The module `gzip` writes another header in
+some versions of Python, and equal rows must give equal files."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -37,7 +40,7 @@ class JsonWriter:
         rows = tensors_to_lists(table).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self.compression == "gzip":
-            yield ".jsonl.gz", gzip.compress(content, mtime=0)
+            yield ".jsonl.gz", zlib.compress(content, 9, GZIP)
         else:
             yield ".jsonl", content
 
@@ -73,7 +76,7 @@ def opened(content: bytes, compression: str) -> BinaryIO:
 
 
 def packed(lines: Iterable[str], compression: str) -> bytes:
-    sink, packer = io.BytesIO(), zlib.compressobj(9, wbits=31)  # the format of gzip
+    sink, packer = io.BytesIO(), zlib.compressobj(9, wbits=GZIP)
     gzipped = compression == "gzip"
     for line in lines:
         sink.write(packer.compress(line.encode()) if gzipped else line.encode())

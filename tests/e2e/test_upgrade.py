@@ -44,7 +44,8 @@ LARGE_POD = {
         ],
     },
 }
-"""With this pod, the operator reads a list of pods that it does not parse as a whole."""
+"""With this pod, the operator reads a list of pods that it does not parse as a whole, with values
+nested more than eight levels deep in the managed fields."""
 
 
 def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(

@@ -46,16 +46,22 @@ def test_dead_process_is_replaced_and_each_row_counts_once(
     assert verified(tmp_path / "out").result == "proven"
 
 
-def test_actor_finds_out_without_a_warning_that_it_replaces_no_process() -> None:
+def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:
+    """Python shows a warning again after the filters have changed: they must not in each batch."""
+
     class Actor:
-        def run(self) -> tuple[bool, int]:
+        def run(self) -> tuple[list[bool], list[str]]:
             with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                return replaces_dead_process(), len(caught)
+                warnings.simplefilter("default")
+                found = [replaces_dead_process()]
+                for _ in range(3):
+                    warnings.warn("once", stacklevel=1)
+                    found.append(replaces_dead_process())
+                return found, [str(warning.message) for warning in caught]
 
     actor: Any = ray.remote(num_cpus=0)(Actor)
     found: Any = ray.get(actor.remote().run.remote())
-    assert found == (False, 0)
+    assert found == ([False] * 4, ["once"])
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ async def test_watch_that_keeps_failing_is_logged_as_a_warning_once(
     async with reflecting(client, Recorder(), 200):
         pass
     assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-        f"{PATH} cannot be watched (200: no JSON object): the status of its jobs may be outdated"
+        f"{PATH}: the watch keeps failing (200: no JSON object): "
+        "the status of its jobs may be outdated"
     ]
 
 

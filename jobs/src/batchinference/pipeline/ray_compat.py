@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ray import get_runtime_context
@@ -147,6 +148,12 @@ def replaces_dead_process() -> bool:
         return False
     if global_worker.actor_id.is_nil():
         return retries_of_this_task() > 0
+    return _actor_has_restarted()
+
+
+@cache
+def _actor_has_restarted() -> bool:
+    """Return whether Ray has restarted this actor. A restarted actor has a new process."""
     with warnings.catch_warnings():
         # Ray reads a deprecated property there, and would print its warning in each worker
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -32,8 +32,8 @@ _SECTIONS = {"metadata", "spec", "status"}
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _KEY = re.compile(rb"\s*+(%s)\s*+:\s*+" % _STRING, re.DOTALL)
 _SCALAR = re.compile(rb"%s|[^][{},:\"\s]++" % _STRING, re.DOTALL)
-# Nothing that can fail after a partial match may be repeated possessively: Python before 3.11.5
-# then continues at a wrong position.
+# Python before 3.11.5 continues at a wrong position if a group that is repeated possessively fails
+# after a partial match. Here, this happens only in a string without an end, which is an error.
 _TO_BRACKETS = re.compile(
     rb'[^][{}"]*+(?:%s[^][{}"]*+)*+(?:([{[]++)|([]}]++)|)' % _STRING, re.DOTALL
 )

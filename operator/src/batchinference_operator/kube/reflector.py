@@ -27,7 +27,7 @@ request every RECONNECT_SECONDS."""
 FIRST_BACKOFF = 0.5
 MAX_BACKOFF = 20.0
 WARNED_FAILURES = 5
-"""Consecutive failures after which a warning is logged: about 15 s."""
+"""Consecutive failures after which a warning is logged: about 15 s. A refusal is logged at once."""
 LOST_SECONDS = 300.0
 """Seconds for which a watch may be refused before its objects are forgotten. Right after its start,
 an API server refuses requests that it allows later."""
@@ -91,9 +91,9 @@ class Reflector:
         seconds = min(FIRST_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF)
         if not self._failures:
             logger.info("%s is watched again in %.1f s: %s", self._path, seconds, problem)
-        elif self._failures == WARNED_FAILURES:
+        elif self._failures == WARNED_FAILURES and self._refused_since is None:
             effect = "the status of its jobs may be outdated"
-            logger.warning("%s cannot be watched (%s): %s", self._path, problem, effect)
+            logger.warning("%s: the watch keeps failing (%s): %s", self._path, problem, effect)
         self._failures += 1
         await asyncio.sleep(seconds)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from batchinference.rendering import NAME_LABEL
 from batchinference_operator.kube.json_reader import MAX_BYTES
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import PIPELINE_IMAGE, helm_test, upgraded
 from support.cluster.kubectl import Kubectl
-from support.cluster.object_store import ObjectStore, starts
+from support.cluster.object_store import RESTRICTED, ObjectStore, pod, starts
 from support.cluster.waits import JOB_END, objects_of_job, outcomes, wait_for_reason, wait_for_rows
 
 # two tests that upgrade the operator at the same time would overwrite each other's values
@@ -20,32 +21,6 @@ pytestmark = pytest.mark.xdist_group("upgrades")
 Job = dict[str, Any]
 ONE_PER_NAMESPACE = {"concurrency": {"maxRunningPerNamespace": 1}}
 """Tests of other namespaces run during the upgrade: this limit delays them least."""
-LARGE_POD = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {
-        "name": "large",
-        "labels": {"batchinference.dev/name": "large"},
-        # kubectl adds a copy of it, and an object may have annotations of 256 KiB
-        "annotations": {"large": "x" * (MAX_BYTES // 2)},
-    },
-    "spec": {
-        "nodeSelector": {"batchinference.test/node": "none"},
-        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-        "containers": [
-            {
-                "name": "large",
-                "image": PIPELINE_IMAGE,
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-            }
-        ],
-    },
-}
-"""With this pod, the operator reads a list of pods that it does not parse as a whole, with values
-nested more than eight levels deep in the managed fields."""
 
 
 def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
@@ -62,7 +37,7 @@ def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
     other = copy.deepcopy(job)
     other["metadata"]["name"] = "second"
     second = create(other)
-    kubectl.apply(LARGE_POD)
+    kubectl.apply(large_pod())
     kubectl.status_when(second, "has started", lambda s: s.get("attempts"), 60)
     with upgraded(ONE_PER_NAMESPACE):
         waiting = create(slow_job("waiting"))
@@ -78,6 +53,20 @@ def test_upgrade_keeps_running_jobs_and_a_second_writer_is_refused(
     assert outcomes(status) == ["Succeeded"]
     assert status["counts"] == counts(GATED)
     assert starts(store, job["spec"]["write"]["path"]) == [0]
+
+
+def large_pod() -> Job:
+    """Return a pod that stays pending. With it, the operator reads a list of pods that it does not
+    parse as a whole, with values nested more than eight levels deep in the managed fields."""
+    container = {"name": "large", "image": PIPELINE_IMAGE, "securityContext": RESTRICTED}
+    body = pod("large", [container], [])
+    body["metadata"] |= {
+        "labels": {NAME_LABEL: "large"},
+        # kubectl adds a copy of it, and an object may have annotations of 256 KiB
+        "annotations": {"large": "x" * (MAX_BYTES // 2)},
+    }
+    body["spec"]["nodeSelector"] = {"batchinference.test/node": "none"}
+    return body
 
 
 def uid(kubectl: Kubectl, name: str) -> str:

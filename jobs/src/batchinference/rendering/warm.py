@@ -10,13 +10,13 @@ import hashlib
 import io
 import json
 import tarfile
-import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
+from batchinference.gzip_format import gzipped
 from batchinference.plan import plan_for_cluster
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.rendering.config_map import DIGEST_VARIABLES, JOB_DIRECTORY, digest_of
@@ -37,8 +37,6 @@ from batchinference.spec.prices import PRICES_VARIABLE, PodPrices
 
 MAX_PACKED = 96 << 10
 """Maximum size of the packed files. Linux limits each environment variable to 128 KiB."""
-GZIP = 31
-"""The parameter `wbits` of zlib for the gzip format."""
 FILES = "batchinference-files"
 """Key of the packed files in the metadata of the Ray job."""
 _DRIVER_PACKAGES = "batchinference.pipeline.job"
@@ -169,4 +167,4 @@ def packed(files: dict[str, str]) -> str:
             about = tarfile.TarInfo(name)
             about.size = len(content)
             tar.addfile(about, io.BytesIO(content))
-    return b64encode(zlib.compress(archive.getvalue(), 9, GZIP)).decode()
+    return b64encode(gzipped(archive.getvalue())).decode()

@@ -3,7 +3,6 @@ bytes become JSON."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, ClassVar
@@ -12,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pac
 
+from batchinference.gzip_format import gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.output.writers.json import GZIP, TEXT_BYTES, opened, packed, text_rows
+from batchinference.pipeline.output.writers.json import TEXT_BYTES, opened, packed, text_rows
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CsvWriter:
         pac.write_csv(_flat(tensors_to_lists(table)), sink, options)
         content = sink.getvalue().to_pybytes()
         if self.compression == "gzip":
-            yield ".csv.gz", zlib.compress(content, 9, GZIP)
+            yield ".csv.gz", gzipped(content)
         else:
             yield ".csv", content
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, ClassVar, cast
 
 import pyarrow as pa
 
+from batchinference.gzip_format import gzip_compressor, gzipped
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 
@@ -23,9 +23,6 @@ TEXT = pa.large_string()
 ROWS, TEXT_BYTES = 10_000, 8 << 20
 """Maximum rows, and bytes of text, that are converted at a time. Python objects take much more
 memory than the text."""
-GZIP = 31
-"""The parameter `wbits` of zlib for the gzip format. The module `gzip` writes another header in
-some versions of Python, and equal rows must give equal files."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -40,7 +37,7 @@ class JsonWriter:
         rows = tensors_to_lists(table).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self.compression == "gzip":
-            yield ".jsonl.gz", zlib.compress(content, 9, GZIP)
+            yield ".jsonl.gz", gzipped(content)
         else:
             yield ".jsonl", content
 
@@ -76,7 +73,7 @@ def opened(content: bytes, compression: str) -> BinaryIO:
 
 
 def packed(lines: Iterable[str], compression: str) -> bytes:
-    sink, packer = io.BytesIO(), zlib.compressobj(9, wbits=GZIP)
+    sink, packer = io.BytesIO(), gzip_compressor()
     gzipped = compression == "gzip"
     for line in lines:
         sink.write(packer.compress(line.encode()) if gzipped else line.encode())

@@ -12,6 +12,16 @@ MASK = 0xA282EAD8
 POLYNOMIAL = 0x82F63B78
 
 
+def _remainder(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+    return byte
+
+
+REMAINDERS = [_remainder(byte) for byte in range(256)]
+"""The remainder of each byte's division by the polynomial of CRC-32C."""
+
+
 def write_examples(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write rows as records. Values are bytes, int or float, or lists of them."""
     content = b"".join(record(example(row)) for row in rows)
@@ -38,9 +48,7 @@ def masked_crc(content: bytes) -> bytes:
     """Return the masked CRC-32C that TFRecord files use."""
     crc = 0xFFFFFFFF
     for byte in content:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
+        crc = REMAINDERS[(crc ^ byte) & 0xFF] ^ crc >> 8
     crc ^= 0xFFFFFFFF
     return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF)
 

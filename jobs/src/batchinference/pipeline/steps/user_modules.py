@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -68,13 +69,19 @@ def _near_module(path: str) -> str:
 
 def _parsed(step: str, file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes(), str(file))
+        return _parse(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         problem = error.msg if isinstance(error, SyntaxError) else error
         raise ModelLoad(
             f"step '{step}': {file.name}{line} is not valid Python: {problem}. Correct it"
         ) from None
+
+
+@lru_cache(maxsize=8)
+def _parse(source: bytes, name: str) -> ast.Module:
+    """Parse a module. Steps often use the same one."""
+    return ast.parse(source, name)
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[int, str]]:

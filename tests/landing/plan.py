@@ -26,7 +26,7 @@ def plan(long_groups: Sequence[Due]) -> list[Step]:
     """
     start_cluster = tuple(shlex.split(os.environ.get(START_CLUSTER, "true")))
     return [
-        Step("cluster", start_cluster, 60, cold=1200),
+        Step("cluster", start_cluster, 90, cold=1200),
         Step("setup", ("make", "setup"), 90, cold=600),
         Step("lint", ("make", "lint"), 120, after=("setup",), cold=600),
         Step("docs", ("make", "docs"), 60, after=("setup",), cold=300),

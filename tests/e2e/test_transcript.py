@@ -23,7 +23,7 @@ import pytest
 
 from e2e.job_pages import fetched_page, write_images
 from e2e.jobs import Example
-from e2e.transcripts import CommandLine, anonymous, check_page, in_team, is_recorded
+from e2e.transcripts import CommandLine, anonymous, check_page, in_team
 from support.cluster.kubectl import Kubectl, Object, condition
 from support.cluster.object_store import ObjectStore
 from support.cluster.statuses import Statuses, WatchingKubectl
@@ -296,8 +296,7 @@ def test_page_has_the_columns_and_fields_that_kubectl_shows(
     kubectl: Kubectl, recording: Recording, write: bool
 ) -> None:
     sections = anonymous({"": recording.kubectl}, kubectl.namespace)
-    if write or is_recorded(COMMANDS_PAGE):  # both pages are of the same recording
-        check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, {}, write=write)
+    check_page(KUBECTL_PAGE, KUBECTL_HEAD, sections, {}, write=write)
 
 
 def test_page_has_the_fields_and_messages_that_the_command_line_shows(
@@ -307,8 +306,7 @@ def test_page_has_the_fields_and_messages_that_the_command_line_shows(
     if write:
         pages = recording.pages.items()
         write_images({image: in_team(html, kubectl.namespace) for image, html in pages})
-    if write or is_recorded(COMMANDS_PAGE):
-        check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, IMAGES, write=write)
+    check_page(COMMANDS_PAGE, COMMANDS_HEAD, sections, IMAGES, write=write)
 
 
 def test_command_line_shows_a_running_job_and_its_workers(recording: Recording) -> None:

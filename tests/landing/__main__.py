@@ -11,35 +11,42 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from landing.calibration import machine_factor, measured_seconds
 from landing.long_tier import (
     Due,
     Group,
+    Pass,
     choose,
     due_groups,
     guarded_hash,
+    has_uncommitted_changes,
+    is_shallow,
     landing_days,
     read_groups,
     read_passes,
+    recorded_landings,
     write_pass,
 )
-from landing.plan import LONG_MINUTES, TOTAL_BUDGET, plan
+from landing.plan import LONG_MINUTES, MAX_TOTAL, TOTAL_BUDGET, plan
 from landing.run import Landing
-from landing.steps import Result, Step, run_command
+from landing.steps import INTERRUPTED, Result, Step, run_command
 from landing.suite import SuiteResult, run_suite
 from landing.table import report
 from landing.verdict import failures
+from support.timeouts import FACTOR
 
 GROUPS = Path("tests/long.toml")
 PASSES = Path("tests/long-passed.json")
 
 
 def main(arguments: Sequence[str]) -> int:
-    # background processes of a shell ignore SIGINT, and so would the suites (see run_command)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # a background process of a shell ignores SIGINT, and without a handler, so would the suites
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: INTERRUPTED.set())
     os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} --fail-on-skip"
     groups = read_groups(GROUPS)
     if not arguments:
@@ -58,19 +65,23 @@ def run_landing(groups: Sequence[Group]) -> int:
     begin = time.monotonic()
     factor = machine_factor(measured_seconds())
     hashes = {group.name: guarded_hash(group) for group in groups}
-    dues = due_groups(groups, read_passes(PASSES), landing_days(), hashes)
+    passes = read_passes(PASSES)
+    dues = due_groups(groups, passes, landing_days(), hashes)
     chosen = choose(dues, LONG_MINUTES)
     steps = plan(chosen)
-    limit = TOTAL_BUDGET * factor
+    limit = min(TOTAL_BUDGET * factor, MAX_TOTAL)
     results = Landing(steps, limit, factor).run()
     seconds = time.monotonic() - begin
-    _record(chosen, results)
+    passed = {each.result.step for each in results if each.result.ok}
+    for due in chosen:
+        if due.group.step in passed:
+            _record(due.group, recorded_landings(passes) + 1, hashes[due.group.name])
     failed = failures(results, dues, seconds, limit)
     total = Result("total", "failed" if failed else "passed", seconds)
     budgets = {step.name: step.budget for step in steps} | {"total": TOTAL_BUDGET}
     print("\n=== landing")
     print(report([*results, SuiteResult(total)], budgets, factor))
-    _print_long_tier(dues, chosen)
+    _print_long_tier(dues, chosen, passed)
     print("".join(f"FAILED {line}\n" for line in failed))
     print(f"{sum(each.passed for each in results)} passed, "
           f"{sum(len(each.failed) for each in results)} failed")  # fmt: skip
@@ -80,28 +91,32 @@ def run_landing(groups: Sequence[Group]) -> int:
 def run_group(group: Group) -> int:
     """Run one group of the long tier and record a pass. Return the exit status."""
     step = Step(group.step, group.command, group.minutes * 60, is_suite=True, retry=False)
-    result = run_suite(step, lambda step, env: run_command(step, 3600, env), again=list).result
+    guarded = guarded_hash(group)
+    factor = {FACTOR: f"{machine_factor(measured_seconds()):.2f}"}
+    run = partial(run_command, deadline=3600)
+    result = run_suite(step, lambda step, env: run(step, env=env | factor), again=list).result
     print(f"{group.step}: {result.summary} after {result.seconds:.0f} s")
     if result.ok:
-        _record_pass(group)
+        _record(group, recorded_landings(read_passes(PASSES)), guarded)
     return not result.ok
 
 
-def _record(chosen: Sequence[Due], results: Sequence[SuiteResult]) -> None:
-    passed = {each.result.step for each in results if each.result.ok}
-    for due in chosen:
-        if due.group.step in passed:
-            _record_pass(due.group)
-
-
-def _record_pass(group: Group) -> None:
+def _record(group: Group, landing: int, guarded: str) -> None:
+    """Record a pass of a group. `guarded` is the hash of its paths before it ran."""
+    if has_uncommitted_changes(group) or guarded_hash(group) != guarded:
+        print(f"{group.step}: not recorded, because its paths have changes. Commit them first.")
+        return
     today = dt.datetime.now(dt.UTC).date().isoformat()
-    write_pass(PASSES, group, today, guarded_hash(group))
+    write_pass(PASSES, group.name, Pass(today, landing, guarded))
+    print(f"{group.step}: the pass is recorded. Commit {PASSES}.")
 
 
-def _print_long_tier(dues: Sequence[Due], chosen: Sequence[Due]) -> None:
+def _print_long_tier(dues: Sequence[Due], chosen: Sequence[Due], passed: Collection[str]) -> None:
+    if is_shallow():
+        print("long tier: this clone is shallow, so overdue groups are unknown. Fetch the history.")
     for due in dues:
-        state = "ran" if due in chosen else "due, no time" if due.changed else "not due"
+        ran = "passed" if due.group.step in passed else "did not pass"
+        state = ran if due in chosen else "due, no time" if due.changed else "not due"
         print(f"long tier: {due.group.name}: {state}, last passed {due.age} landings ago")
 
 

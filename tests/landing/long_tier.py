@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import subprocess
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,8 @@ from pathlib import Path
 
 MAX_AGE = 10
 """The number of landings after which a group must have run."""
+EARLY_AGE = MAX_AGE // 2
+"""The age from which groups run before changed groups, so that none becomes overdue."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Pass:
     """The last time a group passed."""
 
     day: str
+    landing: int
+    """The number of recorded landings until this pass, including its own."""
     guarded: str
     """The hash of the guarded paths."""
 
@@ -54,6 +59,8 @@ class Due:
     """The number of landings since the last pass."""
     changed: bool
     """Whether a guarded path has changed since the last pass."""
+    landing: int = 0
+    """The recorded landing of the last pass. It orders groups of the same age."""
 
 
 def read_groups(file: Path) -> list[Group]:
@@ -77,27 +84,45 @@ def read_passes(file: Path) -> dict[str, Pass]:
     return {name: Pass(**body) for name, body in found.items()}
 
 
-def write_pass(file: Path, group: Group, day: str, guarded: str) -> None:
+def recorded_landings(passes: Mapping[str, Pass]) -> int:
+    """Return the number of landings that have recorded a pass."""
+    return max((each.landing for each in passes.values()), default=0)
+
+
+def write_pass(file: Path, name: str, passed: Pass) -> None:
     """Record that a group has passed."""
-    passes = read_passes(file) | {group.name: Pass(day, guarded)}
+    passes = read_passes(file) | {name: passed}
     found = {name: asdict(each) for name, each in passes.items()}
     file.write_text(json.dumps(found, indent=2, sort_keys=True) + "\n")
 
 
 def choose(dues: Sequence[Due], minutes: float) -> list[Due]:
-    """Return the groups to run within `minutes`: all changed groups, then the oldest other group.
+    """Return the groups to run: first those without which groups would become overdue, then all
+    changed groups and the group that waited longest, if they fit into `minutes`.
 
-    Groups are ordered by age. Among groups of equal age, the quicker group comes first. The first
-    group always runs, even if it takes longer, so that every group runs eventually.
+    Groups are ordered by age. Among groups of equal age, the group comes first whose last pass was
+    recorded by an earlier landing, then the quicker group. The first group always runs, even if it
+    takes longer.
     """
-    by_age = sorted(dues, key=lambda due: (-due.age, due.group.minutes))
-    changed = [due for due in by_age if due.changed]
-    waiting = [due for due in by_age if not due.changed][:1]
-    return list(_that_fit([*changed, *waiting], minutes))
+    ordered = sorted(dues, key=lambda due: (-due.age, due.landing, due.group.minutes))
+    required = _required(ordered)
+    first, others = ordered[:required], ordered[required:]
+    changed = [due for due in others if due.changed]
+    waiting = [due for due in others if not due.changed][:1]
+    used = sum(due.group.minutes for due in first)
+    return [*first, *_that_fit([*changed, *waiting], used, minutes)]
 
 
-def _that_fit(dues: Iterable[Due], minutes: float) -> Iterable[Due]:
-    used = 0.0
+def _required(ordered: Sequence[Due]) -> int:
+    """Return how many groups must run in this landing, if each further landing runs as many and no
+    group may become overdue. `ordered` has the oldest groups first."""
+    early = [due for due in ordered if due.age >= EARLY_AGE]
+    landings_left = [max(1, MAX_AGE + 1 - due.age) for due in early]
+    needed = (math.ceil(count / left) for count, left in enumerate(landings_left, 1))
+    return max(needed, default=0)
+
+
+def _that_fit(dues: Iterable[Due], used: float, minutes: float) -> Iterable[Due]:
     for due in dues:
         if used == 0 or used + due.group.minutes <= minutes:
             used += due.group.minutes
@@ -123,6 +148,7 @@ def _due(group: Group, last: Pass | None, days: Sequence[str], guarded: str) -> 
         group,
         age=sum(day > since for day in set(days)),
         changed=last is None or last.guarded != guarded,
+        landing=last.landing if last else 0,
     )
 
 
@@ -131,13 +157,28 @@ def landing_days() -> list[str]:
     return _git("log", "--format=%cs").split()
 
 
+def is_shallow() -> bool:
+    """Return whether the history is incomplete, so that the ages of groups are unknown."""
+    return _git("rev-parse", "--is-shallow-repository").strip() == "true"
+
+
 def guarded_hash(group: Group) -> str:
     """Return a hash of the tracked content of the paths that a group guards, and of its tests."""
+    listing = _git("ls-files", "--stage", "--", *_guarded(group))
+    return hashlib.sha256(listing.encode()).hexdigest()[:16]
+
+
+def has_uncommitted_changes(group: Group) -> bool:
+    """Return whether a guarded path or a test of the group has changes that `guarded_hash` does not
+    include."""
+    return bool(_git("diff", "--name-only", "--", *_guarded(group)))
+
+
+def _guarded(group: Group) -> list[str]:
     marks = ["-e", f'mark.long("{group.name}")', "-e", f'mark.scaled("{group.name}")']
     search = ("grep", "--files-with-matches", "--fixed-strings", *marks, "--", "tests/*.py")
     tests = _git(*search, codes=(0, 1))  # 1: no test has such a mark
-    listing = _git("ls-files", "--stage", "--", *group.paths, *tests.splitlines())
-    return hashlib.sha256(listing.encode()).hexdigest()[:16]
+    return [*group.paths, *tests.splitlines()]
 
 
 def _git(*arguments: str, codes: Sequence[int] = (0,)) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,4 +59,4 @@ def _tests_again(step: Step, tests: Sequence[str]) -> list[str]:
     """Return the command that runs tests of a step again. Tests of a group of the long tier keep
     their number of examples."""
     options = ["--long", step.long_group] if step.long_group else []
-    return [".venv/bin/python", "-m", "pytest", *tests, *options]
+    return [f"{os.environ.get('VENV', '.venv')}/bin/python", "-m", "pytest", *tests, *options]

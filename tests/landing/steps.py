@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
+POLL_SECONDS = 0.2
+"""How often a running command is checked for its end."""
 GRACE_SECONDS = 30.0
 """How long an interrupted command has to print its report before it is killed."""
 
@@ -62,6 +64,8 @@ class Result:
 
 
 NOT_RUN = "not run"
+INTERRUPTED = threading.Event()
+"""Set to stop all running commands. Each step then counts as failed."""
 
 
 def run_command(
@@ -69,8 +73,9 @@ def run_command(
 ) -> Result:
     """Run the step's command and return its result.
 
-    Each line of output is printed immediately, after the step's name. After `deadline` seconds, the
-    command's process group gets SIGINT, on which pytest prints its report, and then SIGKILL.
+    Each line of output is printed immediately, after the step's name. After `deadline` seconds, or
+    when INTERRUPTED is set, the command's process group gets SIGINT, on which pytest prints its
+    report, and then SIGKILL.
     """
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -90,7 +95,7 @@ def run_command(
         _stop(process)
     printer.join(timeout=GRACE_SECONDS)
     outcome = "timed out" if timed_out else "failed" if process.returncode else "passed"
-    note = f"killed after {deadline:.0f} s" if timed_out else ""
+    note = f"killed after {time.monotonic() - begin:.0f} s" if timed_out else ""
     return Result(step.name, outcome, time.monotonic() - begin, note)
 
 
@@ -102,10 +107,12 @@ def _print_lines(process: subprocess.Popen[str], name: str, out: TextIO) -> None
 
 
 def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return False
+    """Return whether the process ends within these seconds, and before INTERRUPTED is set."""
+    end = time.monotonic() + seconds
+    while process.poll() is None:
+        left = end - time.monotonic()
+        if left <= 0 or INTERRUPTED.wait(min(left, POLL_SECONDS)):
+            return process.poll() is not None
     return True
 
 
@@ -113,6 +120,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
     """Interrupt the process group, and kill it after GRACE_SECONDS at the latest."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
-        _ends_within(process, GRACE_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

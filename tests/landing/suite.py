@@ -14,6 +14,8 @@ Run = Callable[[Step, dict[str, str]], Result]
 """Runs a step with additional environment variables."""
 MAX_FLAKY = 2
 """The maximum number of flaky tests in a landing: tests that pass only in the second run."""
+NEVER_FLAKY = ("/test_crash_points", "/test_late_writers.py", "/test_table_fences.py")
+"""Parts of the paths of tests that never run again: a row that is lost once is not flaky."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ def run_suite(step: Step, run: Run, again: Callable[[Sequence[str]], Sequence[st
     """Run the suite. If at most MAX_FLAKY tests fail, run these again: a pass is a flaky test.
 
     `again` returns the command that runs the given tests. No test is run again if the suite was
-    aborted or timed out, or if the step does not allow it.
+    aborted or timed out, or if the step or a failed test does not allow it.
     """
     result, outcomes = _recorded(step, run)
-    few = 0 < len(outcomes.failed) <= MAX_FLAKY
-    if result.outcome != "failed" or not (step.retry and outcomes.complete and few):
+    may_be_flaky = 0 < len(outcomes.failed) <= MAX_FLAKY and not any(
+        part in test for part in NEVER_FLAKY for test in outcomes.failed
+    )
+    if result.outcome != "failed" or not (step.retry and outcomes.complete and may_be_flaky):
         return SuiteResult(result, outcomes.passed, outcomes.failed)
     second, repeated = _recorded(replace(step, command=tuple(again(outcomes.failed))), run)
     both = replace(second, seconds=result.seconds + second.seconds)

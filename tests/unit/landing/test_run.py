@@ -130,7 +130,8 @@ def test_landing_fails_for_each_of_its_reasons(
     monkeypatch.setattr("landing.run._tests_again", lambda *_: suite.command)
     monkeypatch.setattr("landing.verdict.MAX_FLAKY", settings.pop("MAX_FLAKY", 2))
     defaults = {"measured_seconds": lambda: 1.0, "landing_days": list, "plan": lambda _: [suite],
-                "guarded_hash": lambda _: "same", "choose": lambda *_: []}  # fmt: skip
+                "guarded_hash": lambda _: "same", "choose": lambda *_: [],
+                "is_shallow": lambda: name == "passes"}  # fmt: skip
     for attribute, value in (defaults | settings).items():
         monkeypatch.setattr(program, attribute, value)
     groups = [Group("group", (), 1, (), added="2026-02-28")]
@@ -139,3 +140,4 @@ def test_landing_fails_for_each_of_its_reasons(
     assert printed.count("FAILED ") == (reason is not None)
     assert (reason or "") in printed
     assert "FLAKY  a failed and passed when it was run again" in printed
+    assert ("this clone is shallow" in printed) == (name == "passes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,20 @@ HANGS = "echo first line; sleep 600 & echo PID $!; wait"
 IGNORES_INTERRUPTS = f"trap '' INT; {HANGS}"
 
 
-def run(script: str, deadline: float = 60.0) -> tuple[Result, str]:
-    out = io.StringIO()
+class InterruptedBy(io.StringIO):
+    """Output that interrupts all steps once it has a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def flush(self) -> None:
+        if self._text in self.getvalue():
+            steps.INTERRUPTED.set()
+
+
+def run(script: str, deadline: float = 60.0, out: io.StringIO | None = None) -> tuple[Result, str]:
+    out = out or io.StringIO()
     step = Step("suite", ("sh", "-c", script), budget=1)
     return run_command(step, deadline, {"GIVEN": "value"}, out), out.getvalue()
 
@@ -32,12 +45,18 @@ def test_failing_command_fails() -> None:
     assert result.outcome == "failed"
 
 
+def test_command_that_exceeds_its_deadline_times_out() -> None:
+    result, _ = run(HANGS, deadline=0.01)
+    assert result.outcome == "timed out"
+
+
 @pytest.mark.parametrize("script", [HANGS, IGNORES_INTERRUPTS])
-def test_hanging_command_is_stopped_with_its_processes_and_its_output_kept(
+def test_interrupted_command_is_stopped_with_its_processes_and_its_output_kept(
     script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(steps, "GRACE_SECONDS", 0.2)
-    result, printed = run(script, deadline=0.5)
+    monkeypatch.setattr(steps, "INTERRUPTED", threading.Event())
+    result, printed = run(script, deadline=300, out=InterruptedBy("PID"))
     assert result.outcome == "timed out"
     assert "first line" in printed
     started = printed.partition("PID ")[2].split()[0]

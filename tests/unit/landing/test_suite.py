@@ -11,10 +11,11 @@ import pytest
 
 from landing.plan import TOTAL_BUDGET, plan
 from landing.steps import Result, Step
-from landing.suite import SuiteResult, run_suite
+from landing.suite import NEVER_FLAKY, SuiteResult, run_suite
 from landing.table import report
 from landing.verdict import failures
 
+ROOT = Path(__file__).parents[3]
 SUITE = Step("test", ("all",), 10, is_suite=True)
 PASSED = {"passed": 7, "failed": [], "complete": True}
 
@@ -104,6 +105,19 @@ def test_test_that_is_skipped_when_run_again_is_not_flaky() -> None:
     assert (found.result.outcome, found.flaky) == ("failed", ())
     (reason,) = failures([found], [], seconds=1, limit=2)
     assert reason == "test: failed (not all failed tests ran again)\n  a\n  b"
+
+
+def test_failed_test_of_the_commit_protocol_is_not_run_again() -> None:
+    runs = Runs(
+        ["tests/unit/test_a.py::test_b", "tests/pipeline/jobs/test_crash_points.py::test_c"]
+    )
+    assert not run(runs).result.ok
+    assert len(runs.commands) == 1
+
+
+def test_files_of_the_commit_protocol_exist() -> None:
+    for part in NEVER_FLAKY:
+        assert list((ROOT / "tests/pipeline/jobs").glob(f"{part.strip('/')}*")), part
 
 
 def test_failed_chaos_is_not_run_again() -> None:

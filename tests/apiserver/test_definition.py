@@ -27,8 +27,10 @@ PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD['metadata'
 @pytest.fixture
 def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
     """Return a function that runs kubectl in the test's namespace."""
-    beside = str(kubebuilder_assets() / "kubectl")
-    kubectl = shutil.which(beside) or program("kubectl", "https://kubernetes.io/docs/tasks/tools/")
+    installed = str(kubebuilder_assets() / "kubectl")
+    kubectl = shutil.which(installed) or program(
+        "kubectl", "https://kubernetes.io/docs/tasks/tools/"
+    )
     kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
 
     def run(*arguments: str) -> str:

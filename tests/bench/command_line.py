@@ -1,7 +1,8 @@
 """Measures the CPU time of commands that start no Ray.
 
-CPU time is that of the process, in user and system mode. The limits are for the reference machine:
-the CPU time of a fixed amount of work is measured first, and gives the factor of this machine.
+CPU time is measured for the process, in user and system mode. The limits are for the reference
+machine: the CPU time of a fixed amount of work is measured first, and gives the factor of this
+machine.
 `make command-line` runs this.
 """
 

@@ -39,7 +39,7 @@ def test_pod_monitor_selects_pods_and_port(chart: Chart) -> None:
     assert endpoint["interval"] == "77s"
     assert endpoint["path"] == "/metrics"
     assert endpoint["port"] in [one["name"] for one in container(manifests)["ports"]]
-    assert endpoint["honorLabels"], "the label namespace is that of the jobs"
+    assert endpoint["honorLabels"], "the label namespace names the namespace of the job"
 
 
 def test_service_monitor_selects_the_service(chart: Chart) -> None:

@@ -100,7 +100,7 @@ def with_gpu(namespace: Namespace, dashboard: Dashboard, name: str) -> Simulated
 
 
 def refuse_ray_jobs(namespace: Namespace) -> None:
-    """Refuse new RayJobs by a quota. The status is that of the quota controller."""
+    """Refuse new RayJobs by a quota. The quota controller would set this status."""
     spec = {"hard": {"count/rayjobs.ray.io": "0"}}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     namespace.create({**quota, "spec": spec})

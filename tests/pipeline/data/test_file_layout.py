@@ -31,22 +31,22 @@ def test_rows_are_divided_into_files_and_hive_directories() -> None:
             ],
         ),
     ):
-        found = [(folder, piece.column("n").to_pylist()) for folder, piece in cut.split(TABLE)]
+        found = [(folder, part.column("n").to_pylist()) for folder, part in cut.split(TABLE)]
         assert found == expected, cut
 
 
 def test_columns_are_written_in_the_given_order() -> None:
     for columns, partition_by in ((("kind", "n"), ()), (("n",), ("flag",))):
-        ((_, piece),) = FileLayout(columns, partition_by).split(TABLE)
-        assert piece.column_names == [*columns]
+        ((_, part),) = FileLayout(columns, partition_by).split(TABLE)
+        assert part.column_names == [*columns]
 
 
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
-    for number, (directory, piece) in enumerate(
+    for number, (directory, part) in enumerate(
         FileLayout(partition_by=("kind", "flag")).split(TABLE)
     ):
         (tmp_path / directory).mkdir(parents=True, exist_ok=True)
-        ((ending, content),) = ParquetWriter("snappy").files(piece)
+        ((ending, content),) = ParquetWriter("snappy").files(part)
         (tmp_path / directory / f"{number}{ending}").write_bytes(content)
     read = pads.dataset(tmp_path, partitioning="hive").to_table().sort_by("n")
     assert read.column("n").to_pylist() == list(range(7))

@@ -291,7 +291,7 @@ def peak_bytes(format_: str, path: Path, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
-def test_compressed_archives_are_unpacked_in_pieces(mode: str, tmp_path: Path) -> None:
+def test_compressed_archives_are_unpacked_in_blocks(mode: str, tmp_path: Path) -> None:
     members = {"a.bin": bytes(24 * MIB), "b.txt": b"text"}
     (tmp_path / "a.tar").write_bytes(tar_of(members, mode))
     assert peak_bytes("webdataset", tmp_path, max_row_bytes=MIB) < 16 * MIB

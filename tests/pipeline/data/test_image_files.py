@@ -22,7 +22,7 @@ from batchinference.pipeline.media.images import encode
 from batchinference.pipeline.output.preview import first_rows
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.output.writers.images import MAX_NAME, file_name
-from batchinference.pipeline.storage.memory_limit import beside_limits, memory_limit
+from batchinference.pipeline.storage.memory_limit import memory_limit, retry_without_limit
 from support.documents.parsed_write import write_of
 from support.tiers import examples
 
@@ -134,9 +134,9 @@ def test_codec_that_fails_within_a_memory_limit_is_called_again_without_it(damag
     entered.wait(30)
     if damaged:
         with pytest.raises(UnwritableValue, match="bytes are no image: could not create decoder"):
-            beside_limits(write)
+            retry_without_limit(write)
     else:
-        assert beside_limits(write)[0][0] == ".jpg"
+        assert retry_without_limit(write)[0][0] == ".jpg"
     assert len(calls) == 2
     thread.join()
 

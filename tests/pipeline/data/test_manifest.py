@@ -269,12 +269,12 @@ class TestParts:
         whole = opened.read()
         for parts in (1, 2, 3, 13, 130, 500):
             cut = cut_up(opened, parts)
-            pieces = Outcome([b for part in cut for b in opened.file_rows.read([part])])
-            assert pieces.places == whole.places
-            assert pieces.good == whole.good
-            assert pieces.bad == whole.bad
-            assert pieces.ends == whole.ends == {0: 100, 1: 30}
-            assert sum(len(batch.source) for batch in pieces.batches) == 130
+            read = Outcome([b for part in cut for b in opened.file_rows.read([part])])
+            assert read.places == whole.places
+            assert read.good == whole.good
+            assert read.bad == whole.bad
+            assert read.ends == whole.ends == {0: 100, 1: 30}
+            assert sum(len(batch.source) for batch in read.batches) == 130
             assert abs(len(cut) - min(parts, 130)) <= 2
 
     def test_task_fetches_only_its_rows(self, tmp_path: Path, web: Web) -> None:

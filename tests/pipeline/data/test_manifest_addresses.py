@@ -230,7 +230,7 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
 
-    def fetched(_: Fetcher, uri: str, beside: Location) -> bytes:
+    def fetched(_: Fetcher, uri: str, __: Location) -> bytes:
         begun.append(uri)
         return bytes(1000)
 

@@ -16,7 +16,7 @@ import pytest
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.arrow_files import read_tables
 from batchinference.pipeline.storage.http import Away, Gone
-from batchinference.pipeline.storage.memory_limit import beside_limits, memory_limit
+from batchinference.pipeline.storage.memory_limit import memory_limit, retry_without_limit
 
 GIB = 1 << 30
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this limit")
@@ -89,12 +89,12 @@ def test_concurrent_work_that_fails_under_a_limit_is_repeated_without_it() -> No
             raise
         Thread(target=decode_next).start()
         assert not entered_again.wait(0.1)
-        assert ends(lambda: beside_limits(lambda: None))
+        assert ends(lambda: retry_without_limit(lambda: None))
         return "committed"
 
     Thread(target=decode).start()
     entered.wait()
-    assert beside_limits(commit) == "committed"
+    assert retry_without_limit(commit) == "committed"
     assert len(tries) == 2
     assert entered_again.wait(10)
 
@@ -125,7 +125,7 @@ def test_only_work_that_ran_out_of_memory_is_repeated(error: Exception, tries: i
         raise error
 
     with pytest.raises(type(error)):
-        beside_limits(fetch)
+        retry_without_limit(fetch)
     assert len(calls) == tries
 
 
@@ -137,7 +137,7 @@ def test_exclusive_limit_within_concurrent_work_begins_when_it_is_repeated() -> 
         with memory_limit(GIB, alone=True):
             happened.append("decode")
 
-    assert ends(lambda: beside_limits(decode))
+    assert ends(lambda: retry_without_limit(decode))
     assert happened == ["call", "call", "decode"]
 
 
@@ -152,7 +152,7 @@ def test_failed_start_of_a_limit_leaves_no_limit(
         patched.setattr(f"batchinference.pipeline.storage.memory_limit.{failing}", fail)
         with pytest.raises(OSError, match="no /proc"), memory_limit(GIB, alone=True):
             pass
-    assert ends(lambda: beside_limits(lambda: None))
+    assert ends(lambda: retry_without_limit(lambda: None))
     with memory_limit(GIB), pytest.raises(MemoryError):
         allocate(2 * GIB)
 
@@ -173,9 +173,9 @@ def test_exclusive_limit_begins_after_concurrent_work() -> None:
         entered.wait(0.1)
         happened.append("commit")
 
-    beside_limits(commit)
+    retry_without_limit(commit)
     thread.join()
-    beside_limits(lambda: happened.append("next commit"))
+    retry_without_limit(lambda: happened.append("next commit"))
     assert happened == ["commit", "decode", "next commit"]
 
 

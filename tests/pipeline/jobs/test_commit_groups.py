@@ -55,8 +55,8 @@ def whole_rows(group: RowBatch) -> set[int]:
     return {row for _, first, after in row_ranges_of(group) for row in range(first, after)}
 
 
-FATES = st.lists(st.sampled_from([*BUILDERS]), min_size=1, max_size=4)
-BATCHES = st.dictionaries(st.integers(0, 60), FATES, max_size=25)
+OUTCOMES = st.lists(st.sampled_from([*BUILDERS]), min_size=1, max_size=4)
+BATCHES = st.dictionaries(st.integers(0, 60), OUTCOMES, max_size=25)
 SHARES = st.integers(1, 3).map(lambda quarters: quarters * FULL_SHARE // 4) | st.just(FULL_SHARE)
 
 

@@ -108,7 +108,7 @@ def test_estimate_does_not_end_a_job_early(
     ("failed", "read", "rows"),
     [
         pytest.param(151, 1000, 2000, id="beyond the margin"),
-        pytest.param(301, 4000, 4000, id="beyond that of the rows there are"),
+        pytest.param(301, 4000, 4000, id="more rows than exist"),
     ],
 )
 def test_estimate_ends_a_job_far_beyond_its_limit(

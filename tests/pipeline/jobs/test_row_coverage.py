@@ -81,7 +81,7 @@ def test_each_row_counts_once_or_not_at_all(given_: list[ManifestEntry]) -> None
 
 
 @given(entries())
-def test_only_committed_pieces_count_and_only_once(given_: list[ManifestEntry]) -> None:
+def test_only_committed_entries_count_and_only_once(given_: list[ManifestEntry]) -> None:
     numbers = [
         next(n for n, one in enumerate(given_) if one is chosen)
         for chosen in resolve_overlaps(given_)
@@ -144,7 +144,7 @@ def test_uncounted_parts_exclude_their_whole_piece() -> None:
     assert resolve_overlaps([both, rest, missing]) == [both, rest, missing]
 
 
-def test_thousands_of_overlapping_pieces_are_resolved() -> None:
+def test_thousands_of_overlapping_entries_are_resolved() -> None:
     """A node that was lost and came back leaves them: each one twice, and one across each edge."""
     cut = [entry([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [entry([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]

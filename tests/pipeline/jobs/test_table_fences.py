@@ -74,12 +74,12 @@ def delay_driver(monkeypatch: pytest.MonkeyPatch, held: Held) -> None:
 
     def fence(mark: str, series: str, check: Check) -> Fence:
         monkeypatch.setattr(attempt, "Fence", Fence)
-        looks = chain([lambda: held(check)], repeat(check))
+        checks = chain([lambda: held(check)], repeat(check))
 
-        def look() -> None:
-            next(looks)()
+        def next_check() -> None:
+            next(checks)()
 
-        return Fence(mark, series, look)
+        return Fence(mark, series, next_check)
 
     monkeypatch.setattr(attempt, "Fence", fence)
 

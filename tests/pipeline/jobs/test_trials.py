@@ -1,4 +1,4 @@
-"""`batchinference run --limit`: a trial over the first rows, beside the output of the job."""
+"""`batchinference run --limit`: a trial over the first rows, next to the output of the job."""
 
 from __future__ import annotations
 

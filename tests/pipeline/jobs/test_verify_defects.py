@@ -61,7 +61,7 @@ def write_end(layout: Layout, end: Any) -> None:
     layout.end.write(dump_checksummed({name: value for name, value in end.items() if name != SEAL}))
 
 
-def pieces_of(layout: Layout) -> list[Any]:
+def entries_of(layout: Layout) -> list[Any]:
     return list(json.loads(layout.end.read())["entries"])
 
 
@@ -111,7 +111,7 @@ def test_commit_with_too_many_rows_is_found(tmp_path: Path, format_: str) -> Non
     done = verified(layout.output.path)
     assert (done.exit_code, done.found) == (1, {"miscounted": 1, "report": 1})
     (spot,) = done.where("miscounted")
-    assert Path(spot["file"]).name == pieces_of(layout)[0]["data"][0]["name"]
+    assert Path(spot["file"]).name == entries_of(layout)[0]["data"][0]["name"]
 
 
 @pytest.mark.parametrize("place", ["output", "errors"])
@@ -182,7 +182,7 @@ def test_files_from_before_an_append_are_accepted(tmp_path: Path) -> None:
 
 
 def test_missing_rows_are_found(layout: Layout, tmp_path: Path) -> None:
-    lost = pieces_of(layout)[1]
+    lost = entries_of(layout)[1]
     change_end(layout, lambda entries: [entries[0], *entries[2:]])
     done = verified(layout.output.path)
     rows = sum(after - first for _, first, after in lost["row_ranges"])

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("ray")
 
 NODES = NodeSelectors(engine={"group": "ask"}, helpers={"group": "cpu"})
 TRIES = RetryOptions({"max_retries": 3}, {"max_task_retries": 3, "max_restarts": 4})
-BESIDE = {"num_cpus": 0.25, "label_selector": {"group": "cpu"}, **TRIES.of_actors}
+SHARED_CPU = {"num_cpus": 0.25, "label_selector": {"group": "cpu"}, **TRIES.of_actors}
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_processor_has_cpu_actors_next_to_the_engine(folder: str) -> None:
     built = processor({**step, "replicas": {"min": 2, "max": 5}})
     for name in ("ChatTemplateStage", "TokenizeStage"):
         assert pool(built, name) == (1, 5)
-        assert arguments(built, name).items() >= BESIDE.items()
+        assert arguments(built, name).items() >= SHARED_CPU.items()
     assert built.get_stage_by_name("ChatTemplateStage").fn_constructor_kwargs == {
         "model": folder,
         "chat_template": template,

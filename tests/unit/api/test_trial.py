@@ -1,4 +1,4 @@
-"""A trial over the first rows of a job: its input, and its output beside the output of the job."""
+"""A trial over the first rows of a job: its input, and its output next to the output of the job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def job(path: str = "s3://out/result/", limit: int | None = None, **spec: Any) -
 
 
 @pytest.mark.parametrize(
-    ("path", "beside"),
+    ("path", "output"),
     [
         ("s3://out/result/", "s3://out/result-limit-3"),
         ("gs://out/deep/result", "gs://out/deep/result-limit-3"),
@@ -31,9 +31,9 @@ def job(path: str = "s3://out/result/", limit: int | None = None, **spec: Any) -
         ("/data/jobs/..", "/data-limit-3"),
     ],
 )
-def test_output_is_beside_the_output_of_the_job(path: str, beside: str) -> None:
+def test_output_is_next_to_the_output_of_the_job(path: str, output: str) -> None:
     spec = trial(job(path), 3).spec
-    assert spec.write.path == beside
+    assert spec.write.path == output
     assert (spec.write.mode, spec.resume) == ("overwrite", False)
 
 
@@ -54,8 +54,8 @@ def test_lower_limit_counts(limit: int | None, rows: int) -> None:
     [
         (job(read=SQL), "spec.read.format: the rows of this format cannot be limited (sql). Use"),
         (job(write=TABLE), "spec.write.format: a trial does not write to a table (lance). Use"),
-        (job("s3://out/"), "spec.write.path: a trial has no place beside it (s3://out/). Write"),
-        (job("/"), "spec.write.path: a trial has no place beside it (/). Write below it"),
+        (job("s3://out/"), "spec.write.path: a trial has no place next to it (s3://out/). Write"),
+        (job("/"), "spec.write.path: a trial has no place next to it (/). Write below it"),
     ],
     ids=["sql", "table", "bucket", "root"],
 )

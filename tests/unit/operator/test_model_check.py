@@ -155,7 +155,7 @@ class JobModel(RuleBasedStateMachine):
     @precondition(lambda self: self.job is None)
     @rule(spec=SPECS)
     def recreate_job(self, spec: dict[str, Any]) -> None:
-        self.clock.seconds += 1  # creationTimestamp must differ from that of the previous job
+        self.clock.seconds += 1  # the previous job must have another creationTimestamp
         self.create_job(spec)
 
     @precondition(lambda self: self.job is not None)
@@ -559,7 +559,7 @@ class PreemptionModel(JobModel):
     @precondition(lambda self: self.cluster.get("BatchInference", "rival") is None)
     @rule(priority=st.sampled_from([-5, 5, 5]))
     def create_rival(self, priority: int) -> None:
-        self.clock.seconds += 1  # creationTimestamp must differ from that of a previous job
+        self.clock.seconds += 1  # a previous job must have another creationTimestamp
         body = document("rival", priority=priority)
         created = self.cluster.put({**body, "metadata": {"name": "rival", "namespace": NAMESPACE}})
         self.allowed_causes[created["metadata"]["uid"]] = set()

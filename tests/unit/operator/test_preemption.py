@@ -179,7 +179,7 @@ def test_job_without_an_own_ray_job_is_not_preempted() -> None:
 
 
 def test_running_job_to_which_a_queue_was_added_is_preempted() -> None:
-    """The queue is that of its next attempt. Its RayJob is not in a queue."""
+    """The queue belongs to its next attempt. Its RayJob is not in a queue."""
     job = ReconcileLoop(cluster={"queue": "gpu"})
     job.run()
     entry = entry_of(JobView.of({**job_body(status=job.status), "spec": job.spec}), Cluster())

@@ -53,14 +53,14 @@ def restarted(job: BatchInference) -> BatchInference:
 
 
 def trial(job: BatchInference, rows: int) -> BatchInference:
-    """Return the job over its first `rows` rows, with its own output beside the output of the job.
+    """Return the job over its first `rows` rows, with its own output next to the output of the job.
 
     A trial starts over. Its run must replace only its own output (`own_only`). Raises SpecError if
-    the input cannot be limited, or if there is no place beside the output.
+    the input cannot be limited, or if there is no place next to the output.
     """
     spec = job.spec
     raise_for_problems(_without_trial(spec))
-    path = _beside(spec.write.path, rows)
+    path = _trial_path(spec.write.path, rows)
     return _with(
         job,
         read=spec.read.limited(rows),
@@ -80,11 +80,11 @@ def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
         problem = f"a trial does not write to a table ({spec.write.format}). {fix}"
         yield Problem("spec.write.format", f"{problem} with write.format: parquet")
     if _is_root(spec.write.path):
-        problem = f"a trial has no place beside it ({spec.write.path}). Write below it"
+        problem = f"a trial has no place next to it ({spec.write.path}). Write below it"
         yield Problem("spec.write.path", f"{problem}, such as {spec.write.path.rstrip('/')}/out")
 
 
-def _beside(path: str, rows: int) -> str:
+def _trial_path(path: str, rows: int) -> str:
     """Return the path of a trial over `rows` rows of the job that writes to a path."""
     whole = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
     return f"{whole}-limit-{rows}"

@@ -62,7 +62,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         typer.Option(
             min=1,
             metavar="ROWS",
-            help="Run a trial over the first rows, with its own output beside the job's output.",
+            help="Run a trial over the first rows, with its own output next to the job's output.",
         ),
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,

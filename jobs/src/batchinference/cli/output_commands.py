@@ -81,7 +81,7 @@ def logs(
 ) -> None:
     """Print the log of the driver of a job that is running on a cluster, or the stored log.
 
-    The stored log is that of the last run, next to the output. While a run is in progress, and
+    The stored log covers the last run, and is next to the output. While a run is in progress, and
     after it was killed, these are its last lines.
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.

@@ -47,7 +47,7 @@ def now() -> str:
 @dataclass
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
-    `notes` summarizes the last attempt that has ended, and `cost` is that of the whole run."""
+    `notes` summarizes the last attempt that has ended, and `cost` covers the whole run."""
 
     name: str
     layout: Layout

@@ -67,7 +67,7 @@ from batchinference.pipeline.row_batch import (
     resized,
 )
 from batchinference.pipeline.step_time import StepTime
-from batchinference.pipeline.storage.memory_limit import beside_limits
+from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 if TYPE_CHECKING:
@@ -441,7 +441,7 @@ class ChunkCommits:
         chunk = replace(chunk, notes=(*chunk.notes, *notes, *self._task.retry_notes()))
         put = partial(committer.put, chunk, self._task.number, self._number)
         # a repeated commit writes files of other names
-        self._pending_commit = self._pool.submit(beside_limits, put)
+        self._pending_commit = self._pool.submit(retry_without_limit, put)
         self._number += 1
         self._start_chunk()
 

@@ -35,7 +35,7 @@ from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import beside_limits
+from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
 
@@ -235,7 +235,7 @@ def _decoded_bytes(item: tuple[InputFile, Any]) -> int:
 
 def _fetch(reader: WholeFileReader, file: Location) -> bytes | BadRow:
     try:
-        return beside_limits(lambda: reader.fetch(file))
+        return retry_without_limit(lambda: reader.fetch(file))
     except (OSError, MemoryError) as error:
         if is_storage_error(error):
             raise JobFailure(f"{file.uri} cannot be read: {error}") from error
@@ -246,12 +246,12 @@ def _decode(reader: WholeFileReader, content: bytes | BadRow) -> Any | BadRow:
     return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
 
 
-def _prefetch(pieces: Iterable[Item]) -> Iterator[Item]:
-    """Yield each piece after the next one has started.
+def _prefetch(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield each item after the next one has started.
 
-    The work on a piece starts when the iterable creates it."""
+    The work on an item starts when the iterable creates it."""
     before: list[Item] = []
-    for piece in pieces:
+    for item in items:
         yield from before
-        before = [piece]
+        before = [item]
     yield from before

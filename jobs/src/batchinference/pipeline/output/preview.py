@@ -138,8 +138,8 @@ def _unpacked(part: Location) -> bytes:
         return content
     limit, unpacked = rows_limit(len(content)), bytearray()
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as source:
-        while piece := source.read(BLOCK_BYTES):
-            unpacked += piece
+        while block := source.read(BLOCK_BYTES):
+            unpacked += block
             if len(unpacked) > limit:
                 raise _unreadable(part, f"it has more than {limit} bytes after decompression")
     return bytes(unpacked)

@@ -162,8 +162,8 @@ class Fetcher:
         if answer.status_code != HTTPStatus.OK:
             raise Gone(message)
         content, stream = bytearray(), _decoded(url, answer)
-        while piece := stream.read(CHUNK_BYTES):
-            content += piece
+        while chunk := stream.read(CHUNK_BYTES):
+            content += chunk
             self._check_size(url, len(content))
         return bytes(content)
 

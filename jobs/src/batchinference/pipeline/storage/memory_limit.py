@@ -3,8 +3,9 @@
 The kernel can limit only the whole process, so the limit also applies to other threads meanwhile,
 for example to a thread that commits rows or fetches a file. These threads do not wait, because
 files that reach the limit are rare, and commits and fetches are slow. Instead, work that ran out of
-memory is repeated without a limit (`beside_limits`), and a row fails only if it takes too much
-memory while no such work runs (`alone`). So no thread fails because of the file of another thread.
+memory is repeated without a limit (`retry_without_limit`), and a row fails only if it takes too
+much memory while no such work runs (`alone`). So no thread fails because of the file of another
+thread.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ class _State(Enum):
     """The call that a thread is in, or waits for."""
 
     ALONE = "memory_limit alone"
-    BESIDE = "the first call of beside_limits"
-    UNLIMITED = "the second call of beside_limits"
+    FIRST_CALL = "the first call of retry_without_limit"
+    SECOND_CALL = "the second call of retry_without_limit"
 
 
 _changes = threading.Condition()
 _threads: Counter[_State] = Counter()
 """The number of threads in each state."""
 _this_thread = threading.local()
-"""`state` is BESIDE or UNLIMITED if this thread is within `beside_limits`. It does not wait for
-threads in these states, because it would wait for itself."""
+"""`state` is FIRST_CALL or SECOND_CALL if this thread is within `retry_without_limit`. It does not
+wait for threads in these states, because it would wait for itself."""
 _active: list[int] = []
 """The limits of all threads that are within `memory_limit`."""
 _begun = 0
@@ -61,7 +62,7 @@ def rows_limit(size: int) -> int:
 def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
     """Let the process allocate at most `size` bytes more than now. Above that, allocations fail, in
     Arrow with a MemoryError. If `alone`, wait until no thread is within the first call of
-    `beside_limits`, and let none enter it meanwhile. If this thread itself is within that
+    `retry_without_limit`, and let none enter it meanwhile. If this thread itself is within that
     call, raise MemoryError.
 
     Neither pyarrow nor Parquet can bound what a page or a dictionary expands to, and the sizes in
@@ -70,8 +71,8 @@ def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    if alone and _own_state() is _State.BESIDE:
-        raise MemoryError("a limit alone is possible only in the second call of beside_limits")
+    if alone and _own_state() is _State.FIRST_CALL:
+        raise MemoryError("a limit alone needs the second call of retry_without_limit")
     with ExitStack() as stack:
         if alone:
             stack.enter_context(_counted(_State.ALONE))
@@ -79,18 +80,18 @@ def memory_limit(size: int, *, alone: bool = False) -> Iterator[None]:
         yield
 
 
-def beside_limits(work: Callable[[], Result]) -> Result:
+def retry_without_limit(work: Callable[[], Result]) -> Result:
     """Return work(), which may run while other threads are within `memory_limit`. If it runs out of
     memory, call it again while there is no limit. `work` must be repeatable, and must not call this
     function."""
     try:
-        with _counted(_State.BESIDE, lambda: not _threads[_State.ALONE]):
+        with _counted(_State.FIRST_CALL, lambda: not _threads[_State.ALONE]):
             return work()
     except Exception as error:
         if not _ran_out(error):
             raise
         # its traceback, which holds the memory of the first call, ends here
-    with _counted(_State.UNLIMITED):
+    with _counted(_State.SECOND_CALL):
         with _changes:
             _changes.wait_for(lambda: not _active)
         return work()
@@ -99,8 +100,9 @@ def beside_limits(work: Callable[[], Result]) -> Result:
 @contextmanager
 def errors_within_limits() -> Iterator[None]:
     """Raise MemoryError instead of an error of this block if another thread was within
-    `memory_limit` meanwhile. `beside_limits` then repeats the work, and the second call gets the
-    error itself. Use it for libraries that do not report why they failed, such as image codecs."""
+    `memory_limit` meanwhile. `retry_without_limit` then repeats the work, and the second call gets
+    the error itself. Use it for libraries that do not report why they failed, such as image codecs.
+    """
     before = _begun if not _active else None
     try:
         yield
@@ -150,11 +152,11 @@ def _ran_out(error: Exception) -> bool:
 @contextmanager
 def _limited(size: int, alone: bool) -> Iterator[None]:
     """Wait until no thread is in a state that forbids a limit, then apply the limit."""
-    global _begun, _outside  # noqa: PLW0603 - the limit is one of the process
+    global _begun, _outside  # noqa: PLW0603 - it limits the process
 
     def may_begin() -> bool:
-        waits_for_calls = alone and _threads[_State.BESIDE]
-        return _own_state() is not None or not (waits_for_calls or _threads[_State.UNLIMITED])
+        waits_for_calls = alone and _threads[_State.FIRST_CALL]
+        return _own_state() is not None or not (waits_for_calls or _threads[_State.SECOND_CALL])
 
     with _changes:
         _changes.wait_for(may_begin)

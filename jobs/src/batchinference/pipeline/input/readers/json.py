@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 MAX_FIELDS = 4000
 """Maximum number of different fields in all rows of a file, including nested fields."""
-PIECE_BYTES = 1 << 19
+SLICE_BYTES = 1 << 19
 """Approximate bytes of the rows that are parsed together; fewer if they could have too many
 fields."""
 LEAST_BYTES = 1 << 15
@@ -117,8 +117,8 @@ def _concatenated(tables: list[pa.Table]) -> pa.Table:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
-def pieces(rows: bytes) -> Iterator[bytes]:
-    """Yield small groups of JSON rows, split between objects if possible, else between lines."""
+def row_slices(rows: bytes) -> Iterator[bytes]:
+    """Yield small slices of JSON rows, split between objects if possible, else between lines."""
     start = 0
     while start < len(rows):
         stop = _cut(rows, start, start + _size(rows, start))
@@ -127,11 +127,11 @@ def pieces(rows: bytes) -> Iterator[bytes]:
 
 
 def _size(rows: bytes, start: int) -> int:
-    """Return the number of bytes for the next group of rows, at least LEAST_BYTES.
+    """Return the number of bytes for the next slice of rows, at least LEAST_BYTES.
 
     Above LEAST_BYTES, the rows have at most MAX_CELLS cells even if each colon belongs to a
     different field."""
-    size = PIECE_BYTES
+    size = SLICE_BYTES
     while size > LEAST_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
         if lines * colons <= MAX_CELLS:
@@ -154,7 +154,7 @@ def check_names(rows: bytes) -> None:
     """Raise TooManyFields for a long row with more than MAX_FIELDS names, before it is parsed.
 
     Shorter rows are checked after they are parsed."""
-    large = len(rows) > PIECE_BYTES and rows.count(b":") > MAX_FIELDS
+    large = len(rows) > SLICE_BYTES and rows.count(b":") > MAX_FIELDS
     if large and len({found[1] for found in _STRING.finditer(rows) if found[2]}) > MAX_FIELDS:
         raise TooManyFields
 
@@ -256,7 +256,7 @@ def _schema(part: pa.Table) -> pa.Schema:
 def rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
     """Yield the rows of a chunk. A part that cannot be parsed is split in half until each invalid
     line is separate."""
-    yield from joined(part for piece in pieces(chunk) for part in _rows_of(piece, schema))
+    yield from joined(part for rows in row_slices(chunk) for part in _rows_of(rows, schema))
 
 
 def _rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:

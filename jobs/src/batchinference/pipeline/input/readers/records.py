@@ -111,15 +111,15 @@ def line_chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
 
 def _chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
     rest, skipping = b"", False
-    for piece in _pieces(file):
-        begin = piece.find(b"\n") + 1 if skipping else 0  # after a line that is too long
+    for block in _blocks(file):
+        begin = block.find(b"\n") + 1 if skipping else 0  # after a line that is too long
         if skipping and not begin:
             continue
-        end = piece.rfind(b"\n") + 1
+        end = block.rfind(b"\n") + 1
         if begin < end:
-            yield rest + piece[begin:end]
+            yield rest + block[begin:end]
             rest = b""
-        rest += piece[max(begin, end) :]
+        rest += block[max(begin, end) :]
         skipping = len(rest) > most
         if skipping:
             yield BadRow(_too_long(most))
@@ -128,12 +128,12 @@ def _chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
         yield rest
 
 
-def _pieces(file: Location) -> Iterator[bytes]:
+def _blocks(file: Location) -> Iterator[bytes]:
     with file.filesystem.open_input_stream(file.path) as stream:
-        piece = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
-        while piece:
-            yield piece
-            piece = bytes(stream.read(CHUNK_BYTES))
+        block = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
+        while block:
+            yield block
+            block = bytes(stream.read(CHUNK_BYTES))
 
 
 def _without_long_lines(chunk: bytes, most: int) -> Iterator[bytes | BadRow]:
@@ -158,8 +158,8 @@ def whole(file: Location, most: int) -> bytes:
     """Return the content of a file that cannot be split into lines. Raises ValueError if it has
     more than `most` bytes."""
     content = bytearray()
-    for piece in _pieces(file):
-        content += piece
+    for block in _blocks(file):
+        content += block
         if len(content) > most:
             raise ValueError(TOO_LARGE.format("file", most))
     return bytes(content)

@@ -33,10 +33,10 @@ from batchinference.pipeline.storage.http import (
     Gone,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.memory_limit import beside_limits
+from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
-PIECE_ROWS = 32
+CHUNK_ROWS = 32
 """Maximum number of rows of a table."""
 TABLE_BYTES = 64 << 20
 """Approximate maximum bytes of fetched and decoded values in a table."""
@@ -52,7 +52,7 @@ _FIX = "with read.options.on_unreachable: error, only such rows fail"
 class _Row:
     """A row of a table, or a BadRow."""
 
-    piece: Any
+    chunk: Any
     row: int = 0
     fetched: Future[Any] | None = None
 
@@ -109,14 +109,14 @@ class ManifestReader(DivisibleReader):
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location
     ) -> Iterator[_Row]:
         """Yield each row after submitting the fetch of its URI."""
-        for piece in _pieces(chunks):
-            if isinstance(piece, BadRow):
-                yield _Row(piece)
+        for chunk in _small_chunks(chunks):
+            if isinstance(chunk, BadRow):
+                yield _Row(chunk)
                 continue
-            if self._options.column not in piece.column_names:
+            if self._options.column not in chunk.column_names:
                 raise BadInput(f"{file.uri} has no column '{self._options.column}'")
-            for row, uri in enumerate(piece.column(self._options.column).to_pylist()):
-                yield _Row(piece, row, pool.submit(self._fetched, uri, file))
+            for row, uri in enumerate(chunk.column(self._options.column).to_pylist()):
+                yield _Row(chunk, row, pool.submit(self._fetched, uri, file))
 
     def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
         """Yield the rows in order. Prefetches as many rows (at most HELD_ROWS) as fit into
@@ -139,7 +139,7 @@ class ManifestReader(DivisibleReader):
         try:
             if not uri or not isinstance(uri, str):
                 raise Gone(f"there is no address in column '{self._options.column}', but {uri!r}")
-            return beside_limits(lambda: self._fetcher.fetch(uri, file))
+            return retry_without_limit(lambda: self._fetcher.fetch(uri, file))
         except Away as error:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_FIX})") from error
@@ -152,7 +152,7 @@ class ManifestReader(DivisibleReader):
     def _value(self, row: _Row) -> Any | BadRow:
         """Return the decoded value of a row, or a BadRow with its error."""
         if row.fetched is None:
-            return row.piece
+            return row.chunk
         content = row.fetched.result()
         if isinstance(content, Exception):
             return BadRow(content)
@@ -175,7 +175,7 @@ class ManifestReader(DivisibleReader):
         for row in rows:
             value = self._value(row)
             bad = isinstance(value, BadRow)
-            if ready and (bad or size >= TABLE_BYTES or row.piece is not ready[0][0].piece):
+            if ready and (bad or size >= TABLE_BYTES or row.chunk is not ready[0][0].chunk):
                 yield self._with_column(ready)
                 ready, size = [], 0
             if bad:
@@ -187,9 +187,9 @@ class ManifestReader(DivisibleReader):
             yield self._with_column(ready)
 
     def _with_column(self, ready: list[tuple[_Row, Any]]) -> pa.Table:
-        """Return consecutive rows of a piece with the column of their values."""
+        """Return consecutive rows of a chunk with the column of their values."""
         first_row = ready[0][0]
-        rows = first_row.piece.slice(first_row.row, len(ready))
+        rows = first_row.chunk.slice(first_row.row, len(ready))
         values = self._to_arrow([value for _, value in ready])
         return rows.append_column(self._options.decode, values)
 
@@ -225,10 +225,10 @@ def _is_parquet(file: Location) -> bool:
     return file.path.lower().endswith(".parquet")
 
 
-def _pieces(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     for chunk in chunks:
         if isinstance(chunk, BadRow):
             yield chunk
             continue
-        for start in range(0, chunk.num_rows, PIECE_ROWS):
-            yield chunk.slice(start, PIECE_ROWS)
+        for start in range(0, chunk.num_rows, CHUNK_ROWS):
+            yield chunk.slice(start, CHUNK_ROWS)

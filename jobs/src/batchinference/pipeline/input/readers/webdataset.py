@@ -32,7 +32,7 @@ from batchinference.pipeline.input.readers.json import (
     agreed_schema,
     few_fields,
     parse,
-    pieces,
+    row_slices,
     sample_rows,
 )
 from batchinference.pipeline.input.readers.records import (
@@ -321,7 +321,7 @@ def _line(name: str, content: bytes) -> bytes:
 
 def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:
     """Return JSON members as a table. Raises ValueError or TypeError if types do not unify."""
-    parts = [parse(piece, known) for piece in pieces(lines)]
+    parts = [parse(rows, known) for rows in row_slices(lines)]
     for part in parts:
         fields.add(part.schema)
     return pa.concat_tables(parts, promote_options="permissive")

@@ -34,7 +34,7 @@ Document = dict[str, Any]
 FULL = full_document()
 IMMUTABLE = "for other rows, create a new BatchInference"
 ONE_KIND = f"a step holds exactly one of {', '.join(map(to_alias, Step.KINDS))}"
-POOLED = "batchSize, replicas and resources are for model and python steps"
+POOLED = "batchSize, replicas and resources do not apply to this step. Remove them"
 NAME = "metadata.name: at most 40 lower-case letters, digits and '-', beginning with a letter"
 KEY = {"name": "object", "key": "key"}
 NEEDS_PATHS = "a labelFromPath step needs read.options.include_paths: true"
@@ -183,7 +183,7 @@ INVALID = [
     ("spec.write.path", "S3://me@out/", "an address must not contain credentials"),
     ("spec.write.path", "s3:///out", "an address with a scheme needs a bucket"),
     ("spec.write.path", "file://", "a file:// address needs a path"),
-    ("spec.write.path", "/out\a", "an address holds no control characters"),
+    ("spec.write.path", "/out\a", "an address must not contain control characters"),
     (
         "spec.parameters.0.value",
         "{{ params.x }}",

@@ -218,11 +218,11 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def overloaded(_: Fetcher, url: str) -> bytes:
         asked.append(url)
-        raise http.Away("busy", retry.LONGEST_PAUSE)
+        raise http.TransientFetchError("busy", retry.LONGEST_PAUSE)
 
     monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
     monkeypatch.setattr(Fetcher, "_get", overloaded)
-    with pytest.raises(http.Away):
+    with pytest.raises(http.TransientFetchError):
         Fetcher(Allowed(), 1).fetch_url("http://host/")
     assert len(asked) == 1, "another try would begin after the longest pause"
 

@@ -15,7 +15,7 @@ import pytest
 
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.arrow_files import read_tables
-from batchinference.pipeline.storage.http import Away, Gone
+from batchinference.pipeline.storage.http import PermanentFetchError, TransientFetchError
 from batchinference.pipeline.storage.memory_limit import memory_limit, retry_without_limit
 
 GIB = 1 << 30
@@ -111,8 +111,8 @@ NO_THREAD = "can't start new thread"
         (pa.ArrowException("Unknown error: Failed to launch worker thread: again"), 2),
         (OSError(f"key '{NO_THREAD}' is missing"), 1),
         (FileNotFoundError(NO_THREAD), 1),
-        (Gone(NO_THREAD), 1),
-        (Away(NO_THREAD), 1),
+        (PermanentFetchError(NO_THREAD), 1),
+        (TransientFetchError(NO_THREAD), 1),
     ],
     ids=repr,
 )

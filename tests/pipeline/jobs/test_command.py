@@ -166,6 +166,9 @@ def test_missing_cluster_ends_with_1_and_one_line(tmp_path: Path, own_code: Path
     job_file(tmp_path, own_code)
     done = Command(["run", "job.yaml", "--address", "nowhere"], tmp_path).run()
     assert done.returncode == 1
-    assert "demo: Ray could not start: ValueError: Invalid address format: nowhere" in done.stderr
+    assert (
+        "demo: --address: no connection to Ray (nowhere): ValueError: Invalid address"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

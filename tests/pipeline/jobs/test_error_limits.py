@@ -65,14 +65,14 @@ def test_job_within_its_limit_continues(
 @pytest.mark.parametrize(
     ("policy", "failed", "total", "limit"),
     [
-        ({}, 1, 100, "none is allowed unless spec.errors says so"),
-        ({}, 1, None, "none is allowed unless spec.errors says so"),
+        ({}, 1, 100, "0, because spec.errors allows none"),
+        ({}, 1, None, "0, because spec.errors allows none"),
         ({"maxRows": 0}, 1, 100, "errors.maxRows (0)"),
         ({"maxRows": 3}, 4, None, "errors.maxRows (3)"),
         ({"maxPercent": 5.0}, 6, 100, "errors.maxPercent (5 % of 100 rows)"),
         ({"maxPercent": 0.5}, 1, 100, "errors.maxPercent (0.5 % of 100 rows)"),
         ({"maxPercent": 0.0}, 1, 100, "errors.maxPercent (0 % of 100 rows)"),
-        ({"maxPercent": 0.0}, 1, None, "none is allowed unless spec.errors says so"),
+        ({"maxPercent": 0.0}, 1, None, "0, because spec.errors allows none"),
         ({"maxRows": 3, "maxPercent": 50.0}, 4, 100, "errors.maxRows (3)"),
         ({"maxRows": 60, "maxPercent": 50.0}, 51, 100, "errors.maxPercent (50 % of 100 rows)"),
     ],

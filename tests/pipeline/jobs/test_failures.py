@@ -16,7 +16,13 @@ from ray.exceptions import (
 )
 
 from batchinference.pipeline.error_attribution import root_cause
-from batchinference.pipeline.errors import MAX_MESSAGE, BadInput, JobFailure, ModelLoad, StorageAway
+from batchinference.pipeline.errors import (
+    MAX_MESSAGE,
+    BadInput,
+    JobFailure,
+    ModelLoad,
+    StorageUnavailable,
+)
 from batchinference.spec.causes import Cause
 
 
@@ -67,7 +73,7 @@ AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
     ids=["itself", "number", "task", "input", "failure in a task"],
 )
 def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None:
-    assert isinstance(root_cause(error), StorageAway)
+    assert isinstance(root_cause(error), StorageUnavailable)
 
 
 def test_denied_storage_is_bad_input() -> None:

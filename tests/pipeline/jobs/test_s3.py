@@ -291,9 +291,9 @@ class TestErrors:
     ) -> None:
         here.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
         here.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        message = self.message("StorageAway", "s3://bucket/in", str(tmp_path / "out"))
+        message = self.message("StorageUnavailable", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message
-        message = self.message("StorageAway", local, "s3://bucket/out")
+        message = self.message("StorageUnavailable", local, "s3://bucket/out")
         assert "'s3://bucket/out' cannot be used" in message
 
     def test_model_in_a_missing_bucket_is_reported(

@@ -81,7 +81,7 @@ class PolicyViolation:
             return self.shown
         return (
             f"{self.shown} is not allowed by the platform ({self.policy}). Change or remove it, or "
-            "ask who runs the operator"
+            "ask the platform team"
         )
 
 

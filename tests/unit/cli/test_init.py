@@ -58,8 +58,18 @@ def test_files_are_not_replaced(invoke: Invoke, directory: Path) -> None:
     (directory / "steps.py").write_text("mine")
     done = invoke("init", "python")
     assert done.exit_code == 2
-    assert done.stderr == "init: steps.py exists. Name another one with --file\n"
+    assert done.stderr == "init: steps.py exists. Choose a file in another directory with --file\n"
     assert [path.name for path in directory.iterdir()] == ["steps.py"]
+
+
+def test_file_that_cannot_be_written_is_refused(invoke: Invoke, directory: Path) -> None:
+    done = invoke("init", "text", "--file", "missing/job.yaml")
+    problem = "missing/job.yaml cannot be written (No such file or directory)"
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"init: --file: {problem}. Choose another file\n",
+    )
+    assert list(directory.iterdir()) == []
 
 
 def test_wrong_answers_are_refused(invoke: Invoke, directory: Path) -> None:
@@ -68,7 +78,7 @@ def test_wrong_answers_are_refused(invoke: Invoke, directory: Path) -> None:
     assert done.stderr.startswith("init: metadata.name: ")
     done = invoke("init")
     assert done.exit_code == 2
-    assert done.stderr == "init: name what to process: images, text, audio, llm, python\n"
+    assert done.stderr == "init: KIND is missing. Give one of images, text, audio, llm, python\n"
     done = invoke("init", "images", "--column", "review")
     assert done.exit_code == 2
     assert done.stderr.startswith("init: --column: a job for images reads no column of text. ")

@@ -186,8 +186,8 @@ def test_plan_applies_platform_defaults(
         ({"write": {"format": "parquet", "path": "./out"}},
          "spec.write.path: './out' is not on a mounted volume"),
         ({"steps": [model_step(resources={"gpu": 1, "acceleratorType": "T4"})]},
-         "spec.steps[0].resources.acceleratorType: no profile says what 'T4' is on this "
-         "cluster: add cluster.profiles.T4 with"),
+         "spec.steps[0].resources.acceleratorType: no profile defines 'T4' on this "
+         "cluster. Add cluster.profiles.T4 with"),
     ],
     ids=["local path", "missing profile"],
 )  # fmt: skip

@@ -176,14 +176,14 @@ def test_driver_that_fails_ends_its_log_with_the_cause(
 ) -> None:
     """If the report is lost with the head, KubeRay still has the end of the log."""
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(document()))
-    failed = report(JobState.FAILED, reason="StorageAway", message="s3://lake is away")
+    failed = report(JobState.FAILED, reason="StorageUnavailable", message="s3://lake is away")
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
     monkeypatch.setattr(run, "_run", lambda *_, **__: failed)
     options = run.RunOptions(address="auto", report_directory=tmp_path if on_a_cluster else None)
     assert run.run_file(str(tmp_path / "job.yaml"), options) == 1
     *_, last = ["", *capsys.readouterr().err.splitlines()]
     found = parse_failure_line(last)
-    assert found == (("StorageAway", "s3://lake is away") if on_a_cluster else None)
+    assert found == (("StorageUnavailable", "s3://lake is away") if on_a_cluster else None)
 
 
 def test_run_refuses_ray_client() -> None:

@@ -95,7 +95,7 @@ def test_policy_of_the_platform_refuses_jobs_but_not_its_defaults(
     assert (result.exit_code, result.stderr) == (
         2,
         "job.yaml: spec.cluster.image: 'own:2' is not allowed by the platform (policy.images: "
-        "registry.example/). Change or remove it, or ask who runs the operator\n",
+        "registry.example/). Change or remove it, or ask the platform team\n",
     )
     (directory / "policy.yaml").write_text("image: []\n")
     expected = "policy.yaml: image: unknown field; did you mean 'images'?"

@@ -216,7 +216,7 @@ async def test_rejected_token_is_logged_once_as_a_warning(
         async with polling(heads) as polls:
             await follow(polls, seen(), 600)
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("WARNING", "the driver of job-1 rejects the token")
+        ("WARNING", "the driver of job-1: rejects the token")
     ]
 
 

@@ -160,13 +160,13 @@ def test_lost_pod_explains_a_crashed_worker() -> None:
 
 
 def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
-    line = failure_line("StorageAway", "s3://lake is away\x1b[2J")
+    line = failure_line("StorageUnavailable", "s3://lake is away\x1b[2J")
     log = f"Job entrypoint command failed with exit code 1, logs:\n{'x' * 9000}\n{line}"
     assert failure_cause(seen(message=log), None, ()) == (
-        Cause.STORAGE_AWAY,
+        Cause.STORAGE_UNAVAILABLE,
         "s3://lake is away[2J",
     )
-    assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_AWAY
+    assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_UNAVAILABLE
     unknown = failure_line("SomethingNew", "boom")
     assert failure_cause(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
 

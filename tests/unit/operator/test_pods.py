@@ -33,9 +33,9 @@ def ended(reason: str, at: str | None = None) -> dict[str, Any]:
 TWO_ENDED = [ended("Error", "2026-03-01T12:00:00Z"), ended("Completed", "2026-03-01T12:05:00Z")]
 
 
-def test_pod_has_job_cluster_and_resources() -> None:
+def test_pod_has_its_cluster_and_resources() -> None:
     pod = PodView.of({**pod_body("worker-x", job="doggos", attempt=3, gpus=2), "spec": asking("4")})
-    assert (pod.name, pod.job, pod.cluster) == ("worker-x", "doggos", "doggos-3-cluster")
+    assert (pod.name, pod.cluster) == ("worker-x", "doggos-3-cluster")
     assert (pod.cpus, pod.gpus) == (4.0, 2)
 
 

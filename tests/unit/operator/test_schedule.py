@@ -155,10 +155,10 @@ def test_only_the_last_missed_time_runs_and_the_others_are_counted() -> None:
     status = schedules.reconcile(START + 3 * HOUR)
     assert schedules.created == [FIRST, THIRD]
     assert status["missedRuns"] == 1
-    note = "without a run: 1, before 2026-03-01T15:00:00Z: only the last due time runs"
+    note = "missed 1 scheduled time(s) before 2026-03-01T15:00:00Z: only the last due time runs"
     assert schedules.events() == [
         ("RunCreated", f"created {THIRD}"),
-        ("RunsMissed", f"scheduled times {note}"),
+        ("RunsMissed", note),
     ]
 
 
@@ -167,8 +167,9 @@ def test_time_beyond_the_deadline_is_missed() -> None:
     status = schedules.reconcile(START + 3 * HOUR + timedelta(seconds=31))
     assert schedules.created == [FIRST]
     assert status["missedRuns"] == 2
-    note = "2, up to 2026-03-01T15:00:00Z: 61 s late, with startingDeadlineSeconds 60"
-    assert schedules.events() == [("RunsMissed", f"scheduled times without a run: {note}")]
+    late = "61 s late, with startingDeadlineSeconds 60"
+    note = f"missed 2 scheduled time(s) up to 2026-03-01T15:00:00Z: {late}"
+    assert schedules.events() == [("RunsMissed", note)]
     assert schedules.reconcile()["missedRuns"] == 2
     assert schedules.events() == []
 

@@ -130,14 +130,15 @@ def refusal(resources: Document, **cluster: Any) -> str:
     ("resources", "message"),
     [
         ({"gpu": 1, "acceleratorType": "T4"},
-         ".acceleratorType: no profile says what 'T4' is on this cluster: add "
-         "cluster.profiles.T4 with nodeSelector, or ask who runs the operator for one in its "
-         "defaults"),
-        ({"custom": {"XPU": 1}}, ".custom.XPU: no profile says what 'XPU' is on this cluster: add "
-         "cluster.profiles.XPU with resource, device, or ask who runs the operator for one in "
-         "its defaults; did you mean 'XPUs'?"),
+         ".acceleratorType: no profile defines 'T4' on this cluster. Add "
+         "cluster.profiles.T4 with nodeSelector, or ask the platform team to add it to "
+         "the defaults"),
+        ({"custom": {"XPU": 1}}, ".custom.XPU: no profile defines 'XPU' on this cluster. Add "
+         "cluster.profiles.XPU with resource, device, or ask the platform team to add it "
+         "to the defaults; did you mean 'XPUs'?"),
         ({"gpu": 1, "custom": {"NPU": 1}},
-         ": a replica computes on one kind of device, not on GPU and NPU"),
+         ": a replica computes on one kind of device, not on GPU and NPU. Request only one of "
+         "them"),
     ],
     ids=["accelerator type", "custom resource", "two kinds of devices"],
 )  # fmt: skip

@@ -15,7 +15,7 @@ PLACE = "spec.steps[0].python.constructorArgs"
 LOOP: list[Any] = []
 LOOP.append(LOOP)
 MAPPING = ": expected a mapping, got"
-DATE = "JSON has no such value: put a date in quotes"
+DATE = "JSON has no such value{}. Write a date in quotes"
 KEY = "a key must be a text: put it in quotes"
 
 
@@ -37,8 +37,8 @@ def test_argument_keeps_its_json_value(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (dt.date(2026, 1, 2), DATE),
-        ([dt.datetime(2026, 1, 2, tzinfo=dt.UTC)], DATE),
+        (dt.date(2026, 1, 2), DATE.format(", got a value of type date (not shown)")),
+        ([dt.datetime(2026, 1, 2, tzinfo=dt.UTC)], DATE.format("")),
         (b"bytes", "JSON has no such value"),
         ({"a"}, "JSON has no such value"),
         (("a",), "JSON has no such value"),

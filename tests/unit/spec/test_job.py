@@ -137,4 +137,4 @@ NAMES = ["a", "b", "a"]
     ids=short,
 )
 def test_duplicate_column_names_are_refused(wrong: Document, place: str) -> None:
-    assert refused(wrong) == f"spec.{place}: 'a' is named twice"
+    assert refused(wrong) == f"spec.{place}: 'a' is named twice. Remove one of them"

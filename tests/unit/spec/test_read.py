@@ -34,7 +34,7 @@ COMMON = list(FileOptions.model_fields)
         (["a"], "[0]: expected a mapping, got 'a'"),
         (
             [{"a": dt.date(2024, 1, 1)}],
-            "[0].a: JSON has no such value: put a date in quotes, got 2024-01-01",
+            "[0].a: JSON has no such value, got 2024-01-01. Write a date in quotes",
         ),
         (
             [{"a": "x" * 70_000}],

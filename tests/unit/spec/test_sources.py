@@ -136,4 +136,7 @@ def test_source_has_no_paths_for_labels(name: str) -> None:
     job = reading_source(name)
     job["spec"]["steps"] = [label_step()]
     format_ = job["spec"]["read"]["format"]
-    assert f"step 'label' needs the paths: rows of {format_} come from no file" in refused(job)
+    assert (
+        f"step 'label' needs the paths: rows of {format_} come from no file. Remove labelFromPath"
+        in refused(job)
+    )

@@ -78,7 +78,7 @@ def test_pool_fields_are_for_models_and_classes(field: str) -> None:
         assert first_step(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]})), kind
     for kind in KINDS.keys() - {"model", "python", "nearest"}:
         message = refused(with_step(**{kind: KINDS[kind], field: POOL_FIELDS[field]}))
-        assert message == f"{STEP}: '{field}' is for model and python steps, not for {kind}"
+        assert message == f"{STEP}: '{field}' does not apply to a {kind} step. Remove it"
 
 
 @pytest.mark.parametrize(

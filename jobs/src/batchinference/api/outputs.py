@@ -160,7 +160,10 @@ def report_of(output: str) -> Report:
 
     reports = [report for work in works_at(output) if (report := _report_of(work))]
     if not reports:
-        raise BadInput(f"'{output}' has no report yet: the job has not ended")
+        raise BadInput(
+            f"'{output}' has no readable report: the job has not ended, or its report is damaged. "
+            "See batchinference status"
+        )
     return max(reports, key=lambda report: report.updated_at)
 
 

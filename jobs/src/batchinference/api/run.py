@@ -94,7 +94,8 @@ def run(
 
     `restart` starts over and replaces what earlier runs of this job have written, `retry_errors`
     runs only the failed rows again, and `verbose` shows the messages of Ray. Raises JobFailed if
-    the job fails, and JobFailure if it does not support `restart` or `retry_errors`, or for both.
+    the job fails, and BadInput if it does not support `restart` or `retry_errors`, or if both are
+    set.
     """
     from batchinference.api.runner import Runner
 

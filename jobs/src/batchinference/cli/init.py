@@ -67,7 +67,7 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     """Write a job file, and for `python` a module next to it. Return the exit code."""
     if kind is None:
         if not _is_terminal():
-            echo(f"init: name what to process: {', '.join(DEFAULTS)}", err=True)
+            echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
             return exits.BAD_INPUT
         kind, answers = _ask(answers)
     if answers.column and not DEFAULTS[kind].column:
@@ -77,16 +77,22 @@ def write_job(kind: str | None, file: Path, answers: Answers) -> int:
     if kind == "python":
         content[file.parent / STEPS_FILE] = _template(STEPS_FILE)
     if existing := [str(path) for path in content if path.exists()]:
-        echo(f"init: {', '.join(existing)} exists. Name another one with --file", err=True)
+        place = "a file in another directory" if kind == "python" else "another file"
+        echo(f"init: {', '.join(existing)} exists. Choose {place} with --file", err=True)
         return exits.BAD_INPUT
     try:
         parse_one(content[file])
     except SpecError as error:
         print_problems("init", error)
         return exits.BAD_INPUT
-    for path, text in content.items():
-        path.write_text(text, encoding="utf-8")
-        note(f"wrote {path}")
+    try:
+        for path, text in content.items():
+            path.write_text(text, encoding="utf-8")
+            note(f"wrote {path}")
+    except OSError as error:
+        problem = f"{error.filename} cannot be written ({error.strerror})"
+        echo(f"init: --file: {problem}. Choose another file", err=True)
+        return exits.BAD_INPUT
     note(f"Next: batchinference validate --deep {file} && batchinference preview {file}")
     return exits.SUCCESS
 

@@ -14,7 +14,7 @@ from batchinference.pipeline.errors import (
     BadOutput,
     JobFailure,
     OutOfMemory,
-    StorageAway,
+    StorageUnavailable,
     WorkerCrashed,
 )
 
@@ -139,7 +139,7 @@ def root_cause(error: BaseException) -> JobFailure:
     chain = _chain(error)
     failure = _failure_in(chain)
     transient = is_transient(OSError(failure.message)) or is_transient(chain[-1])
-    return StorageAway(failure.message) if transient else failure
+    return StorageUnavailable(failure.message) if transient else failure
 
 
 def _failure_in(chain: list[BaseException]) -> JobFailure:

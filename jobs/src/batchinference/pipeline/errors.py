@@ -127,10 +127,10 @@ class Incomplete(JobFailure):
     reason = "Incomplete"
 
 
-class StorageAway(JobFailure):
+class StorageUnavailable(JobFailure):
     """Storage was unreachable, or refused requests, for longer than requests are retried."""
 
-    reason = "StorageAway"
+    reason = "StorageUnavailable"
 
 
 class OutOfMemory(JobFailure):

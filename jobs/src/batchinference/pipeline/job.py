@@ -130,8 +130,8 @@ class JobRun:
             if attempts_left:
                 run = run.next_attempt(end)
         raise Incomplete(
-            "the output does not hold each input row once, it lacks "
-            f"{format_missing_rows(end.missing)}"
+            "the output does not contain each input row once. Missing: "
+            f"{format_missing_rows(end.missing)}. Run the job again to compute them"
         )
 
     def _run_attempt(self, run: AttemptRun, executor: Executor) -> AttemptEnd:
@@ -254,7 +254,7 @@ def check_errors(
     elif (percentage := _exceeded_percentage(policy, counts, total)) is not None:
         limit = f"errors.maxPercent ({percentage})"
     elif not policy.tolerant:
-        limit = "none is allowed unless spec.errors says so"
+        limit = "0, because spec.errors allows none"
     else:
         return
     raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")

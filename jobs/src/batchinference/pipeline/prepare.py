@@ -234,8 +234,8 @@ def _describe_changes(source: JobInput, complete: Sequence[Layout]) -> str:
     if not contents or before == set(now):
         return ""
     return (
-        f"the input has changed since ({len(before)} parts then, {len(now)} now) and what is new "
-        "is not in it: write.mode append adds the rows of new files"
+        f"the input has changed since ({len(before)} parts then, {len(now)} now), and its new "
+        "rows are not in the output. Set write.mode to append to add the rows of new files"
     )
 
 
@@ -291,8 +291,8 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     for place in (layout.output, layout.errors):
         if (inside := source.below(place)) is not None:
             raise BadOutput(
-                f"'{place.uri}' is where output goes and holds a file of the input, {inside}: "
-                "choose another write.path or errors.path"
+                f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "
+                "another write.path or errors.path"
             )
     if problems := list(check_columns(spec, source.columns())):
         raise BadInput("; ".join(map(str, problems)))

@@ -136,7 +136,7 @@ class Rule:
 
 def refusal(policy: str, allowed: str) -> str:
     """Return the end of the message about a value that the policy does not allow."""
-    fix = "Change or remove it, or ask who runs the operator"
+    fix = "Change or remove it, or ask the platform team"
     return f"is not allowed by the platform (policy.{policy}: {allowed}). {fix}"
 
 

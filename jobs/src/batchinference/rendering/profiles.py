@@ -38,12 +38,13 @@ def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
     kinds = {name: profile.device for name, profile in found.items() if profile.device}
     if len(kinds) > 1:
         message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
+        message += ". Request only one of them"
         yield Problem(field, message)
 
 
 def _unknown(name: str, names: list[str], fields: str) -> str:
     return (
-        f"no profile says what '{name}' is on this cluster: add cluster.profiles.{name} with "
-        f"{fields}, or ask who runs the operator for one in its defaults"
+        f"no profile defines '{name}' on this cluster. Add cluster.profiles.{name} with "
+        f"{fields}, or ask the platform team to add it to the defaults"
         + did_you_mean(name, (other for other in names if other != name))
     )

@@ -34,7 +34,7 @@ def _check_json_value(value: Any, depth: int = 0) -> Any:
     elif isinstance(value, float) and not math.isfinite(value):
         raise _error("JSON has no such number")
     elif not isinstance(value, str | int | float | None):
-        raise _error("JSON has no such value: put a date in quotes")
+        raise _error("JSON has no such value. Write a date in quotes")
     return value
 
 

@@ -66,7 +66,9 @@ def all_keys(pattern: str, message: str) -> dict[str, Any]:
 
 def _check_unique(names: list[str]) -> list[str]:
     if duplicates := [name for name in names if names.count(name) > 1]:
-        raise PydanticCustomError("twice", "'{name}' is named twice", {"name": duplicates[0]})
+        raise PydanticCustomError(
+            "twice", "'{name}' is named twice. Remove one of them", {"name": duplicates[0]}
+        )
     return names
 
 

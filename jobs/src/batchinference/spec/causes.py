@@ -13,7 +13,7 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     WORKER_CRASHED = "WorkerCrashed"
     HEAD_LOST = "HeadLost"
-    STORAGE_AWAY = "StorageAway"
+    STORAGE_UNAVAILABLE = "StorageUnavailable"
     STALLED = "Stalled"
     SUBMISSION_FAILED = "SubmissionFailed"
     UNSCHEDULABLE = "Unschedulable"
@@ -61,8 +61,8 @@ class Cause(StrEnum):
 
 _RETRIED = frozenset(
     {Cause.NODE_LOST, Cause.PREEMPTED, Cause.OUT_OF_MEMORY, Cause.WORKER_CRASHED,
-     Cause.HEAD_LOST, Cause.STORAGE_AWAY, Cause.STALLED, Cause.SUBMISSION_FAILED, Cause.INCOMPLETE,
-     Cause.INTERRUPTED}
+     Cause.HEAD_LOST, Cause.STORAGE_UNAVAILABLE, Cause.STALLED, Cause.SUBMISSION_FAILED,
+     Cause.INCOMPLETE, Cause.INTERRUPTED}
 )  # fmt: skip
 _ENDED_BY_OPERATOR = frozenset(
     {Cause.STALLED, Cause.UNSCHEDULABLE, Cause.IMAGE_PULL, Cause.CONTAINER_CONFIG, Cause.CRASH_LOOP,
@@ -75,7 +75,7 @@ _MEANINGS = {
     Cause.OUT_OF_MEMORY: "a pod used more memory than its limit, or its node ran out of memory",
     Cause.WORKER_CRASHED: "a worker process crashed repeatedly, often because it ran out of memory",
     Cause.HEAD_LOST: "the head pod, or the driver in it, was killed for an unknown reason",
-    Cause.STORAGE_AWAY: "the storage was unavailable for longer than requests are retried",
+    Cause.STORAGE_UNAVAILABLE: "the storage was unavailable for longer than requests are retried",
     Cause.STALLED: "no row was finished within `deadlines.stall`",
     Cause.SUBMISSION_FAILED: "KubeRay could not submit the job to Ray or could not read its state",
     Cause.UNSCHEDULABLE: "no node could run a pod within `deadlines.pending`",
@@ -109,8 +109,8 @@ _REMEDIES = {
     "and the row becomes a failed row.",
     Cause.HEAD_LOST: "Nothing: the job is retried. If it happens again, request more memory for "
     "the head in `cluster.head`, and look at the log of the head pod.",
-    Cause.STORAGE_AWAY: "Check that the object store is up and reachable from the pods. The job "
-    "is retried and resumes.",
+    Cause.STORAGE_UNAVAILABLE: "Check that the object store is up and reachable from the pods. The "
+    "job is retried and resumes.",
     Cause.STALLED: "Look at the log of the driver and the workers for what a step waits for. If "
     "single rows take that long, increase `deadlines.stall`.",
     Cause.SUBMISSION_FAILED: "Look at the status of the RayJob and the log of KubeRay's operator. "
@@ -148,8 +148,8 @@ _REMEDIES = {
     "`cluster.env`, run the job again: it resumes.",
     Cause.DEADLINE_EXCEEDED: "Increase the deadline that the message names, or give the job more "
     "resources. Then run the job again: it resumes.",
-    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours` in the file. Then run the job again: "
-    "it resumes.",
+    Cause.LIMIT_EXCEEDED: "Increase `cluster.limits.gpuHours` in the file. If the platform's "
+    "defaults set a lower limit, ask the platform team. Then run the job again: it resumes.",
     Cause.RAY_JOB_DELETED: "Run the job again: it resumes. To stop a job for a while, suspend it "
     "instead of deleting its RayJob.",
 }

@@ -253,6 +253,6 @@ def _step_rules() -> list[Schema]:
         {
             "rule": "has(self.model) || has(self.python) || has(self.nearest) || "
             "!(has(self.batchSize) || has(self.replicas) || has(self.resources))",
-            "message": "batchSize, replicas and resources are for model and python steps",
+            "message": "batchSize, replicas and resources do not apply to this step. Remove them",
         },
     ]

@@ -60,7 +60,7 @@ def parse_expression(text: str) -> ast.expr:
     tree: ast.expr = _FoldNegativeNumbers().visit(parsed)
     _check(tree)
     if not columns_of(tree):
-        raise ValueError("it reads no column")
+        raise ValueError("it reads no column. Use a column name, or col('NAME')")
     return tree
 
 
@@ -218,9 +218,9 @@ def _check_comparison(node: ast.Compare) -> None:
             _check_list(right)
         elif isinstance(operator, ast.Is | ast.IsNot):
             if not _is_none(right):
-                raise ValueError("'is' compares with None alone; use '=='")
+                raise ValueError("'is' can only compare with None. Use '=='")
         elif _is_none(left) or _is_none(right):
-            raise ValueError("nothing equals None; use 'is None' or 'is not None'")
+            raise ValueError("a comparison with None is never true. Use 'is None' or 'is not None'")
         left = right
 
 
@@ -228,7 +228,9 @@ def _check_list(node: ast.expr) -> None:
     elements = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     for element in elements:
         if element is node or not isinstance(element, ast.Constant):
-            raise ValueError("'in' needs a list of constants on its right")
+            raise ValueError(
+                "'in' needs a list of constants on its right. Write a list such as ['a', 'b']"
+            )
         _check_constant(element)
 
 

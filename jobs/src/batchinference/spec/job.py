@@ -134,7 +134,7 @@ class BatchInferenceSpec(SpecModel):
                 fix = (
                     "set read.options.include_paths to true"
                     if isinstance(self.read, ReadFiles)
-                    else f"rows of {self.read.format} come from no file"
+                    else f"rows of {self.read.format} come from no file. Remove labelFromPath"
                 )
                 raise PydanticCustomError(
                     "label_path",

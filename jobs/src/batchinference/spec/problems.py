@@ -99,7 +99,7 @@ _TYPE_NAMES = {
     int | float: "a number",
     type(None): "null",
 }
-_FIX = re.compile(r"\. (?:Use|Compare|Write|Set|Rename|Choose) ")
+_FIX = re.compile(r"\. (?:Use|Compare|Write|Set|Rename|Choose|Remove) ")
 """The fix begins at the last match in a message."""
 _KEY_MARK = "[key]"
 """pydantic appends it to the location if the key of a mapping is invalid, not the value."""

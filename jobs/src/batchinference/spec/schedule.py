@@ -103,7 +103,8 @@ class ScheduleStatus(SpecModel):
             },
         ),
     ]
-    """Ready and Suspended are always present. Stalled is present while no run can be created."""
+    """Ready is always present. Its reason is Suspended while `suspend` is true. Stalled is present
+    while no run can be created."""
     active: Annotated[list[str], Field(max_length=100)] = []
     """Names of unfinished runs, at most 100."""
     last_schedule_time: Timestamp | None = None

@@ -48,7 +48,8 @@ class Condition(SpecModel):
 
 
 class Progress(SpecModel):
-    """The progress of the job. It never decreases."""
+    """The progress of the job. It decreases only with the final report of an attempt that has
+    started over."""
 
     rows: Rows
     """Finished rows: written, failed or filtered rows."""

@@ -227,7 +227,7 @@ class Step(SpecModel):
             if getattr(self, name) is not None:
                 raise PydanticCustomError(
                     "step_pool",
-                    "'{name}' is for model and python steps, not for {kind}",
+                    "'{name}' does not apply to a {kind} step. Remove it",
                     {"name": to_alias(name), "kind": kind},
                 )
 
@@ -255,7 +255,9 @@ def _check_new_names(new_names: dict[str, str]) -> None:
     names = list(new_names.values())
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise PydanticCustomError(
-            "rename", "two columns are renamed to '{name}'", {"name": duplicates[0]}
+            "rename",
+            "two columns are renamed to '{name}'. Choose another name for one",
+            {"name": duplicates[0]},
         )
 
 

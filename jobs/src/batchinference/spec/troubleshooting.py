@@ -95,7 +95,7 @@ MISTAKES = {
     ("are named",): Entry(
         "reports and worker groups identify a step by its name", "Rename one of the steps."
     ),
-    ("not an expression", "unknown function", "nothing equals None"): Entry(
+    ("not an expression", "unknown function", "a comparison with None"): Entry(
         "the expression of a `filter` or of `addColumns` is not part of the "
         "[expression language](jobs.md#steps), which is a small part of Python",
         "Use the functions and operators that the message names. Compute anything else in a "

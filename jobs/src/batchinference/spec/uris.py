@@ -34,7 +34,7 @@ def _check_uri(uri: str) -> str:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise PydanticCustomError(
             "uri_scheme",
-            "the scheme '{scheme}://' is not supported: use a path or one of {known}",
+            "the scheme '{scheme}://' is not supported. Use a path or one of {known}",
             {"scheme": scheme, "known": known},
         )
     if scheme != "file" and not bucket:
@@ -46,7 +46,9 @@ def _check_uri(uri: str) -> str:
     if not rest:
         raise PydanticCustomError("uri_path", "a file:// address needs a path", {})
     if _CONTROL.search(uri):
-        raise PydanticCustomError("uri_control", "an address holds no control characters", {})
+        raise PydanticCustomError(
+            "uri_control", "an address must not contain control characters", {}
+        )
     return uri
 
 
@@ -72,7 +74,7 @@ _URI_RULES = rules(
     _never(f"^({_STORE})://[^/]*@", "an address must not contain credentials"),
     _never(f"^({_STORE})://(/|$)", "an address with a scheme needs a bucket"),
     _never(f"^{_FILE}://$", "a file:// address needs a path"),
-    _never(_CONTROL.pattern, "an address holds no control characters"),
+    _never(_CONTROL.pattern, "an address must not contain control characters"),
 )
 Uri = Annotated[
     str,

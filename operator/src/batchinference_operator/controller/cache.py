@@ -217,7 +217,8 @@ class Cache:
         return {key: job.uid for key, job in self._jobs.items()}
 
     def attempt(self, key: Key) -> int:
-        """Return the number of a job's last attempt; 0 if there is none or the job is finished."""
+        """Return the number of a job's last attempt; 0 if there is none, or if the job is finished
+        and its status is up to date with its spec."""
         job = self._jobs.get(key)
         return 0 if job is None else job.attempt
 

@@ -18,7 +18,8 @@ class CompactJob:
     resource_version: str
     summary: JobSummary
     attempt: int
-    """The number of the last attempt; 0 if there was none or the job is finished."""
+    """The number of the last attempt; 0 if there is none, or if the job is finished and its
+    status is up to date with its spec."""
     finished: bool
     fields: str
 

@@ -87,7 +87,7 @@ class DashboardClient:
 
     async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
         if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
-            return Answer(reached=False, problem="has no address yet")
+            return Answer(reached=False, problem="it has no address yet")
         url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
         query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
         try:

@@ -206,7 +206,7 @@ class DriverPoller:
             state.backoff = min(2 * state.backoff or FIRST_BACKOFF, longest)
         if answer.problem and (state.answer is None or state.answer.problem != answer.problem):
             level = logging.WARNING if answer.unauthorized else logging.INFO
-            logger.log(level, "the driver of %s %s", state.ray_job.name, answer.problem)
+            logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
         state.answer, state.at, state.pending = answer, self._clock(), False
         state.due = state.at + state.backoff
         self._count(_result_label(answer, slow=slow))

@@ -69,7 +69,7 @@ class Metrics:
         """Add the metrics that count results of operations."""
         self.status_writes = self._counter(
             "batchinference_status_writes",
-            "Reconciles by result for the status: written, unchanged, deferred to a later one, "
+            "Status writes by result: written, unchanged, deferred to a later reconcile, "
             "conflict, rejected (the CustomResourceDefinition is older), or gone with its job.",
             "result",
         )
@@ -81,7 +81,8 @@ class Metrics:
         )
         self.events = self._counter(
             "batchinference_events",
-            "Events on jobs: posted, repeated (counted on the first), or dropped.",
+            "Events about jobs: posted, repeated (added to the count of an earlier Event), or "
+            "dropped.",
             "result",
         )
         self.leader = Gauge(

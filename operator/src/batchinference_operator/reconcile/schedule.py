@@ -223,7 +223,7 @@ def _with_owner(body: Object, schedule: ScheduleView) -> Object:
 
 
 def _missed_event(count: int, why: str) -> Event:
-    return Event("RunsMissed", "Skip", f"scheduled times without a run: {count}, {why}", "Warning")
+    return Event("RunsMissed", "Skip", f"missed {count} scheduled time(s) {why}", "Warning")
 
 
 def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -> Status:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from batchinference.rendering import CLUSTER_LABEL, NAME_LABEL, POD_GROUP_LABEL
+from batchinference.rendering import CLUSTER_LABEL, POD_GROUP_LABEL
 from batchinference.rendering.pod_resources import running_containers
 from batchinference.rendering.quantities import cpus_of
 from batchinference_operator.status.failure_cause import (
@@ -26,7 +26,6 @@ class PodView:
     resources of its node."""
 
     name: str
-    job: str
     cluster: str
     """Its RayCluster, which is different for each attempt and for other jobs of the same name."""
     is_head: bool
@@ -50,7 +49,6 @@ class PodView:
         labels = metadata["labels"]
         return cls(
             name=metadata["name"],
-            job=labels[NAME_LABEL],
             cluster=labels.get(CLUSTER_LABEL, ""),
             is_head=is_head(body),
             group=labels.get(POD_GROUP_LABEL, ""),

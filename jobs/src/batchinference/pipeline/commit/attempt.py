@@ -159,7 +159,10 @@ class Attempt:
         output, or another execution of the task has rewritten the file."""
         self.check_lease()
         if self.unified.exists():
-            raise BadOutput(f"the files in write.path '{self.layout.output.uri}' are rewritten")
+            raise BadOutput(
+                f"the files in write.path '{self.layout.output.uri}' were already rewritten by "
+                "another execution of this task"
+            )
 
     def remove_orphans(self, entries: Iterable[ManifestEntry]) -> None:
         """Delete the data and error files of this work that these manifest entries do not name.
@@ -192,8 +195,8 @@ class Attempt:
         this one, and this one must not touch the files of that run."""
         if read_lease(self.layout) != self.lease:
             raise BadOutput(
-                f"another run has taken over write.path '{self.layout.output.uri}' while this one "
-                "was going on"
+                f"write.path: another run has taken over '{self.layout.output.uri}' while this run "
+                "was in progress. Run one job at a time on a path, or choose another path"
             )
 
     def check_open(self) -> None:

@@ -226,8 +226,8 @@ def _check_code(state: OutputState, lease: Lease, request: Request, action: Acti
 def _remedy_of_changed_code(request: Request, *, complete: bool) -> str:
     if request.write.mode != "append":
         return (
-            "Run with --restart to start over (a resource: with resume: false and write.mode: "
-            "overwrite)"
+            "Run with --restart to start over. On a cluster, set resume to false and write.mode to "
+            "overwrite"
         )
     if complete:
         return "Remove resume: false to add only new files"

@@ -158,8 +158,11 @@ def _init(**arguments: Any) -> None:
     except SystemExit:  # Ray turns a SIGTERM into this
         raise Interrupted("stopped by SIGTERM") from None
     except Exception as error:
-        logs = f" Its logs: {arguments['_temp_dir']}" if "_temp_dir" in arguments else ""
-        raise JobFailure(f"Ray could not start: {root_cause(error).message}{logs}") from error
+        message = root_cause(error).message
+        if address := arguments.get("address"):
+            raise JobFailure(f"--address: no connection to Ray ({address}): {message}") from error
+        logs = f". Ray's logs: {arguments['_temp_dir']}" if "_temp_dir" in arguments else ""
+        raise JobFailure(f"Ray could not start: {message}{logs}") from error
     finally:
         signal.signal(signal.SIGTERM, handler)
 

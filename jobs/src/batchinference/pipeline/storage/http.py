@@ -1,7 +1,8 @@
 """Fetches content from an address, with retries.
 
-If the server reports that an address does not exist, the error is Gone. If the server does not
-respond, or reports a transient error, the error is Away and the request is retried a few times.
+If the server reports that an address does not exist, the error is PermanentFetchError. If the
+server does not respond, or reports a transient error, the request is retried a few times, and the
+error is TransientFetchError.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ CHUNK_BYTES = 1 << 16
 _DEADLINE: ContextVar[float] = ContextVar("deadline")
 
 
-class Gone(Exception):
+class PermanentFetchError(Exception):
     """A permanent error: an address is invalid, or its content is missing or unusable."""
 
 
-class Away(TryAgain):
+class TransientFetchError(TryAgain):
     """A transient error: an address does not respond now."""
 
 
@@ -88,7 +89,7 @@ class Fetcher:
     def fetch(self, uri: str, manifest: Location) -> bytes:
         """Return the bytes at an address. A relative path starts in the directory of `manifest`.
 
-        Raises Gone, Forbidden, or Away if retries did not help.
+        Raises PermanentFetchError, Forbidden, or TransientFetchError if retries did not help.
         """
         if scheme_of(uri) in ("http", "https"):
             return self.fetch_url(uri)
@@ -115,14 +116,18 @@ class Fetcher:
             with until(deadline):
                 return self._follow(url)
         except EOFError:
-            raise Away(f"{shown(url)} breaks off within its gzip stream") from None
+            raise TransientFetchError(f"{shown(url)} breaks off within its gzip stream") from None
         except (*(requests.RequestException, HTTPError, ValueError), *NO_GZIP) as error:
             if not is_network_error(error):
-                raise Gone(f"{shown(url)} cannot be fetched: {type(error).__name__}") from None
+                raise PermanentFetchError(
+                    f"{shown(url)} cannot be fetched: {type(error).__name__}"
+                ) from None
             if time.monotonic() < deadline:
-                raise Away(f"{shown(url)} gives no answer: {type(error).__name__}") from None
+                raise TransientFetchError(
+                    f"{shown(url)} gives no answer: {type(error).__name__}"
+                ) from None
             slow = f"{shown(url)} has not sent everything within {MAX_SECONDS:g} s"
-            raise Away(slow, math.inf) from None  # no retry: it would take as long
+            raise TransientFetchError(slow, math.inf) from None  # no retry: it would take as long
 
     def _follow(self, url: str) -> bytes:
         """Return the content after redirects. Each redirect is checked like the first address."""
@@ -132,8 +137,10 @@ class Fetcher:
                     return self._content(url, answer)
                 url = urljoin(url, answer.headers["location"])
             if scheme_of(url) not in ("http", "https"):
-                raise Gone(f"{shown(url)}: redirects lead to http:// and https:// only")
-        raise Gone(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
+                raise PermanentFetchError(
+                    f"{shown(url)}: redirects lead to http:// and https:// only"
+                )
+        raise PermanentFetchError(f"{shown(url)}: more than {MAX_REDIRECTS} redirects")
 
     def _answer(self, url: str) -> requests.Response:
         """Return the response with its body unread. The URL is checked in the form that is sent."""
@@ -158,9 +165,9 @@ class Fetcher:
     def _content(self, url: str, answer: requests.Response) -> bytes:
         message = f"{shown(url)} answers {answer.status_code} {answer.reason}"
         if is_transient_status(answer.status_code):
-            raise Away(message, retry_after(answer.headers) or 0.0)
+            raise TransientFetchError(message, retry_after(answer.headers) or 0.0)
         if answer.status_code != HTTPStatus.OK:
-            raise Gone(message)
+            raise PermanentFetchError(message)
         content, stream = bytearray(), _decoded(url, answer)
         while chunk := stream.read(CHUNK_BYTES):
             content += chunk
@@ -170,21 +177,23 @@ class Fetcher:
     def _check_size(self, uri: str, size: int) -> None:
         if size > self._max_bytes:
             limit = f"{self._limit} ({self._max_bytes})"
-            raise Gone(f"{shown(uri)} has more bytes than {limit}")
+            raise PermanentFetchError(f"{shown(uri)} has more bytes than {limit}")
 
     def _from_storage(self, uri: str, manifest: Location) -> bytes:
         """Return the bytes at an address in storage, which retries by itself."""
         if scheme_of(uri) not in SCHEMES:
-            raise Gone(f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://")
+            raise PermanentFetchError(
+                f"{shown(uri)}: nothing can be fetched from {scheme_of(uri)}://"
+            )
         address = self._allowed.stored(_address(uri, manifest), manifest)
         try:
             content = address.read(self._max_bytes + 1)
         except (FileNotFoundError, NotADirectoryError):
-            raise Gone(f"{address.uri} does not exist") from None
+            raise PermanentFetchError(f"{address.uri} does not exist") from None
         except IsADirectoryError:
-            raise Gone(f"{address.uri} cannot be read: it is a directory") from None
+            raise PermanentFetchError(f"{address.uri} cannot be read: it is a directory") from None
         except OSError as error:
-            kind = Away if is_storage_error(error) else Gone
+            kind = TransientFetchError if is_storage_error(error) else PermanentFetchError
             raise kind(f"{address.uri} cannot be read: {error}") from error
         self._check_size(address.uri, len(content))
         return content
@@ -197,7 +206,9 @@ def _decoded(url: str, answer: requests.Response) -> Any:
         return answer.raw
     if encoding in ("gzip", "x-gzip"):
         return gzip.GzipFile(fileobj=answer.raw)
-    raise Gone(f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known")
+    raise PermanentFetchError(
+        f"{shown(url)} answers with the Content-Encoding '{encoding}': only gzip is known"
+    )
 
 
 @lru_cache(maxsize=2)

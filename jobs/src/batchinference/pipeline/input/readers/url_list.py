@@ -28,9 +28,9 @@ from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.allowed_addresses import Allowed
 from batchinference.pipeline.storage.http import (
     THREADS,
-    Away,
     Fetcher,
-    Gone,
+    PermanentFetchError,
+    TransientFetchError,
 )
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
@@ -138,9 +138,11 @@ class ManifestReader(DivisibleReader):
         unreachable and `on_unreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
-                raise Gone(f"there is no address in column '{self._options.column}', but {uri!r}")
+                raise PermanentFetchError(
+                    f"there is no address in column '{self._options.column}', but {uri!r}"
+                )
             return retry_without_limit(lambda: self._fetcher.fetch(uri, file))
-        except Away as error:
+        except TransientFetchError as error:
             if self._options.on_unreachable == "fail":
                 raise JobFailure(f"{error} ({_FIX})") from error
             return error

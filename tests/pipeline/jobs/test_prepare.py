@@ -183,8 +183,8 @@ class TestInputWithinOutput:
 
     @pytest.mark.parametrize(
         ("mode", "message"),
-        [("append", r"holds a file of the input, .*a\.txt"),
-         ("overwrite", r"holds a file of the input, .*a\.txt"),
+        [("append", r"contains an input file \(.*a\.txt\)"),
+         ("overwrite", r"contains an input file \(.*a\.txt\)"),
          ("error", "holds the output of another job")],
         ids=["append", "overwrite", "error"],
     )  # fmt: skip

@@ -203,7 +203,7 @@ class TestInputWithinOutput:
 
     def test_errors_within_the_input_are_refused(self, data: Path, tmp_path: Path) -> None:
         errors = {"maxRows": 1, "path": str(data)}
-        with pytest.raises(BadOutput, match=r"choose another write\.path or errors\.path"):
+        with pytest.raises(BadOutput, match=r"Choose another write\.path or errors\.path"):
             prepare_job(job_document("job", data, tmp_path / "out", errors=errors))
 
     def test_path_with_a_common_prefix_is_accepted(self, data: Path, tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from support.cluster.deployment import ROOT
 from support.cluster.kubectl import Kubectl
 from support.cluster.object_store import KEYS, ObjectStore
-from support.documents.recordings import Shown, masked, thinned
+from support.documents.recordings import Shown, compare_with_page, masked, page_of, thinned
 from support.timeouts import scaled
 
 COMMAND_SECONDS = 120
@@ -154,3 +155,20 @@ def anonymous(sections: dict[str, list[Shown]], namespace: str) -> dict[str, lis
 def in_team(text: str, namespace: str) -> str:
     """Return a text with the namespace `team` instead of another one."""
     return text.replace(namespace, "team")
+
+
+def check_page(
+    page: str,
+    head: str,
+    sections: dict[str, list[Shown]],
+    images: Mapping[str, str],
+    *,
+    write: bool,
+) -> None:
+    """Fail if a page of docs/ differs from these commands. With `write`, write it first.
+
+    `images` names the image of a section in docs/images by the title of the section.
+    """
+    if write:
+        (ROOT / page).write_text(page_of(head, sections, images))
+    compare_with_page(page, sections, shape, "make transcript")

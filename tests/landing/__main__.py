@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 
 from landing.calibration import machine_factor, measured_seconds
@@ -78,7 +77,7 @@ def run_landing(groups: Sequence[Group]) -> int:
             _record(due.group, recorded_landings(passes) + 1, hashes[due.group.name])
     failed = failures(results, dues, seconds, limit)
     total = Result("total", "failed" if failed else "passed", seconds)
-    budgets = {step.name: step.budget for step in steps} | {"total": TOTAL_BUDGET}
+    budgets = {step.name: step.budget for step in steps} | {"total": limit / factor}
     print("\n=== landing")
     print(report([*results, SuiteResult(total)], budgets, factor))
     _print_long_tier(dues, chosen, passed)
@@ -93,8 +92,8 @@ def run_group(group: Group) -> int:
     step = Step(group.step, group.command, group.minutes * 60, is_suite=True, retry=False)
     guarded = guarded_hash(group)
     factor = {FACTOR: f"{machine_factor(measured_seconds()):.2f}"}
-    run = partial(run_command, deadline=3600)
-    result = run_suite(step, lambda step, env: run(step, env=env | factor), again=list).result
+    suite = run_suite(step, lambda step, env: run_command(step, 3600, env | factor), again=list)
+    result = suite.result
     print(f"{group.step}: {result.summary} after {result.seconds:.0f} s")
     if result.ok:
         _record(group, recorded_landings(read_passes(PASSES)), guarded)

@@ -95,8 +95,9 @@ def run_command(
         _stop(process)
     printer.join(timeout=GRACE_SECONDS)
     outcome = "timed out" if timed_out else "failed" if process.returncode else "passed"
-    note = f"killed after {time.monotonic() - begin:.0f} s" if timed_out else ""
-    return Result(step.name, outcome, time.monotonic() - begin, note)
+    seconds = time.monotonic() - begin
+    note = f"killed after {seconds:.0f} s" if timed_out else ""
+    return Result(step.name, outcome, seconds, note)
 
 
 def _print_lines(process: subprocess.Popen[str], name: str, out: TextIO) -> None:

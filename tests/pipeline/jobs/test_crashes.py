@@ -15,7 +15,7 @@ from batchinference.pipeline.execution.crashed_rows import CRASHED
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
-from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -69,7 +69,9 @@ def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:
     [
         ("exit_process", {}, {}, "died repeatedly (WorkerCrashedError)"),
         ("Die", POOL, ANY_ROW, "died repeatedly (Actor"),
-        ("DieInConstructor", POOL, ANY_ROW, "died"),
+        pytest.param(
+            *("DieInConstructor", POOL, ANY_ROW, "died"), marks=pytest.mark.long("crash-points")
+        ),
     ],
     ids=["a task that exits", "an actor", "an actor as it is made"],
 )
@@ -99,12 +101,18 @@ def test_code_that_always_kills_its_process_fails_the_job(
 def test_rows_that_kill_their_process_fail_if_rows_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_with_deaths(tmp_path, monkeypatch, LINES, ["text 0 4", "text 5 2"], {"maxRows": 2})
+    """Each of two rows kills the process that computes it. tests/pipeline/jobs/test_crashed_rows.py
+    tests the limit."""
+    monkeypatch.setattr(resources, "TASK_RETRIES", 1)
+    python = {"callable": "own_code:die_of", "callArgs": {"texts": ["text 0 4", "text 5 2"]}}
+    steps = [{"name": "own", "python": python}]
+    source = write_lines(tmp_path / "in", LINES)
+    job = job_document("dies", source, tmp_path / "out", steps=steps, errors={"maxRows": 2})
+    run = run_job(job)
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 28, 2, 0))
     others = sorted({*TEXTS} - {"text 0 4", "text 5 2"})
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == others
     failed = sorted(errors_of(tmp_path / "out"), key=lambda error: str(error["path"]))
-    source = tmp_path / "in"
     assert [(error["path"], error["row"]) for error in failed] == [
         (f"{source}/0.txt", 4),
         (f"{source}/5.txt", 2),
@@ -114,28 +122,3 @@ def test_rows_that_kill_their_process_fail_if_rows_may_fail(
     }
     assert run.report.retries >= 2
     assert verified(tmp_path / "out").result == "proven"
-
-
-def test_job_fails_if_more_rows_kill_their_process_than_may_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = {"a.txt": ["bad 1", "bad 2", "good"]}
-    run = run_with_deaths(tmp_path, monkeypatch, lines, ["bad 1", "bad 2"], {"maxRows": 1})
-    assert run.report.state == JobState.FAILED
-    assert run.report.reason in ("TooManyErrors", "WorkerCrashed")
-    assert not (tmp_path / "out" / "_SUCCESS").exists()
-
-
-def run_with_deaths(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    lines: dict[str, list[str]],
-    texts: list[str],
-    errors: Document,
-) -> Run:
-    """Run a job over lines of text. Each of the texts kills the process that computes it."""
-    monkeypatch.setattr(resources, "TASK_RETRIES", 1)
-    source = write_lines(tmp_path / "in", lines)
-    python = {"callable": "own_code:die_of", "callArgs": {"texts": texts}}
-    steps = [{"name": "own", "python": python}]
-    return run_job(job_document("dies", source, tmp_path / "out", steps=steps, errors=errors))

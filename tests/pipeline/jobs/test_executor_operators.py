@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-from ray.data import DataContext, Dataset
+from ray.data import ActorPoolStrategy, DataContext, Dataset
 
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.control import ExecutionControl
@@ -23,6 +23,7 @@ from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import CPU_GROUP, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
+from batchinference.spec.job import BatchInferenceSpec
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import job_document, run_job, write_lines
@@ -60,12 +61,6 @@ def operators(dataset: Dataset) -> list[str]:
 COLLECTED = {"rowsPerFile": 50}
 CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "no steps": (1, [], COLLECTED, ["ReadRows", "Write"]),
-    "a function where files suffice as blocks": (
-        20,
-        [FILTER, FUNCTION],
-        COLLECTED,
-        ["ReadRows->MapBatches(filter)", "Write"],
-    ),
     "functions around a pool": (
         20,
         [FILTER, POOL, AFTER],
@@ -164,45 +159,52 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     assert DataContext.get_current().execution_options.label_selector == on_cpus
 
 
-def test_pool_of_a_text_model_gets_windows_of_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: dict[str, int] = {}
+def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[str, Any]:
+    """Return the logical operators of a job that reads text files, in order, without a run."""
+    found: list[Any] = []
 
     def write(self: Dataset, *_: object, **__: object) -> None:
         operator = self._logical_plan.dag
-        while hasattr(operator, "batch_size"):
-            sizes[operator.name] = operator.batch_size
-            (operator,) = operator.input_dependencies
+        while operator is not None:
+            found.append(operator)
+            operator = next(iter(operator.input_dependencies), None)
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     monkeypatch.setattr(executor, "sink_for", lambda *_: SimpleNamespace(run_id="run"))
-    own = {"name": "own", "python": {"callable": "own_code:Suffix"}, "batchSize": 16}
-    steps = [model_step(replicas={"max": 2}), own]
-    spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=steps)
-    write_lines(tmp_path, {"a.txt": ["text"] * 600})
     rows = open_input(spec.read)
-    attempt = SimpleNamespace(layout=SimpleNamespace(input=Location("/in")))
     prepared: Any = SimpleNamespace(
         input=rows,
         count=rows.count(),
         sizing=Sizing(1, 8, 1),
         missing=None,
-        attempt=attempt,
+        attempt=SimpleNamespace(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
-    assert sizes == {"MapBatches(embed)": 100, "MapBatches(own)": 16}
+    return {operator.name: operator for operator in reversed(found)}
+
+
+def test_pool_of_a_text_model_gets_windows_of_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(tmp_path, {"a.txt": ["text"] * 600})
+    own = {"name": "own", "python": {"callable": "own_code:Suffix"}, "batchSize": 16}
+    steps = [model_step(replicas={"max": 2}), own]
+    spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=steps)
+    operators = planned(monkeypatch, spec)
+    assert operators["MapBatches(embed)"].batch_size == 100
+    assert operators["MapBatches(own)"].batch_size == 16
 
 
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(
-    tmp_path: Path, written: list[Dataset], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(input_files, "REREAD_BYTES", 0)
-    run = run_job(_job(tmp_path, 1, [FILTER, CLASS], {}))
-    assert run.counts == (60, 60, 0, 0)
-    expected = ["ReadRows", "MapBatches(filter)", "MapBatches(class)", "Write"]
-    assert operators(written[0]) == expected
+    write_lines(tmp_path, {"a.txt": ["text"] * 60})
+    spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=[FILTER, CLASS])
+    operators = planned(monkeypatch, spec)
+    assert list(operators) == ["ReadRows", "MapBatches(filter)", "MapBatches(class)"]
+    assert isinstance(operators["MapBatches(class)"].compute, ActorPoolStrategy)
 
 
 def test_each_process_constructs_a_class_once(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_kubectl_shows_and_waits_for_the_status(namespace: Namespace, kubectl: A
     selected = ["get", "bi", "--output", "name", "--field-selector"]
     names = [kubectl(*selected, f"status.phase{operator}Running") for operator in ("=", "!=")]
     assert [name.strip().rpartition("/")[2] for name in names] == ["shown", "other"]
-    kubectl("wait", "--for=condition=Complete", "batchinference/shown", "--timeout=5s")
+    kubectl("wait", "--for=condition=Complete", "batchinference/shown", "--timeout=60s")
 
 
 def test_kubectl_sorts_jobs_by_the_documented_paths(namespace: Namespace, kubectl: Any) -> None:

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rounds = -(-config.getoption("--jobs") // config.getoption("--at-once"))
     for item in items:
-        item.add_marker(pytest.mark.timeout(scaled(300 + 600 * rounds)))
+        item.add_marker(pytest.mark.timeout(scaled(300 + 400 * rounds)))
 
 
 @pytest.fixture(scope="session")

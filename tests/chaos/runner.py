@@ -17,12 +17,13 @@ from chaos.plans import Injection
 from support.cluster.kubectl import ENDED, Object
 from support.cluster.state import state
 from support.cluster.statuses import History
+from support.timeouts import scaled
 
-MAX_START_SECONDS = 240.0
+MAX_START_SECONDS = scaled(240.0)
 """The time for which a fault waits for the first row."""
-MAX_JOB_SECONDS = 420.0
+MAX_JOB_SECONDS = scaled(420.0)
 """The time after the last fault within which a job must end."""
-MAX_SEARCH_SECONDS = 90.0
+MAX_SEARCH_SECONDS = scaled(90.0)
 """The time for which a fault waits until its target exists."""
 
 

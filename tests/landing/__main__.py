@@ -46,7 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     # a background process of a shell ignores SIGINT, and without a handler, so would the suites
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: INTERRUPTED.set())
-    os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} --fail-on-skip"
+    # options of the caller could select a part of the tests
+    os.environ["PYTEST_ADDOPTS"] = "--fail-on-skip --timing"
     groups = read_groups(GROUPS)
     if not arguments:
         return run_landing(groups)

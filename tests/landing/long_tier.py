@@ -59,8 +59,6 @@ class Due:
     """The number of landings since the last pass."""
     changed: bool
     """Whether a guarded path has changed since the last pass."""
-    landing: int = 0
-    """The recorded landing of the last pass. It orders groups of the same age."""
 
 
 def read_groups(file: Path) -> list[Group]:
@@ -100,11 +98,10 @@ def choose(dues: Sequence[Due], minutes: float) -> list[Due]:
     """Return the groups to run: first those without which groups would become overdue, then all
     changed groups and the group that waited longest, if they fit into `minutes`.
 
-    Groups are ordered by age. Among groups of equal age, the group comes first whose last pass was
-    recorded by an earlier landing, then the quicker group. The first group always runs, even if it
-    takes longer.
+    Groups are ordered by age, and the quicker group comes first among groups of equal age. The
+    first group always runs, even if it takes longer.
     """
-    ordered = sorted(dues, key=lambda due: (-due.age, due.landing, due.group.minutes))
+    ordered = sorted(dues, key=lambda due: (-due.age, due.group.minutes))
     required = _required(ordered)
     first, others = ordered[:required], ordered[required:]
     changed = [due for due in others if due.changed]
@@ -137,19 +134,20 @@ def due_groups(
 ) -> list[Due]:
     """Return the age of each group and whether it changed. A group that never passed has changed.
 
-    `days` are the days of all landings. `hashes` are the current hashes of the guarded paths.
+    `days` are the days of all landings. `hashes` are the current hashes of the guarded paths. The
+    age is the number of recorded landings or of days since the last pass, whichever is larger:
+    only landings that ran a group are recorded.
     """
-    return [_due(group, passes.get(group.name), days, hashes[group.name]) for group in groups]
+    recorded = recorded_landings(passes)
 
+    def due(group: Group) -> Due:
+        last = passes.get(group.name)
+        since = last.day if last else group.added
+        landings = recorded - last.landing if last else 0
+        age = max(landings, sum(day > since for day in set(days)))
+        return Due(group, age, changed=last is None or last.guarded != hashes[group.name])
 
-def _due(group: Group, last: Pass | None, days: Sequence[str], guarded: str) -> Due:
-    since = last.day if last else group.added
-    return Due(
-        group,
-        age=sum(day > since for day in set(days)),
-        changed=last is None or last.guarded != guarded,
-        landing=last.landing if last else 0,
-    )
+    return [due(group) for group in groups]
 
 
 def landing_days() -> list[str]:

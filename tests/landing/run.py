@@ -30,6 +30,8 @@ class Landing:
         self._factor = factor
         self._run_command = execute
         self._running: dict[str, Future[SuiteResult]] = {}
+        self._used: dict[str, float] = {}
+        """The seconds that the runs of each step have taken. A suite may run twice."""
 
     def run(self) -> list[SuiteResult]:
         """Run all steps and return their results in the order of the plan.
@@ -44,15 +46,22 @@ class Landing:
     def _run_step(self, step: Step) -> SuiteResult:
         if not all(self._running[name].result().result.ok for name in step.after):
             return SuiteResult(Result(step.name, NOT_RUN))
-        if step.is_suite:
-            return run_suite(step, self._execute, partial(_tests_again, step))
-        return SuiteResult(self._execute(step, {}))
+        try:
+            if step.is_suite:
+                return run_suite(step, self._execute, partial(_tests_again, step))
+            return SuiteResult(self._execute(step, {}))
+        except (OSError, ValueError) as error:  # a missing command, or outcomes that are damaged
+            return SuiteResult(Result(step.name, "failed", note=str(error)))
 
     def _execute(self, step: Step, env: dict[str, str]) -> Result:
-        """Run a step. A hanging step ends at its deadline or at the end of the landing's time."""
-        left = self._end - time.monotonic()
-        deadline = max(1.0, min(step.deadline * self._factor, left))
-        return self._run_command(step, deadline, {**env, FACTOR: f"{self._factor:.2f}"})
+        """Run a step. All its runs together end at its deadline, or at the end of the landing's
+        time."""
+        used = self._used.get(step.name, 0.0)
+        left = min(step.deadline * self._factor - used, self._end - time.monotonic())
+        env = {**env, FACTOR: f"{self._factor:.2f}"}
+        result = self._run_command(step, max(1.0, left), env)
+        self._used[step.name] = used + result.seconds
+        return result
 
 
 def _tests_again(step: Step, tests: Sequence[str]) -> list[str]:

@@ -14,7 +14,11 @@ Run = Callable[[Step, dict[str, str]], Result]
 """Runs a step with additional environment variables."""
 MAX_FLAKY = 2
 """The maximum number of flaky tests in a landing: tests that pass only in the second run."""
-NEVER_FLAKY = ("/test_crash_points", "/test_late_writers.py", "/test_table_fences.py")
+NEVER_FLAKY = (
+    *("/test_bad_state.py", "/test_commits.py", "/test_concurrent_runs.py", "/test_crash_points"),
+    *("/test_late_writers.py", "/test_retried_appends.py", "/test_row_coverage.py"),
+    "/test_table_fences.py",
+)
 """Parts of the paths of tests that never run again: a row that is lost once is not flaky."""
 
 

@@ -39,6 +39,8 @@ class _Recorder:
         self._reported: set[str] = set()
         self._passed: set[str] = set()
         self._failed: dict[str, None] = {}
+        self._crashed = False
+        """Whether a worker of pytest-xdist has died."""
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._expected.update(item.nodeid for item in session.items)
@@ -51,6 +53,7 @@ class _Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = test_id(report)
         self._reported.add(report.nodeid)
+        self._crashed |= report.when not in ("setup", "call", "teardown")
         if report.failed:
             self._failed[name] = None
         elif report.when == "call" and report.passed:
@@ -65,6 +68,8 @@ class _Recorder:
         outcomes = {
             "passed": len(self._passed - set(self._failed)),
             "failed": list(self._failed),
-            "complete": exitstatus not in ABORTED and self._expected <= self._reported,
+            "complete": exitstatus not in ABORTED
+            and not self._crashed
+            and self._expected <= self._reported,
         }
         (self._directory / f"{os.getpid()}.json").write_text(json.dumps(outcomes))

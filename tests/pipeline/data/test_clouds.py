@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from batchinference.pipeline.error_attribution import is_storage_error
-from batchinference.pipeline.errors import BadInput, JobFailure, without_secrets
+from batchinference.pipeline.errors import BadInput, JobFailure, mask_secrets
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.location import Location
@@ -173,5 +173,5 @@ def test_credentials_in_addresses_are_hidden() -> None:
         "?sig=abc' and more": "?sig=***' and more",
     }
     unchanged = ("s3://bucket/a@b and mail@host", "nothing secret")
-    assert {text: without_secrets(text) for text in shown} == shown
-    assert tuple(map(without_secrets, unchanged)) == unchanged
+    assert {text: mask_secrets(text) for text in shown} == shown
+    assert tuple(map(mask_secrets, unchanged)) == unchanged

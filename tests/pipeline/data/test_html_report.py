@@ -15,7 +15,7 @@ from PIL import Image
 from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
 from batchinference.pipeline.html_report.advice import advice
-from batchinference.pipeline.html_report.errors import ErrorGroup
+from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.page import render
 from batchinference.pipeline.html_report.samples import THUMBNAIL, Cell, cell
 from batchinference.spec.causes import Cause
@@ -40,8 +40,8 @@ TRUNCATED = {
     "values": '{"n": 1}',
 }
 ERRORS = [
-    ErrorGroup("decode", 57, [TRUNCATED]),
-    ErrorGroup("classify", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
+    ErrorSample("decode", 57, [TRUNCATED]),
+    ErrorSample("classify", 3, [{"path": "b.jpg", "row": 4, "error": "ValueError: no"}]),
 ]
 
 CHAT = {
@@ -155,7 +155,7 @@ def test_hostile_values_are_shown_as_text() -> None:
     html = render(
         page_data(
             report,
-            errors=[ErrorGroup(HOSTILE, 1, [record])],
+            errors=[ErrorSample(HOSTILE, 1, [record])],
             sample=[{HOSTILE: Cell(HOSTILE)}],
             steps=[{"name": "f", "filter": "contains(text, '</pre><script>')"}],
         )

@@ -235,7 +235,7 @@ def test_load_error_is_raised_when_the_step_is_made() -> None:
         with pytest.raises(ModelLoad) as failure:
             transform(name)
         assert reason in failure.value.message
-    with pytest.raises(ModelLoad, match="constructorArgs is for a class and 'user_code:add' is"):
+    with pytest.raises(ModelLoad, match="constructorArgs needs a class \\('user_code:add'"):
         transform("user_code:add", constructorArgs={"amount": 1})
 
 

@@ -89,7 +89,7 @@ def test_rows_without_embedding_are_skipped(tmp_path: Path) -> None:
     index = index_of(finished_output(tmp_path / "out", pa.table({"embedding": lists})))
     found = search(index, np.ones((1, 2)), 4)
     assert found.of(0)[1].tolist() == [3]
-    assert found.passed_over == 3
+    assert found.skipped == 3
     with pytest.raises(BadInput, match=r"^row 0 of '.*out' has no embedding, or a zero vector"):
         of_row(index, "0")
 

@@ -70,7 +70,7 @@ def test_search_over_blocks_finds_the_k_most_similar_rows(
         assert similarities == pytest.approx([expected[row] for row in found], abs=TOLERANCE)
         left = [expected[row] for row in expected if row not in found]
         assert not left or max(left) <= similarities[-1] + TOLERANCE
-    assert best.passed_over == sum(not row.any() for row in rows)
+    assert best.skipped == sum(not row.any() for row in rows)
 
 
 @given(searches(), st.floats(1e-18, 1e18))
@@ -108,7 +108,7 @@ def test_zero_rows_are_skipped_and_a_zero_query_is_rejected() -> None:
         rows = np.array([[bad, bad], [1, 1], [bad, 0], [0, 0]], np.float64)
         best = search(rows, np.ones((1, 2)), 4, [0, 2, 4])
         assert best.rows.tolist() == [[1, NO_ROW, NO_ROW, NO_ROW]], bad
-        assert best.passed_over == 3, bad
+        assert best.skipped == 3, bad
     with pytest.raises(ValueError, match="no direction"):
         TopK(np.array([[1.0, 0.0], [0.0, 0.0]]), 1)
 

@@ -20,13 +20,13 @@ from batchinference.pipeline.execution import cluster
 SCRIPT = """
 import os, signal, sys
 import ray
-from batchinference.pipeline.execution.cluster import embedded, ray_files
+from batchinference.pipeline.execution.cluster import local_ray, ray_files
 
 def mine(number, frame):
     pass
 
 signal.signal(signal.SIGTERM, mine)
-with ray_files() as files, embedded(3, sys.argv[1], files, quiet=True):
+with ray_files() as files, local_ray(3, sys.argv[1], files, quiet=True):
     print("hidden while Ray is up")
     facts = {
         "private": oct(os.stat(files.path).st_mode & 0o777) == "0o700",
@@ -65,7 +65,7 @@ def test_embedded_ray_has_the_requested_cpus(
     handler = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "shared by all runs")
     files = cluster.RayFiles(str(tmp_path / "ray"))
-    with cluster.embedded(3, str(tmp_path), files, quiet=True) as found:
+    with cluster.local_ray(3, str(tmp_path), files, quiet=True) as found:
         assert found == {"CPU": 2.0}
         assert re.fullmatch("[0-9a-f]{64}", os.environ["RAY_AUTH_TOKEN"])
         assert signal.getsignal(signal.SIGTERM) is handler

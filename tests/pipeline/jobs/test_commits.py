@@ -37,7 +37,7 @@ from batchinference.pipeline.row_batch import (
     consecutive_ids,
     merged,
 )
-from batchinference.pipeline.storage.json import SEAL
+from batchinference.pipeline.storage.json import CHECKSUM_FIELD
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
@@ -97,7 +97,7 @@ def manifest_of(attempt: Attempt) -> dict[str, Any]:
     """Return the content of the only manifest, without its checksum."""
     (file,) = manifest_files(attempt)
     content: dict[str, Any] = json.loads(file.read_bytes())
-    del content[SEAL]
+    del content[CHECKSUM_FIELD]
     return content
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.commit.manifest import RowCounts
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.report import Meter, ReportBuilder, duration
+from batchinference.pipeline.report import ProgressTracker, ReportBuilder, duration
 from batchinference.spec.status import Progress
 from support.outputs.builders import layout_of
 
@@ -20,28 +20,28 @@ READINGS = st.lists(st.tuples(COUNTS, st.floats(0, 100)), min_size=1, max_size=2
 TOTALS = st.none() | st.builds(RowCount, st.integers(0, 2000), st.booleans())
 
 
-def readings(meter: Meter, given_: list[tuple[RowCounts, float]]) -> list[Progress]:
-    """Return what the meter shows after each reading. Times are seconds between readings."""
+def readings(tracker: ProgressTracker, given_: list[tuple[RowCounts, float]]) -> list[Progress]:
+    """Return what the tracker shows after each update. Times are seconds between updates."""
     now, shown = 1000.0, []
     for counts, seconds in given_:
         now += seconds
-        meter.read(counts, now)
-        assert meter.progress is not None
-        shown.append(meter.progress)
+        tracker.update(counts, now)
+        assert tracker.progress is not None
+        shown.append(tracker.progress)
     return shown
 
 
 def shown_at(total: RowCount | None, *given_: tuple[int, float]) -> Progress:
-    return readings(Meter(total), [(RowCounts(rows, rows), seconds) for rows, seconds in given_])[
-        -1
-    ]
+    return readings(
+        ProgressTracker(total), [(RowCounts(rows, rows), seconds) for rows, seconds in given_]
+    )[-1]
 
 
 @given(TOTALS, READINGS)
 def test_progress_never_goes_back(
     total: RowCount | None, given_: list[tuple[RowCounts, float]]
 ) -> None:
-    for before, after in pairwise(readings(Meter(total), given_)):
+    for before, after in pairwise(readings(ProgressTracker(total), given_)):
         assert before.rows <= after.rows
         assert (before.total or 0) <= (after.total or 0)
 
@@ -50,7 +50,7 @@ def test_progress_never_goes_back(
 def test_percent_of_a_known_total_reaches_100_only_at_the_end(
     rows: int, given_: list[tuple[RowCounts, float]]
 ) -> None:
-    shown = readings(Meter(RowCount(rows, estimated=False)), given_)
+    shown = readings(ProgressTracker(RowCount(rows, estimated=False)), given_)
     percents = [progress.percent for progress in shown]
     assert all(percent is not None for percent in percents)
     assert percents == sorted(percents, key=lambda percent: percent or 0)
@@ -61,7 +61,7 @@ def test_percent_of_a_known_total_reaches_100_only_at_the_end(
 def test_estimated_total_never_reaches_100_percent(
     rows: int, given_: list[tuple[RowCounts, float]]
 ) -> None:
-    for progress in readings(Meter(RowCount(rows, estimated=True)), given_):
+    for progress in readings(ProgressTracker(RowCount(rows, estimated=True)), given_):
         assert progress.estimated
         assert progress.percent is None or progress.percent <= 99
 
@@ -70,22 +70,22 @@ def test_estimated_total_never_reaches_100_percent(
 def test_finished_job_is_at_100_percent_of_its_rows(
     total: RowCount | None, given_: list[tuple[RowCounts, float]], last: RowCounts
 ) -> None:
-    meter = Meter(total)
-    readings(meter, given_)
-    meter.finish(last, 10_000.0)
-    progress = meter.progress
+    tracker = ProgressTracker(total)
+    readings(tracker, given_)
+    tracker.finish(last, 10_000.0)
+    progress = tracker.progress
     assert progress is not None
     assert (progress.rows, progress.total, progress.percent) == (last.read, last.read, 100)
-    assert (progress.estimated, progress.eta, meter.counts) == (None, "0s", last)
+    assert (progress.estimated, progress.eta, tracker.counts) == (None, "0s", last)
 
 
 def test_speed_of_a_finished_job_is_averaged_over_its_running_time() -> None:
     """The summary shows the speed next to the running time."""
-    meter = Meter(RowCount(400, estimated=False), before=100)
-    meter.read(RowCounts(read=399), 1.0)
-    meter.finish(RowCounts(read=400), seconds=20.0)
-    assert meter.progress is not None
-    assert meter.progress.rows_per_second == 15.0
+    tracker = ProgressTracker(RowCount(400, estimated=False), before=100)
+    tracker.update(RowCounts(read=399), 1.0)
+    tracker.finish(RowCounts(read=400), seconds=20.0)
+    assert tracker.progress is not None
+    assert tracker.progress.rows_per_second == 15.0
 
 
 def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_each_output_has_its_own_rows_over_time(tmp_path: Path) -> None:
     reports = ReportBuilder("two", layout)
     for rows in (400, 10):
         reports.begin_output(layout)
-        reports.begin_rows(Meter(None))
+        reports.begin_rows(ProgressTracker(None))
         reports.read(RowCounts(read=rows))
     history = reports.build().rows_over_time
     assert history is not None
@@ -112,9 +112,9 @@ def test_speed_is_measured_from_the_first_rows() -> None:
 
 
 def test_rows_of_earlier_attempts_do_not_count_for_speed() -> None:
-    meter = Meter(RowCount(300, estimated=False), before=200)
+    tracker = ProgressTracker(RowCount(300, estimated=False), before=200)
     shown = readings(
-        meter, [(RowCounts(200, 200), 0), (RowCounts(200, 200), 100), (RowCounts(250, 250), 10)]
+        tracker, [(RowCounts(200, 200), 0), (RowCounts(200, 200), 100), (RowCounts(250, 250), 10)]
     )
     assert [progress.percent for progress in shown] == [66, 66, 83]
     assert [progress.rows_per_second for progress in shown] == [None, None, 5.0]

@@ -125,11 +125,11 @@ def test_ray_has_cpus_for_write_tasks_only_if_the_machine_has_the_gpu_of_a_step(
     started: list[int] = []
 
     @contextmanager
-    def embedded(cpus: int, *_: Any, **__: Any) -> Iterator[cluster.Resources]:
+    def local_ray(cpus: int, *_: Any, **__: Any) -> Iterator[cluster.Resources]:
         started.append(cpus)
         yield {"GPU": gpus, "memory": 0.0}
 
-    monkeypatch.setattr(cluster, "embedded", embedded)
+    monkeypatch.setattr(cluster, "local_ray", local_ray)
     monkeypatch.setattr(cluster, "machine_cpus", lambda: 8)
     monkeypatch.setattr(cluster, "accelerator_of_machine", lambda: ("GPU", gpus))
     given = document_of(tmp_path)

@@ -151,7 +151,7 @@ def test_unreachable_address_is_reported() -> None:
         message = rf"--address: nothing answers at {address} \(\[Errno "
         with (
             pytest.raises(JobFailure, match=message),
-            cluster.connected(address, None, quiet=False),
+            cluster.remote_ray(address, None, quiet=False),
         ):
             pass
 
@@ -179,7 +179,7 @@ def test_token_in_a_file_is_not_sent_to_another_machine(
     monkeypatch.setattr(cluster.ray, "init", lambda **_: None)
     monkeypatch.setattr(cluster.ray, "nodes", list)
     monkeypatch.setattr(cluster.ray, "shutdown", lambda: None)
-    with cluster.connected("head:6379", None, quiet=False) as nodes:
+    with cluster.remote_ray("head:6379", None, quiet=False) as nodes:
         assert nodes == []
     assert bool(asked) == sent
 

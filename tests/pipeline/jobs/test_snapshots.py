@@ -15,7 +15,7 @@ from batchinference.pipeline.commit.manifest import DataFile, Manifest, Manifest
 from batchinference.pipeline.commit.snapshot import FORMAT, Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.row_batch import FULL_SHARE
-from batchinference.pipeline.storage.json import SEAL, dump_checksummed
+from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
 from batchinference.pipeline.storage.location import Location
 from support.documents.minimal import Document
 from support.outputs.builders import OURS, THEIRS, entry
@@ -36,7 +36,7 @@ FULL = Snapshot(
 def state_in(place: Location) -> dict[str, Any]:
     """Return a stored state without its checksum."""
     stored: dict[str, Any] = json.loads(place.read())
-    del stored[SEAL]
+    del stored[CHECKSUM_FIELD]
     return stored
 
 

@@ -15,7 +15,7 @@ import pytest
 from batchinference.pipeline.commit.append import OutputTarget
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import DataFile
-from batchinference.pipeline.storage.json import SEAL, dump_checksummed
+from batchinference.pipeline.storage.json import CHECKSUM_FIELD, dump_checksummed
 from support.documents.minimal import Document
 from support.jobs.on_ray import data_files, job_document, write_lines
 from support.outputs.builders import every_tenth, make_output
@@ -58,7 +58,9 @@ def change_end(layout: Layout, how: Callable[[list[Any]], list[Any]]) -> None:
 
 def write_end(layout: Layout, end: Any) -> None:
     """Write output.json with a correct checksum, as somebody could who knows the format."""
-    layout.end.write(dump_checksummed({name: value for name, value in end.items() if name != SEAL}))
+    layout.end.write(
+        dump_checksummed({name: value for name, value in end.items() if name != CHECKSUM_FIELD})
+    )
 
 
 def entries_of(layout: Layout) -> list[Any]:

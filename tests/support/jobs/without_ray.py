@@ -223,7 +223,7 @@ class Invoked:
 def without_starting_ray() -> Iterator[None]:
     """Run without Ray on a simulated machine with two CPUs."""
     found = {"CPU": 2.0, "memory": float(1 << 30)}
-    with patch.object(cluster, "embedded", lambda *_, **__: nullcontext(found)):
+    with patch.object(cluster, "local_ray", lambda *_, **__: nullcontext(found)):
         yield
 
 

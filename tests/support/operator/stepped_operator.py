@@ -12,10 +12,10 @@ from typing import Any
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.controller import Controller
 from batchinference_operator.controller.driver_client import Answer
-from batchinference_operator.controller.keys import Key
 from batchinference_operator.controller.workqueue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from batchinference_operator.kube.api import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay
@@ -71,19 +71,19 @@ class SteppedDrivers:
     """The answers of drivers at the last poll. The test calls `poll`."""
 
     kuberay: FakeKubeRay
-    answered: Callable[[Key], None] = lambda _: None
+    answered: Callable[[JobKey], None] = lambda _: None
     slow: int = 0
     answers: dict[tuple[str, str, bool], Answer] = field(default_factory=dict)
-    wanted: dict[tuple[str, str, bool], tuple[Key, RayJobView]] = field(default_factory=dict)
+    wanted: dict[tuple[str, str, bool], tuple[JobKey, RayJobView]] = field(default_factory=dict)
 
     def latest(
-        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
+        self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
         driver = ray_job.uid, ray_job.cluster, ray_job.ended
         self.wanted[driver] = job, ray_job
         return self.answers.get(driver)
 
-    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+    def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
         self.kuberay.stop_driver(ray_job)
 
     def poll(self, *, lost: bool = False) -> None:
@@ -100,9 +100,9 @@ class SteppedQueue:
     """The operator's queue on a manual clock."""
 
     clock: ManualClock
-    waiting: list[Key] = field(default_factory=list)
-    due_at: dict[Key, float] = field(default_factory=dict)
-    failures: Counter[Key] = field(default_factory=Counter)
+    waiting: list[JobKey] = field(default_factory=list)
+    due_at: dict[JobKey, float] = field(default_factory=dict)
+    failures: Counter[JobKey] = field(default_factory=Counter)
     defects: list[BaseException] = field(default_factory=list)
     others: int = 0
     """How many other jobs wait, as set by the test."""
@@ -119,32 +119,32 @@ class SteppedQueue:
                 self.add(key)
         return bool(self.waiting)
 
-    def add(self, key: Key) -> None:
+    def add(self, key: JobKey) -> None:
         self.due_at.pop(key, None)
         if key not in self.waiting:
             self.waiting.append(key)
 
-    def add_after(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: JobKey, seconds: float) -> None:
         if key not in self.waiting:
             at = self.clock.seconds + seconds
             self.due_at[key] = min(at, self.due_at.get(key, at))
 
-    def is_queued(self, key: Key) -> bool:
+    def is_queued(self, key: JobKey) -> bool:
         return key in self.waiting
 
-    async def get(self) -> Key:
+    async def get(self) -> JobKey:
         while not self.ready:
             await Call(IDLE)
         return self.waiting.pop(0)
 
-    def done(self, key: Key) -> None:
+    def done(self, key: JobKey) -> None:
         pass
 
-    def count_cpu_time(self, key: Key) -> AbstractContextManager[None]:
+    def count_cpu_time(self, key: JobKey) -> AbstractContextManager[None]:
         """Pause no namespace: the clock is manual."""
         return nullcontext()
 
-    def add_rate_limited(self, key: Key) -> float:
+    def add_rate_limited(self, key: JobKey) -> float:
         met = sys.exc_info()[1]
         if met is not None and not isinstance(met, EXPECTED):
             self.defects.append(met)
@@ -153,10 +153,10 @@ class SteppedQueue:
         self.add_after(key, delay)
         return delay
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         self.failures.pop(key, None)
 
-    def drop(self, key: Key) -> None:
+    def drop(self, key: JobKey) -> None:
         self.forget(key)
         self.due_at.pop(key, None)
 

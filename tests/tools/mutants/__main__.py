@@ -23,12 +23,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .draw import draw
-from .forks import TOO_LONG
+from .forks import CRASHED, TOO_LONG
 from .scope import CORE, SOURCES, TESTS
 from .store import Mutant, Store
 
 TOOLS = Path(__file__).parents[1]
-OUTCOMES = ["killed", TOO_LONG, "survived", "no tests", "not run"]
+DETECTED = ["killed", TOO_LONG, CRASHED]
+"""With a mutant of the last two outcomes, the tests did not end or their process died."""
+OUTCOMES = [*DETECTED, "survived", "no tests", "not run"]
 
 
 def main() -> int:
@@ -93,7 +95,7 @@ def _report(store: Store) -> None:
     for part in [*CORE, "batchinference/pipeline"]:
         _print_row(part, (o for m, o in outcomes.items() if f"/{part}/" in m.file))
     _print_row("all", outcomes.values())
-    for outcome in OUTCOMES[2:]:
+    for outcome in OUTCOMES[1:]:
         for mutant in sorted((m for m in outcomes if outcomes[m] == outcome), key=_place):
             print(f"\n{outcome}: {mutant.file}:{mutant.line} in {mutant.function}\n{mutant.diff}")
 
@@ -106,7 +108,7 @@ def _outcome(kept: str | None) -> str:
 
 def _print_row(name: str, outcomes: Iterable[str]) -> None:
     counts = Counter(outcomes)
-    found = (counts["killed"] + counts[TOO_LONG]) / max(counts.total(), 1)
+    found = sum(counts[outcome] for outcome in DETECTED) / max(counts.total(), 1)
     cells = "".join(f"{counts[outcome]:>10}" for outcome in OUTCOMES)
     print(f"{name:32}{counts.total():>9}{cells}{found:>9.1%}")
 

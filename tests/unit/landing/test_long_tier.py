@@ -37,8 +37,8 @@ def group(name: str, minutes: float = 2) -> Group:
     return Group(name, ("make", name), minutes, (name,), added="2026-02-28")
 
 
-def due(name: str, age: int, changed: bool = False, minutes: float = 2, *, landing: int = 0) -> Due:
-    return Due(group(name, minutes), age, changed, landing)
+def due(name: str, age: int, changed: bool = False, minutes: float = 2) -> Due:
+    return Due(group(name, minutes), age, changed)
 
 
 def names(dues: list[Due]) -> list[str]:
@@ -59,47 +59,37 @@ def test_first_group_always_runs() -> None:
     assert names(choose([due("a", 1, minutes=30)], minutes=4)) == ["a"]
 
 
-def test_group_recorded_by_an_earlier_landing_runs_first_among_equals() -> None:
-    dues = [due("a", 3, minutes=2, landing=7), due("b", 3, minutes=4, landing=6)]
-    assert names(choose(dues, minutes=4)) == ["b"]
-
-
-def test_quicker_group_runs_first_among_groups_of_one_landing() -> None:
+def test_quicker_group_runs_first_among_groups_of_the_same_age() -> None:
     assert names(choose([due("a", 3, minutes=4), due("b", 3, minutes=2)], minutes=4)) == ["b"]
 
 
-def test_groups_of_the_repository_all_run_in_turn_on_a_day_with_many_landings() -> None:
-    ran = dict.fromkeys(read_groups(ROOT / "tests" / "long.toml"), 0)
-    for landing in range(1, len(ran) + 1):
-        dues = [Due(each, 0, False, last) for each, last in ran.items()]
-        ran |= dict.fromkeys((chosen.group for chosen in choose(dues, LONG_MINUTES)), landing)
-    assert min(ran.values()) > 0
-
-
+@pytest.mark.parametrize("days", [[], DAYS], ids=["one day", "a day for each landing"])
 @pytest.mark.parametrize("changed", [[], ["crash-points", "clouds"], ["worker-node", "head-node"]])
-def test_no_group_of_the_repository_becomes_overdue_with_one_landing_a_day(
-    changed: list[str],
-) -> None:
+def test_no_group_of_the_repository_becomes_overdue(changed: list[str], days: list[str]) -> None:
     """Even if the paths of some groups change before each landing."""
-    ages = dict.fromkeys(read_groups(ROOT / "tests" / "long.toml"), 0)
-    for _ in range(10 * MAX_AGE):
-        ages = {each: age + 1 for each, age in ages.items()}
-        dues = [Due(each, age, each.name in changed) for each, age in ages.items()]
+    groups = read_groups(ROOT / "tests" / "long.toml")
+    passes = {each.name: Pass("2026-02-28", 1, "") for each in groups}
+    hashes = {each.name: "changed" if each.name in changed else "" for each in groups}
+    for landing in range(2, 10 * MAX_AGE):
+        seen = days[: landing - 1]
+        dues = due_groups(groups, passes, seen, hashes)
         chosen = choose(dues, LONG_MINUTES)
+        assert max(each.age for each in dues if each not in chosen) <= MAX_AGE
         assert sum(each.group.minutes for each in chosen) <= MOST_MINUTES
-        ages |= dict.fromkeys((each.group for each in chosen), 0)
-        assert max(ages.values()) <= MAX_AGE
+        today = (seen or ["2026-02-28"])[-1]
+        passes |= {each.group.name: Pass(today, landing, "") for each in chosen}
 
 
-def test_age_is_the_number_of_landing_days_since_the_pass() -> None:
-    passes = {"a": Pass("2026-03-10", 3, "same"), "b": Pass("2026-03-12", 4, "other")}
-    hashes = dict.fromkeys("abc", "same")
-    found = due_groups([group("a"), group("b"), group("c")], passes, [*DAYS, DAYS[-1]], hashes)
-    assert [(each.age, each.changed, each.landing) for each in found] == [
-        (2, False, 3),
-        (0, True, 4),
-        (12, True, 0),
-    ]
+def test_age_is_the_number_of_recorded_landings_or_of_days_since_the_pass() -> None:
+    passes = {
+        "a": Pass("2026-03-10", 9, "same"),
+        "b": Pass("2026-03-12", 10, "other"),
+        "c": Pass("2026-03-12", 3, "same"),
+    }
+    groups = [group(name) for name in "abcd"]
+    found = due_groups(groups, passes, [*DAYS, DAYS[-1]], dict.fromkeys("abcd", "same"))
+    ages = [(each.age, each.changed) for each in found]
+    assert ages == [(2, False), (0, True), (7, False), (12, True)]
 
 
 def test_overdue_group_fails_the_landing_unless_it_ran() -> None:

@@ -88,14 +88,20 @@ def test_fails(): assert False
 """
 
 
-def test_outcomes_are_incomplete_if_crashed_workers_did_not_report_all_tests(
-    suite: pytest.Pytester,
+@pytest.mark.parametrize(
+    ("options", "reported"),
+    [(("-n1", "--dist=loadgroup"), False), (("-n2", "--dist=load"), True)],
+    ids=["some tests", "all tests"],
+)
+def test_outcomes_are_incomplete_if_a_worker_crashed(
+    suite: pytest.Pytester, options: tuple[str, ...], reported: bool
 ) -> None:
+    """Even if other workers have reported all other tests."""
     suite.makepyfile(CRASHES)
-    suite.runpytest_subprocess("-n1", "--dist=loadgroup", "--max-worker-restart=0")
+    suite.runpytest_subprocess(*options)
     (file,) = (suite.path / "outcomes").iterdir()
     found = json.loads(file.read_text())
-    assert "test_fails" not in str(found["failed"])
+    assert ("test_fails" in str(found["failed"])) == reported
     assert not found["complete"]
 
 

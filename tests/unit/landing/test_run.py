@@ -68,6 +68,26 @@ def test_steps_without_a_common_predecessor_overlap() -> None:
     assert failures(results, [], 1, 2) == []
 
 
+def test_second_run_of_a_suite_has_the_rest_of_the_deadline() -> None:
+    deadlines: list[float] = []
+
+    def execute(step: Step, deadline: float, env: dict[str, str]) -> Result:
+        deadlines.append(deadline)
+        found = {"passed": 1, "failed": ["test_a.py::test_a"], "complete": True}
+        (Path(env["PYTEST_OUTCOMES"]) / "1.json").write_text(json.dumps(found))
+        return Result(step.name, "failed", seconds=15)
+
+    Landing([Step("test", (), 10, is_suite=True)], 100, 1.0, execute).run()
+    assert deadlines == [20, 5]
+
+
+def test_step_whose_command_is_missing_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    (result,) = Landing([Step("cluster", ("no-such-command",), 10)], 100, 1.0).run()
+    assert result.result.summary == (
+        "failed ([Errno 2] No such file or directory: 'no-such-command')"
+    )
+
+
 FUZZ = Group("fuzz", ("make", "long"), 4, (), "2026-01-01")
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision, AdmissionQueue
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
-from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
+from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
 from support.tiers import examples
 
 
@@ -183,36 +183,36 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(limits=LIMITS)
     def begin(self, limits: Concurrency) -> None:
         self.limits = limits
-        self.woken: set[Key] = set()
+        self.woken: set[JobKey] = set()
         self.admission_queue = AdmissionQueue(limits, wake=self.woken.add)
-        self.waiting: dict[Key, tuple[int, str]] = {}
-        self.running: set[Key] = set()
-        self.pods: set[Key] = set()
+        self.waiting: dict[JobKey, tuple[int, str]] = {}
+        self.running: set[JobKey] = set()
+        self.pods: set[JobKey] = set()
         self.version = 0
 
-    def see(self, key: Key, **fields: object) -> None:
+    def see(self, key: JobKey, **fields: object) -> None:
         self.version += 1
         self.admission_queue.update(key, QueueEntry(str(self.version), **fields))  # type: ignore[arg-type]
 
     @rule(key=KEYS, priority=st.integers(-1, 1), age=st.sampled_from(["1", "2", "3"]))
-    def job_waits(self, key: Key, priority: int, age: str) -> None:
+    def job_waits(self, key: JobKey, priority: int, age: str) -> None:
         self.running.discard(key)
         self.waiting[key] = priority, age
         self.see(key, priority=priority, created_at=age, waiting=True)
 
     @rule(key=KEYS)
-    def job_ends(self, key: Key) -> None:
+    def job_ends(self, key: JobKey) -> None:
         self.running.discard(key)
         self.waiting.pop(key, None)
         self.see(key)
 
     @rule(key=KEYS, running=st.booleans())
-    def pods_start_or_end(self, key: Key, running: bool) -> None:
+    def pods_start_or_end(self, key: JobKey, running: bool) -> None:
         (self.pods.add if running else self.pods.discard)(key)
         self.admission_queue.update_usage(key, running)
 
     @rule(key=KEYS, ready=st.booleans())
-    def job_is_reconciled(self, key: Key, ready: bool) -> None:
+    def job_is_reconciled(self, key: JobKey, ready: bool) -> None:
         admission = self.admission_queue.decide(key)
         assert (admission is not None) == (key in self.waiting)
         if admission is None:
@@ -228,7 +228,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.see(key, running=True)
         self.admission_queue.skip(key)
 
-    def may_start(self) -> list[Key]:
+    def may_start(self) -> list[JobKey]:
         """Return the jobs that may start, computed from scratch."""
         busy, chosen = self.running | self.pods, []
         count = Counter(namespace for namespace, _ in busy)

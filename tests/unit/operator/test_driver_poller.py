@@ -22,9 +22,9 @@ from batchinference_operator.controller.driver_poller import (
     MAX_SLOW_BACKOFF,
     DriverPoller,
 )
-from batchinference_operator.controller.keys import Key
 from batchinference_operator.reconcile import requeue
 from batchinference_operator.reconcile.attempt_end import POLL_SECONDS
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.harness import Harness
 from support.operator.objects import RUNNING, SUCCEEDED, job_body, ray_job_body, report
@@ -86,7 +86,7 @@ async def polling(heads: Heads) -> AsyncIterator[DriverPoller]:
 
 
 def read(
-    polls: DriverPoller, ray_job: RayJobView, key: Key = ("team", "job"), tokens: Any = TOKENS
+    polls: DriverPoller, ray_job: RayJobView, key: JobKey = ("team", "job"), tokens: Any = TOKENS
 ) -> Answer | None:
     return polls.latest(key, ray_job, tokens, POLL_SECONDS)
 
@@ -101,7 +101,7 @@ async def follow(polls: DriverPoller, ray_job: RayJobView, seconds: float) -> No
 @in_virtual_time
 async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> None:
     heads.seconds = 1.5
-    answered_jobs: list[Key] = []
+    answered_jobs: list[JobKey] = []
     async with polling(heads) as polls:
         polls.answered = answered_jobs.append
         assert read(polls, seen()) is None

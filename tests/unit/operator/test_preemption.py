@@ -22,7 +22,7 @@ from batchinference_operator.reconcile.driver_report import REPORT_GRACE_SECONDS
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
 from batchinference_operator.reconcile.preemption import Preemptor, Slot, choose_slot
-from batchinference_operator.reconcile.queue_entry import Key, QueueEntry, entry_of
+from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry, entry_of
 from batchinference_operator.status.events import events_between
 from batchinference_operator.status.job_status import without_newer_fields
 from support.operator.harness import Harness
@@ -329,8 +329,8 @@ class PreemptionModel(RuleBasedStateMachine):
     @initialize(limits=LIMITS, priorities=st.lists(st.integers(-1, 2), max_size=len(NAMES)))
     def begin(self, limits: Concurrency, priorities: list[int]) -> None:
         self.limits = limits
-        self.jobs: dict[Key, Job] = {}
-        self.starting: set[Key] = set()
+        self.jobs: dict[JobKey, Job] = {}
+        self.starting: set[JobKey] = set()
         """Admitted jobs whose status is being written."""
         self.version = 0
         self.restart()
@@ -347,7 +347,7 @@ class PreemptionModel(RuleBasedStateMachine):
         for key in self.jobs:
             self.report(key)
 
-    def report(self, key: Key) -> None:
+    def report(self, key: JobKey) -> None:
         """Let the watch report a job."""
         self.version += 1
         self.starting.discard(key)  # a write of an older version is rejected
@@ -358,35 +358,35 @@ class PreemptionModel(RuleBasedStateMachine):
             job.state == "stopping", job.started_at, job.reserved_for,
         ))  # fmt: skip
 
-    def write(self, key: Key, **fields: Any) -> None:
+    def write(self, key: JobKey, **fields: Any) -> None:
         self.jobs[key] = replace(self.jobs[key], **fields)
         self.report(key)
 
     @rule(key=KEYS, priority=st.integers(-1, 2))
-    def create_or_change(self, key: Key, priority: int) -> None:
+    def create_or_change(self, key: JobKey, priority: int) -> None:
         self.version += 1
         job = self.jobs.get(key, Job(priority, f"{self.version:06}"))
         self.jobs[key] = replace(job, priority=priority)
         self.report(key)
 
     @rule(key=KEYS)
-    def end(self, key: Key) -> None:
+    def end(self, key: JobKey) -> None:
         self.jobs.pop(key, None)
         self.queue.update_usage(key, running=False)
         self.report(key)
 
     @rule(key=KEYS)
-    def could_not_start(self, key: Key) -> None:
+    def could_not_start(self, key: JobKey) -> None:
         if key not in self.starting:
             self.queue.release(key)
             self.queue.skip(key)
 
     @rule(keys=st.lists(KEYS, min_size=1, max_size=8))
-    def reconcile_several(self, keys: list[Key]) -> None:
+    def reconcile_several(self, keys: list[JobKey]) -> None:
         for key in keys:
             self.reconcile(key)
 
-    def reconcile(self, key: Key) -> None:
+    def reconcile(self, key: JobKey) -> None:
         """Reconcile a job as the operator does."""
         if (job := self.jobs.get(key)) is None:
             return

@@ -93,10 +93,10 @@ class Job:
 
     def check(self) -> list[Problem]:
         """Return the problems that `batchinference validate --deep` finds."""
-        from batchinference.pipeline.execution.cluster import importable
+        from batchinference.pipeline.execution.cluster import add_import_path
         from batchinference.pipeline.preflight import preflight
 
-        importable(str(self.directory))
+        add_import_path(str(self.directory))
         return preflight(self.absolute.spec)
 
 

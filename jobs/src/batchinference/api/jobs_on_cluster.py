@@ -12,8 +12,7 @@ from batchinference.plan import plan_for_cluster
 from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
-
-_ENDED = ("Succeeded", "Failed")
+from batchinference.spec.phases import ENDED_PHASES
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        return self.phase in _ENDED
+        return self.phase in ENDED_PHASES
 
 
 def _describe_cost(cost: dict[str, Any] | None) -> str:

@@ -84,7 +84,7 @@ class RunLog:
         On a cluster, this file is the log of the driver, to which Ray adds the output of all
         workers.
         """
-        from batchinference.pipeline.errors import without_secrets
+        from batchinference.pipeline.errors import mask_secrets
 
         if self._stdout_start is None:
             return []
@@ -94,7 +94,7 @@ class RunLog:
             if start > self._stdout_start:
                 file.readline()  # a partial line may lack the name by which a secret is masked
             lines = file.read(most).decode(errors="replace").splitlines()
-            return [without_secrets(line) for line in lines]
+            return [mask_secrets(line) for line in lines]
         return []
 
     def text(self) -> str:

@@ -53,10 +53,10 @@ class Runner:
 
     def run_here(self) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report."""
-        from batchinference.pipeline.execution.cluster import importable, ray_files
+        from batchinference.pipeline.execution.cluster import add_import_path, ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
 
-        importable(str(self.directory))
+        add_import_path(str(self.directory))
         with ray_files() as files:
             self._output = WorkerOutput(files.logs)
             report = self._run(partial(self._ray, files))
@@ -112,7 +112,7 @@ class Runner:
     def _ray(self, files: RayFiles) -> Iterator[Plan]:
         """Start Ray, and yield the plan for the resources that it has found on this machine."""
         from batchinference.pipeline.execution.cluster import (
-            embedded,
+            local_ray,
             machine_cpus,
             machine_devices,
         )
@@ -121,7 +121,7 @@ class Runner:
         devices = machine_devices()
         expected = plan_for_machine(self.job.spec, int(devices.get(GPU, 0)), devices)
         cpus = ray_cpus(expected, machine_cpus())
-        with embedded(cpus, str(self.directory), files, quiet=self.quiet) as found:
+        with local_ray(cpus, str(self.directory), files, quiet=self.quiet) as found:
             gpus, memory = int(found.get(GPU, 0)), found["memory"]
             plan = plan_for_machine(self.job.spec, gpus, found, memory)
             for note in plan.notes:
@@ -133,13 +133,13 @@ class Runner:
 
         Raises JobFailure if there is no such cluster, or if the plan does not fit it.
         """
-        from batchinference.pipeline.execution.cluster import connected
+        from batchinference.pipeline.execution.cluster import remote_ray
         from batchinference.pipeline.execution.resources import check_nodes
 
         self._say_for_job(f"connecting to Ray at {address}")
         self._logs_stdout = True  # Ray redirects the driver of a cluster to its log
         code = str(self.directory) if _uses_code(self.job) else None
-        with connected(address, code, quiet=self.quiet) as nodes:
+        with remote_ray(address, code, quiet=self.quiet) as nodes:
             check_nodes(plan, nodes)
             report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()

@@ -46,10 +46,10 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The rows that were found, best first. `passed_over` rows have no embedding."""
+    """The rows that were found, best first. `skipped` rows have no embedding."""
 
     hits: list[Hit]
-    passed_over: int
+    skipped: int
 
 
 def query_problem(output: str, query: SearchQuery) -> str | None:
@@ -114,7 +114,7 @@ class OutputSearch:
         columns = index.take(rows, shown).to_pylist() if shown else [{}] * len(rows)
         hits = zip(similarities.tolist(), rows.tolist(), columns, strict=True)
         return SearchResult(
-            [Hit(rank, *hit) for rank, hit in enumerate(hits, start=1)], found.passed_over
+            [Hit(rank, *hit) for rank, hit in enumerate(hits, start=1)], found.skipped
         )
 
     def trusted_spec(self) -> BatchInferenceSpec | None:

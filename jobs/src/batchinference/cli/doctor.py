@@ -129,4 +129,4 @@ def _memory() -> Finding:
         return Finding("memory", Result.NOTE, "unknown")
     found = f"{available / 2**30:.1f} Gi available"
     low = available < MIN_MEMORY
-    return Finding("memory", Result.NOTE if low else Result.OK, found, "Close programs" * low)
+    return Finding("memory", Result.NOTE if low else Result.OK, found, "Close other programs" * low)

@@ -49,7 +49,7 @@ def check_fields(served: dict[str, Any], known: dict[str, Any]) -> Finding:
     if extra := theirs - ours:
         found = f"this program does not know {_shown(extra)}"
         return Finding(name, Result.NOTE, found, "Install the version of the operator")
-    return Finding(name, Result.OK, "its fields are those of this program")
+    return Finding(name, Result.OK, "the cluster and this program know the same fields")
 
 
 def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[str]:

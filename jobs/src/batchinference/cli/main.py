@@ -23,15 +23,18 @@ app = typer.Typer(
     help="Offline model inference over large data sets, from one YAML file.",
 )
 Address = Annotated[
-    str | None, typer.Option(help="Run on this Ray cluster ('auto': the one here) instead.")
+    str | None,
+    typer.Option(help="HOST:PORT of an existing Ray cluster, or 'auto' for one on this machine."),
 ]
 Defaults = Annotated[
     Path | None,
-    typer.Option(help="YAML file with the operator's defaults, in the form of spec.cluster."),
+    typer.Option(help="YAML file with the operator's defaults. It has the fields of spec.cluster."),
 ]
 Policy = Annotated[
     Path | None,
-    typer.Option(help="YAML file with the platform's policy, in the form of the chart value."),
+    typer.Option(
+        help="YAML file with the platform's policy. It has the fields of the chart value policy."
+    ),
 ]
 
 

@@ -136,10 +136,10 @@ def _show(job: BatchInference, directory: Path, rows: int, form: Format) -> int:
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
     """Return the preview of a job with the devices of this machine, and print notes on its plan."""
-    from batchinference.pipeline.execution.cluster import importable, machine_devices
+    from batchinference.pipeline.execution.cluster import add_import_path, machine_devices
     from batchinference.pipeline.preview import Preview
 
-    importable(str(directory))
+    add_import_path(str(directory))
     devices = machine_devices()
     plan = plan_for_machine(job.spec, int(devices.get(GPU, 0)), devices)
     for text in plan.notes:

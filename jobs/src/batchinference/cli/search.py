@@ -60,8 +60,8 @@ def _search(output: str, options: SearchOptions) -> list[Hit]:
         output, options.column, job=options.job, trusted=options.trusted, notify=notify
     )
     found = search.find(options.query)
-    if found.passed_over:
-        note(f"search: {found.passed_over} row(s) have no embedding", err=True)
+    if found.skipped:
+        note(f"search: {found.skipped} row(s) have no embedding", err=True)
     return found.hits
 
 

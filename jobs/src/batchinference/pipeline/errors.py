@@ -21,7 +21,7 @@ RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
 
 
-def without_secrets(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Return a text without credentials and control characters, safe for people and logs."""
     return without_credentials(without_controls(text))
 
@@ -32,10 +32,10 @@ def shown(text: str, most: int = MAX_MESSAGE) -> str:
     Secrets are removed. A long text is cut to its beginning and its end."""
     half, length = (most - 40) // 2, len(text)
     if length > 2 * (half + 2 * MARGIN):  # masking takes time
-        beginning = without_secrets(text[: half + 2 * MARGIN])[:-MARGIN]
-        ending = without_secrets(text[-half - 2 * MARGIN :])[MARGIN:]
+        beginning = mask_secrets(text[: half + 2 * MARGIN])[:-MARGIN]
+        ending = mask_secrets(text[-half - 2 * MARGIN :])[MARGIN:]
     else:
-        text = without_secrets(text)
+        text = mask_secrets(text)
         if len(text) <= most:
             return text
         beginning, ending, length = text, text, len(text)

@@ -34,7 +34,12 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.prepare import NothingToDo, prepare
 from batchinference.pipeline.ray_compat import read_note
-from batchinference.pipeline.report import Meter, ReportBuilder, collect_notes, merge_reports
+from batchinference.pipeline.report import (
+    ProgressTracker,
+    ReportBuilder,
+    collect_notes,
+    merge_reports,
+)
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
@@ -111,7 +116,7 @@ class JobRun:
         if self._plan is None:
             with keep_heartbeat(run.attempt.heartbeat):
                 self._plan = self._entered.enter_context(self.ray())
-        self._reports.begin_rows(Meter(run.count, run.start.counts.read))
+        self._reports.begin_rows(ProgressTracker(run.count, run.start.counts.read))
         self._finished.append(self._run_attempts(run, self._plan))
         return self._finished[-1]
 

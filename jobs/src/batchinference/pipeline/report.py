@@ -57,7 +57,7 @@ class ReportBuilder:
     _capacity: Capacity | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
     _stage: str | None = field(default=None, init=False)
-    _meter: Meter | None = field(default=None, init=False)
+    _tracker: ProgressTracker | None = field(default=None, init=False)
     _state: JobState = field(default=JobState.PREPARING, init=False)
     _since: float = field(default_factory=time.monotonic, init=False)
     _seconds: dict[str, float] = field(default_factory=dict, init=False)
@@ -69,12 +69,12 @@ class ReportBuilder:
         """Report on this output from now on, and forget the previous one."""
         self.enter(JobState.PREPARING)
         self.layout = layout
-        self._attempt = self.notes = self._meter = self._capacity = None
+        self._attempt = self.notes = self._tracker = self._capacity = None
         self._history = History(self._history.start)
 
-    def begin_rows(self, meter: Meter) -> None:
+    def begin_rows(self, tracker: ProgressTracker) -> None:
         """Report the progress of rows from now on."""
-        self._meter = meter
+        self._tracker = tracker
         self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
         self.enter(JobState.RUNNING)
 
@@ -102,26 +102,26 @@ class ReportBuilder:
         """Update the progress: `counts` rows are committed, and `stage` is the last stage that has
         work."""
         self._stage = stage
-        if self._meter is not None:
-            self._meter.read(counts, time.monotonic())
-            self._history.add(self._meter.counts.read, time.monotonic())
+        if self._tracker is not None:
+            self._tracker.update(counts, time.monotonic())
+            self._history.add(self._tracker.counts.read, time.monotonic())
 
     def finish(self, counts: RowCounts) -> None:
         """Set the final progress: the output has `counts` rows."""
-        if self._meter is not None:
+        if self._tracker is not None:
             seconds = self._seconds[JobState.RUNNING] - self._running_before
-            self._meter.finish(counts, seconds)
+            self._tracker.finish(counts, seconds)
             self._history.add(counts.read, time.monotonic())
 
     def build(self, failure: JobFailure | None = None) -> Report:
         """Return the report of the run as it is now. `failure` is the reason for a failed run."""
-        counts = self._meter.counts if self._meter else None
+        counts = self._tracker.counts if self._tracker else None
         return Report(
             name=self.name,
             state=self._state,
             reason=failure.reason if failure else None,
             message=failure.message if failure else None,
-            progress=self._meter.progress if self._meter else None,
+            progress=self._tracker.progress if self._tracker else None,
             counts=Counts(**asdict(counts)) if counts else None,
             output=self.layout.output.uri,
             errors=self.layout.errors.uri if counts and counts.failed else None,
@@ -139,7 +139,7 @@ class ReportBuilder:
             capacity=self._capacity,
             cost=self.cost,
             notes=self.notes.notes if self.notes else [],
-            rowsOverTime=self._history.points() if self._meter else None,
+            rowsOverTime=self._history.points() if self._tracker else None,
             versions=dict(versions()),
             version=__version__,
         )
@@ -341,7 +341,7 @@ def _progress(parts: Sequence[Progress]) -> Progress | None:
 
 
 @dataclass
-class Meter:
+class ProgressTracker:
     """Turns row counts into progress that never decreases. Times are in seconds of one clock."""
 
     total: RowCount | None = None
@@ -353,7 +353,7 @@ class Meter:
     progress: Progress | None = field(default=None, init=False)
     """The progress at the last update."""
 
-    def read(self, counts: RowCounts, now: float) -> None:
+    def update(self, counts: RowCounts, now: float) -> None:
         """Update the progress at time `now`, when `counts` rows are committed."""
         if counts.read > self.counts.read:
             self.counts = counts

@@ -16,7 +16,7 @@ Few notes then describe a long job, and they lack at most this share of it."""
 Batch = TypeVar("Batch")
 
 
-class ThreadsApart:
+class ThreadCpuTimes:
     """The CPU time of threads that are measured on their own, while they are measured."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def _cpu_since(began: float, thread: int) -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(thread)) - began
 
 
-_APART = ThreadsApart()
+_THREADS = ThreadCpuTimes()
 
 
 class StepTime:
@@ -77,8 +77,8 @@ class StepTime:
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
         """Add the time of the block, after which the step has run over `rows()` rows."""
-        cpu_time = time.thread_time if self._of_thread else _APART.other_cpu_time
-        with _APART.this_thread() if self._of_thread else nullcontext():
+        cpu_time = time.thread_time if self._of_thread else _THREADS.other_cpu_time
+        with _THREADS.this_thread() if self._of_thread else nullcontext():
             began, cpu = time.perf_counter(), cpu_time()
             yield
             self._rows += rows()

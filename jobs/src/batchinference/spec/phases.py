@@ -19,11 +19,8 @@ class Phase(StrEnum):
     SUSPENDED = "Suspended"
     RETRYING = "Retrying"
 
-    @property
-    def ended(self) -> bool:
-        return self in (Phase.SUCCEEDED, Phase.FAILED)
 
-
+ENDED_PHASES = (Phase.SUCCEEDED, Phase.FAILED)
 PROCESSING_PHASES = (Phase.RUNNING, Phase.FINALIZING)
 """The phases in which the driver processes rows."""
 MEANINGS = {

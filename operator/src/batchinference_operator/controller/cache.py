@@ -8,14 +8,14 @@ from dataclasses import replace
 from batchinference.rendering import CLUSTER_LABEL, WARM
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.compact_job import CompactJob
-from batchinference_operator.controller.keys import Key, identity, key_of, parent_of
+from batchinference_operator.controller.keys import identity, key_of, parent_of
 from batchinference_operator.controller.pod_cache import PodCache
 from batchinference_operator.reconcile.admission_queue import AdmissionQueue
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.queue_entry import entry_of
+from batchinference_operator.reconcile.queue_entry import JobKey, entry_of
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.ray_job import Object, RayJobView
 
@@ -34,18 +34,18 @@ class Cache:
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
         """Called with the old and the new state of an unfinished job that has changed."""
-        self._jobs: dict[Key, CompactJob] = {}
-        self._ray_jobs: dict[Key, dict[str, RayJobView]] = {}
-        self._parents: dict[Key, Key] = {}
+        self._jobs: dict[JobKey, CompactJob] = {}
+        self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
+        self._parents: dict[JobKey, JobKey] = {}
         """The job of each RayJob, by the namespace and name of the RayJob."""
-        self._claimed: dict[Key, Key] = {}
+        self._claimed: dict[JobKey, JobKey] = {}
         """The job of each warm cluster with a RayJob, by the namespace and name of the cluster."""
         self._ray_job_versions: dict[str, str] = {}
         """The resource version up to which RayJobs are known, by namespace; "" means all."""
-        self._active_drivers: set[Key] = set()
+        self._active_drivers: set[JobKey] = set()
         self.pods = PodCache(self._ray_job_of_cluster)
 
-    def set_job(self, body: Object) -> Key | None:
+    def set_job(self, body: Object) -> JobKey | None:
         job = JobView.of(body)
         key = job.key
         known = self._jobs.get(key)
@@ -63,25 +63,25 @@ class Cache:
         if key_of(body) in self._jobs:
             self.set_job(body)
 
-    def delete_job(self, body: Object) -> Key:
+    def delete_job(self, body: Object) -> JobKey:
         key = key_of(body)
         self.forget_job(key, body["metadata"]["uid"])
         return key
 
-    def forget_job(self, key: Key, uid: str) -> None:
+    def forget_job(self, key: JobKey, uid: str) -> None:
         """Forget a job that is gone, unless another job with its name has been created."""
         if key in self._jobs and self._jobs[key].uid == uid:
             del self._jobs[key]
             self.admission_queue.update(key, None)
             self.pods.forget_job(key)
 
-    def set_ray_job(self, body: Object) -> Key | None:
+    def set_ray_job(self, body: Object) -> JobKey | None:
         """Store a RayJob that the watch reports."""
         metadata = body["metadata"]
         self.set_ray_job_version(metadata["namespace"], metadata.get("resourceVersion", ""))
         return self._set_ray_job(body)
 
-    def _set_ray_job(self, body: Object) -> Key | None:
+    def _set_ray_job(self, body: Object) -> JobKey | None:
         key, view = parent_of(body), RayJobView.of(body)
         former = self._parents.get((key[0], view.name), key)
         if former != key:  # a user has changed its label
@@ -118,14 +118,14 @@ class Cache:
         if _version_order(metadata["resourceVersion"]) > known:
             self._set_ray_job(body)
 
-    def mark_deleting(self, key: Key, ray_job: RayJobView, now: str) -> None:
+    def mark_deleting(self, key: JobKey, ray_job: RayJobView, now: str) -> None:
         """Mark a RayJob as being deleted, before the watch reports it."""
         known = self._ray_jobs.get(key, {})
         if known.get(ray_job.name) is ray_job:
             known[ray_job.name] = replace(ray_job, deleted_at=ray_job.deleted_at or now)
             self._update_usage(key)
 
-    def _update_usage(self, key: Key) -> None:
+    def _update_usage(self, key: JobKey) -> None:
         """Update the concurrency usage and the number of active drivers from a job's live RayJobs.
 
         RayJobs that Kueue manages do not count towards the concurrency limit.
@@ -138,14 +138,14 @@ class Cache:
         active = any(ray_job.driver_started for ray_job in live)
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 
-    def delete_ray_job(self, body: Object) -> Key:
+    def delete_ray_job(self, body: Object) -> JobKey:
         key, name = parent_of(body), body["metadata"]["name"]
         known = self._ray_jobs.get(key, {}).get(name)
         if known is not None and known.uid == body["metadata"]["uid"]:
             self._drop_ray_job(key, name)
         return key
 
-    def _drop_ray_job(self, key: Key, name: str) -> None:
+    def _drop_ray_job(self, key: JobKey, name: str) -> None:
         ray_job = self._ray_jobs[key].pop(name)
         del self._parents[key[0], name]
         if not self._ray_jobs[key]:
@@ -169,11 +169,11 @@ class Cache:
         known = self._jobs.get(job.key)
         return known is not None and known.resource_version == job.resource_version
 
-    def ray_jobs(self, key: Key) -> tuple[RayJobView, ...]:
+    def ray_jobs(self, key: JobKey) -> tuple[RayJobView, ...]:
         """Return the RayJobs that have the label of a job. The job itself may be gone."""
         return tuple(self._ray_jobs.get(key, {}).values())
 
-    def _ray_job_of_cluster(self, key: Key, cluster: str) -> RayJobView | None:
+    def _ray_job_of_cluster(self, key: JobKey, cluster: str) -> RayJobView | None:
         known = self._ray_jobs.get(self._claimed.get((key[0], cluster), key), {}).values()
         return next((ray_job for ray_job in known if ray_job.cluster == cluster), None)
 
@@ -181,19 +181,19 @@ class Cache:
         """Return whether a RayJob that runs in this warm cluster is known."""
         return (namespace, cluster) in self._claimed
 
-    def set_pod(self, body: Object) -> Key | None:
+    def set_pod(self, body: Object) -> JobKey | None:
         return self._job_of_pod(self.pods.set_pod(body), body)
 
-    def delete_pod(self, body: Object) -> Key | None:
+    def delete_pod(self, body: Object) -> JobKey | None:
         return self._job_of_pod(self.pods.delete_pod(body), body)
 
-    def _job_of_pod(self, key: Key | None, pod: Object) -> Key | None:
+    def _job_of_pod(self, key: JobKey | None, pod: Object) -> JobKey | None:
         """Return the job of a pod; None for a pod of a warm cluster without a RayJob."""
         if key is None or key[1] != WARM:
             return key
         return self._claimed.get((key[0], pod["metadata"]["labels"].get(CLUSTER_LABEL, "")))
 
-    def observe(self, key: Key) -> Observed | None:
+    def observe(self, key: JobKey) -> Observed | None:
         """Return the cached state of a job and its objects; None if the job is gone."""
         compact = self._jobs.get(key)
         if compact is None:
@@ -212,11 +212,11 @@ class Cache:
             crashes=tuple(one for each in keys for one in self.pods.crashes(each, cluster)),
         )
 
-    def uids(self) -> dict[Key, str]:
+    def uids(self) -> dict[JobKey, str]:
         """Return the uids of all known jobs."""
         return {key: job.uid for key, job in self._jobs.items()}
 
-    def attempt(self, key: Key) -> int:
+    def attempt(self, key: JobKey) -> int:
         """Return the number of a job's last attempt; 0 if there is none, or if the job is finished
         and its status is up to date with its spec."""
         job = self._jobs.get(key)
@@ -227,7 +227,7 @@ class Cache:
         return (job.summary for job in self._jobs.values())
 
 
-def _warm(key: Key) -> Key:
+def _warm(key: JobKey) -> JobKey:
     """Return the key of the pods of warm clusters in the namespace of a job."""
     return key[0], WARM
 

@@ -25,7 +25,7 @@ from batchinference.rendering import (
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Drivers
-from batchinference_operator.controller.keys import Key, parent_of
+from batchinference_operator.controller.keys import parent_of
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import POD, Conflict, Invalid, KubeApi, Refused, Unreachable
@@ -36,6 +36,7 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.pending import CreateError, status_after_create_error
 from batchinference_operator.reconcile.pool import candidates, claim_metadata
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.status_throttle import write_delay
@@ -61,11 +62,11 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-CacheUpdate = Callable[[Object], Key | None]
+CacheUpdate = Callable[[Object], JobKey | None]
 """Sets or deletes an object in the cache. Returns the key of its job if anything changed."""
 
 
-def _namespace(key: Key) -> str:
+def _namespace(key: JobKey) -> str:
     return key[0]
 
 
@@ -77,26 +78,26 @@ class Controller:
     drivers: Drivers
     config: Config
     cache: Cache = field(default_factory=Cache)
-    queue: WorkQueue[Key] = field(default_factory=lambda: WorkQueue(flow=_namespace))
+    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=_namespace))
     now: Callable[[], datetime] = _now
     telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether all RayJobs and pods of a namespace are known."""
     is_refused: Callable[[str], bool] = lambda _: False
     """Returns whether the RayJobs or pods of a namespace cannot be listed."""
-    unlisted: set[Key] = field(default_factory=set)
+    unlisted: set[JobKey] = field(default_factory=set)
     """Jobs that wait for `is_listed`. Some may be gone, but they may still have RayJobs."""
-    last_write: dict[Key, datetime] = field(default_factory=dict)
+    last_write: dict[JobKey, datetime] = field(default_factory=dict)
     """When the status of each job was last written."""
-    unreachable_since: dict[Key, datetime] = field(default_factory=dict)
+    unreachable_since: dict[JobKey, datetime] = field(default_factory=dict)
     """The time since which the API server has been unreachable when creating a job's objects."""
-    backstop_requests: dict[Key, tuple[str, Backstop]] = field(default_factory=dict)
+    backstop_requests: dict[JobKey, tuple[str, Backstop]] = field(default_factory=dict)
     """The last requested backstop deadlines of each job's RayJob, with the RayJob's uid. They are
     requested only once, because an admission policy may reject or change them."""
-    accepted_dry_runs: dict[Key, str] = field(default_factory=dict)
+    accepted_dry_runs: dict[JobKey, str] = field(default_factory=dict)
     """The digest of the accepted dry runs of each job whose RayJob does not exist yet. If creating
     the RayJob is refused, the next reconcile does not repeat the dry runs."""
-    first_status_deferred: set[Key] = field(default_factory=set)
+    first_status_deferred: set[JobKey] = field(default_factory=set)
     """Jobs whose objects were created before their first status was written. The first status is
     deferred only once. If the objects must be created again, the job may be gone, which only a
     status write detects."""
@@ -151,7 +152,7 @@ class Controller:
             else:
                 self._wait_for_list(key)
 
-    def _wait_for_list(self, key: Key) -> None:
+    def _wait_for_list(self, key: JobKey) -> None:
         """Let a job wait for `requeue_unlisted`.
 
         It keeps its position in the admission queue, unless its namespace cannot be listed.
@@ -161,7 +162,7 @@ class Controller:
             self.cache.admission_queue.skip(key)
         self.queue.done(key)
 
-    async def _process(self, key: Key) -> None:
+    async def _process(self, key: JobKey) -> None:
         try:
             with self.telemetry.measure_reconcile():
                 await self._reconcile(key)
@@ -181,7 +182,7 @@ class Controller:
                 self.cache.admission_queue.skip(key)
             self.queue.done(key)
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _reconcile(self, key: JobKey) -> None:
         """Observe a job, compute the actions, and apply them."""
         observed = await self.observer.observe(key)
         if observed is None:
@@ -202,7 +203,7 @@ class Controller:
         if requeue_after is not None:
             self.queue.add_after(key, requeue_after)
 
-    async def _forget(self, key: Key) -> None:
+    async def _forget(self, key: JobKey) -> None:
         """Forget a job that is gone.
 
         If KubeRay has not deleted one of its RayJobs within ORPHAN_SECONDS, KubeRay is unavailable,
@@ -236,7 +237,7 @@ class Controller:
         unreported = replace(observed, report=None, driver_reached=False)
         return reconcile(unreported, self.config, self.now())
 
-    def _update_admission(self, key: Key, actions: Actions) -> None:
+    def _update_admission(self, key: JobKey, actions: Actions) -> None:
         queue = self.cache.admission_queue
         if actions.admits:
             queue.admit(key)
@@ -272,7 +273,7 @@ class Controller:
             logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
 
-    async def _validate(self, key: Key, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
+    async def _validate(self, key: JobKey, objects: Sequence[Sequence[tuple[str, Object]]]) -> None:
         """Validate the last version of each object by a dry run, unless it was accepted before.
 
         Raises Invalid with the field of the first rejected version.

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from batchinference_operator.controller.driver_client import Answer, Driver
-from batchinference_operator.controller.keys import Key
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.observability.logging import log_context
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.status.ray_job import RayJobView
 
 MAX_POLLS = 32
@@ -41,7 +41,7 @@ class DriverKey(NamedTuple):
     If the RayJob ends or the head changes, the key changes, and the driver is polled at once.
     """
 
-    job: Key
+    job: JobKey
     ray_job: str
     cluster: str
     head: str
@@ -67,7 +67,7 @@ class _DriverState:
 class Drivers(Protocol):
     """The controller's interface to the drivers. No call waits for a driver."""
 
-    answered: Callable[[Key], None]
+    answered: Callable[[JobKey], None]
     """Called with the key of the job after each answer."""
 
     @property
@@ -75,14 +75,14 @@ class Drivers(Protocol):
         """The number of drivers polled with backoff. The poll interval does not count them."""
 
     def latest(
-        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
+        self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
         """Return the last answer, with its age; None before the first answer.
 
         The driver is polled again when the last answer is `interval` seconds old.
         """
 
-    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+    def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
         """Ask a driver to commit the work in progress and exit."""
 
 
@@ -95,7 +95,7 @@ class DriverPoller:
         clock: Callable[[], float] = time.monotonic,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.answered: Callable[[Key], None] = lambda _: None
+        self.answered: Callable[[JobKey], None] = lambda _: None
         self._driver, self._clock, self._count = driver, clock, count
         self._states: dict[DriverKey, _DriverState] = {}
         self._slow: set[DriverKey] = set()
@@ -108,7 +108,7 @@ class DriverPoller:
         return len(self._slow)
 
     def latest(
-        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
+        self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
@@ -117,7 +117,7 @@ class DriverPoller:
             self._queue.add_after(key, max(0.0, due - self._clock()))
         return replace(state.answer, age=self._clock() - state.at) if state.answer else None
 
-    def stop(self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
+    def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
         key, state = self._state_of(job, ray_job, tokens)
         state.stop = state.pending = True
         self._queue.add(key)
@@ -140,7 +140,7 @@ class DriverPoller:
                 self._release(key)
 
     def _state_of(
-        self, job: Key, ray_job: RayJobView, tokens: tuple[str, ...]
+        self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
         """Return the key and the state of a driver, and mark the state as most recently used."""
         key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)

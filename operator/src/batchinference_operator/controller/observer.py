@@ -11,11 +11,11 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.diagnostics import Diagnostics
 from batchinference_operator.controller.driver_poller import Drivers
-from batchinference_operator.controller.keys import Key
 from batchinference_operator.kube.api import KubeApi
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import polls_driver
 from batchinference_operator.reconcile.owned import attempt_ray_job, last_names
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.requeue import poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
@@ -36,7 +36,7 @@ class Observer:
         self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
         self._diagnostics = Diagnostics(api, now=now)
 
-    async def observe(self, key: Key) -> Observed | None:
+    async def observe(self, key: JobKey) -> Observed | None:
         """Return the observed state of a job; None if the job is gone.
 
         The admission decision comes last, because it may change during the requests before.

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
-from batchinference_operator.controller.keys import Key, identity, parent_of
+from batchinference_operator.controller.keys import identity, parent_of
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.status.crashes import Crash, crash_of
 from batchinference_operator.status.failure_cause import Disruption
 from batchinference_operator.status.pods import PodView
@@ -14,7 +15,7 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 
 MAX_CRASHES = 1024
 """Maximum number of crashes kept per cluster, separately for heads and workers."""
-RayJobOfCluster = Callable[[Key, str], RayJobView | None]
+RayJobOfCluster = Callable[[JobKey, str], RayJobView | None]
 """Returns the RayJob of a job whose RayCluster has this name, or None."""
 
 
@@ -26,13 +27,13 @@ class PodCache:
 
     def __init__(self, ray_job_of_cluster: RayJobOfCluster) -> None:
         self._ray_job_of_cluster = ray_job_of_cluster
-        self._pods: dict[Key, dict[str, PodView]] = {}
-        self._parents: dict[Key, Key] = {}
+        self._pods: dict[JobKey, dict[str, PodView]] = {}
+        self._parents: dict[JobKey, JobKey] = {}
         """The job of each pod, by the namespace and name of the pod."""
-        self._disruptions: dict[Key, dict[str, Disruption]] = {}
-        self._crashes: dict[Key, dict[str, dict[str, Crash]]] = {}
+        self._disruptions: dict[JobKey, dict[str, Disruption]] = {}
+        self._crashes: dict[JobKey, dict[str, dict[str, Crash]]] = {}
 
-    def set_pod(self, body: Object) -> Key | None:
+    def set_pod(self, body: Object) -> JobKey | None:
         key, view = parent_of(body), PodView.of(body)
         former = self._parents.get((key[0], view.name), key)
         if former != key:  # a user has changed its label
@@ -46,7 +47,7 @@ class PodCache:
         crashed = self._record_crash(key, view.cluster, crash_of(body))
         return None if view == before and not crashed else key
 
-    def _record_crash(self, key: Key, cluster: str, crash: Crash | None) -> bool:
+    def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
         """Record a crash and return whether it is new.
 
         The pod's uid identifies a crash: KubeRay may give the next pod the same name.
@@ -60,13 +61,13 @@ class PodCache:
         known[crash.pod] = crash
         return True
 
-    def delete_pod(self, body: Object) -> Key:
+    def delete_pod(self, body: Object) -> JobKey:
         key, name = parent_of(body), body["metadata"]["name"]
         if name in self._pods.get(key, {}):
             self._drop(key, name)
         return key
 
-    def _drop(self, key: Key, name: str) -> None:
+    def _drop(self, key: JobKey, name: str) -> None:
         pod = self._pods[key].pop(name)
         del self._parents[key[0], name]
         if not self._pods[key]:
@@ -80,37 +81,37 @@ class PodCache:
         found = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
         return [_identity(key, pod) for key, pod in found if namespace in ("", key[0])]
 
-    def forget_job(self, key: Key) -> None:
+    def forget_job(self, key: JobKey) -> None:
         """Forget everything about a job that is gone."""
         for name in self._pods.pop(key, {}):
             del self._parents[key[0], name]
         self._disruptions.pop(key, None)
         self._crashes.pop(key, None)
 
-    def forget_cluster(self, key: Key, cluster: str) -> None:
+    def forget_cluster(self, key: JobKey, cluster: str) -> None:
         """Forget the disruptions and crashes of a cluster that is gone."""
-        known: tuple[dict[Key, dict[str, Any]], ...] = (self._disruptions, self._crashes)
+        known: tuple[dict[JobKey, dict[str, Any]], ...] = (self._disruptions, self._crashes)
         for each in known:
             of_job = each.get(key, {})
             of_job.pop(cluster, None)
             if not of_job:
                 each.pop(key, None)
 
-    def of(self, key: Key) -> tuple[PodView, ...]:
+    def of(self, key: JobKey) -> tuple[PodView, ...]:
         """Return the pods of a job, sorted by name."""
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
-    def disruptions(self, key: Key, cluster: str) -> tuple[Disruption, ...]:
+    def disruptions(self, key: JobKey, cluster: str) -> tuple[Disruption, ...]:
         """Return the decisive disruption of a cluster's pods, including deleted pods, if any."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 
-    def crashes(self, key: Key, cluster: str) -> tuple[Crash, ...]:
+    def crashes(self, key: JobKey, cluster: str) -> tuple[Crash, ...]:
         """Return the crashes of a cluster's pods in the order of observation."""
         return tuple(self._crashes.get(key, {}).get(cluster, {}).values())
 
 
-def _identity(key: Key, pod: PodView) -> Object:
+def _identity(key: JobKey, pod: PodView) -> Object:
     body = identity(key, pod.name)
     body["metadata"]["labels"][CLUSTER_LABEL] = pod.cluster
     return body

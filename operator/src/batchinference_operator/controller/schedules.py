@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.keys import Key, key_of
+from batchinference_operator.controller.keys import key_of
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.api import Conflict, KubeApi, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.schedule import ObservedSchedule, ScheduleActions, decide
 from batchinference_operator.reconcile.schedule_view import Run, ScheduleView
 from batchinference_operator.status.job_status import merge_patch
@@ -36,8 +37,8 @@ class ScheduleController:
     config: Config
     telemetry: Telemetry = field(default_factory=Telemetry)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    queue: WorkQueue[Key] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
-    known: dict[tuple[str, Key], object] = field(default_factory=dict)
+    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
     """The last observed state of schedules and runs, by kind and key. An event that does not change
     it, for instance because only the progress changed, needs no reconcile."""
 
@@ -74,7 +75,7 @@ class ScheduleController:
                 await self._process(key)
             self.queue.done(key)
 
-    async def _process(self, key: Key) -> None:
+    async def _process(self, key: JobKey) -> None:
         try:
             with self.telemetry.measure_reconcile():
                 await self._reconcile(key)
@@ -86,7 +87,7 @@ class ScheduleController:
             delay = self.queue.add_rate_limited(key)
             logger.exception("reconcile of the schedule failed; retrying in %.1f s", delay)
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _reconcile(self, key: JobKey) -> None:
         """Observe a schedule, decide, and apply the actions."""
         observed = await self._observe(key)
         if observed is None:
@@ -107,11 +108,11 @@ class ScheduleController:
             raise Refused(observed.refused)
         self.queue.add_after(key, actions.requeue_after)
 
-    def _decide(self, observed: ObservedSchedule, key: Key) -> ScheduleActions:
+    def _decide(self, observed: ObservedSchedule, key: JobKey) -> ScheduleActions:
         with self.queue.count_cpu_time(key):
             return decide(observed, self.config, self.now())
 
-    async def _observe(self, key: Key) -> ObservedSchedule | None:
+    async def _observe(self, key: JobKey) -> ObservedSchedule | None:
         """Return a schedule and its runs; None if it is gone."""
         body = await self.api.get_schedule(*key)
         if body is None:

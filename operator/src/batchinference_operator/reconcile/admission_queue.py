@@ -23,7 +23,7 @@ from itertools import islice
 
 from batchinference_operator.reconcile.concurrency_limits import Concurrency
 from batchinference_operator.reconcile.preemption import Preemptor, choose_slot, preemptible_slots
-from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
+from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
 from batchinference_operator.reconcile.reservations import Reservations
 
 Position = tuple[int, str, str, str]
@@ -67,16 +67,16 @@ class AdmissionQueue:
     """
 
     limits: Concurrency = field(default_factory=Concurrency)
-    wake: Callable[[Key], None] = lambda _: None
+    wake: Callable[[JobKey], None] = lambda _: None
     """Called for each job that may be admitted now."""
-    _entries: dict[Key, QueueEntry] = field(default_factory=dict)
-    _with_ray_jobs: set[Key] = field(default_factory=set)
-    _deleting: set[Key] = field(default_factory=set)
+    _entries: dict[JobKey, QueueEntry] = field(default_factory=dict)
+    _with_ray_jobs: set[JobKey] = field(default_factory=set)
+    _deleting: set[JobKey] = field(default_factory=set)
     """Jobs whose RayJobs are all being deleted."""
-    _admitted: dict[Key, str] = field(default_factory=dict)
-    _running: set[Key] = field(default_factory=set)
+    _admitted: dict[JobKey, str] = field(default_factory=dict)
+    _running: set[JobKey] = field(default_factory=set)
     _running_per_namespace: Counter[str] = field(default_factory=Counter)
-    _positions: dict[Key, Position] = field(default_factory=dict)
+    _positions: dict[JobKey, Position] = field(default_factory=dict)
     _waiting: dict[str, list[Position]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class AdmissionQueue:
 
     # --- observations -------------------------------------------------------------------
 
-    def update(self, key: Key, entry: QueueEntry | None) -> None:
+    def update(self, key: JobKey, entry: QueueEntry | None) -> None:
         """Record the current state of a job. `entry` is None if the job is gone."""
         if not self.limits.limited:
             return
@@ -95,7 +95,7 @@ class AdmissionQueue:
             self._entries[key] = entry
         self._reindex(key, self._reservations.update(key, before) if self.limits.preemption else ())
 
-    def update_usage(self, key: Key, running: bool, deleting: bool = False) -> None:
+    def update_usage(self, key: JobKey, running: bool, deleting: bool = False) -> None:
         """Record whether a job has RayJobs that have not ended, and whether they are being deleted.
 
         The job itself may be gone.
@@ -107,7 +107,7 @@ class AdmissionQueue:
 
     # --- admission ----------------------------------------------------------------------
 
-    def decide(self, key: Key) -> AdmissionDecision | None:
+    def decide(self, key: JobKey) -> AdmissionDecision | None:
         """Return whether a job that wants to start may start; None if it needs no admission."""
         entry = self._entries.get(key)
         if entry is None or not entry.waiting or entry.running:
@@ -123,13 +123,13 @@ class AdmissionQueue:
             return replace(decision, ahead=0, why=f"job {stopping[0][1]} is being stopped for it")
         return decision
 
-    def admit(self, key: Key) -> None:
+    def admit(self, key: JobKey) -> None:
         """Record that an admitted job starts."""
         if entry := self._entries.get(key):
             self._admitted[key] = entry.resource_version
             self._reindex(key, [self._reservations.cancel(key)])
 
-    def skip(self, key: Key) -> None:
+    def skip(self, key: JobKey) -> None:
         """Skip an admitted job that could not start, so that the next job may start.
 
         The next reconcile of the job returns it to its position.
@@ -140,7 +140,7 @@ class AdmissionQueue:
 
     # --- preemption ---------------------------------------------------------------------
 
-    def preempt(self, key: Key) -> None:
+    def preempt(self, key: JobKey) -> None:
         """Let a job that could start, but is not admitted, take the slot of another job.
 
         No slot is taken if the slots of stopping jobs are enough, or if more jobs run than a
@@ -158,12 +158,12 @@ class AdmissionQueue:
             before = self._reservations.reserve(slot.key, key)
             self._reindex(key, [key, slot.key, before])
 
-    def release(self, key: Key) -> None:
+    def release(self, key: JobKey) -> None:
         """Cancel the reservations for a job that could not start."""
         if released := self._reservations.release(key):
             self._reindex(key, released)
 
-    def preemptor(self, key: Key) -> Preemptor | None:
+    def preemptor(self, key: JobKey) -> Preemptor | None:
         """Return the preemptor, for which the slot of a job is reserved.
 
         None if there is none, or if the preemptor is starting or holds another slot.
@@ -186,11 +186,11 @@ class AdmissionQueue:
             for key in self._running
         )
 
-    def _has_reserved_slot(self, key: Key) -> bool:
+    def _has_reserved_slot(self, key: JobKey) -> bool:
         """Return whether a preempted job has released its slot for this job."""
         return any(not self._holds_slot(one) for one in self._reservations.preempted_by(key))
 
-    def _holds_slot(self, key: Key) -> bool:
+    def _holds_slot(self, key: JobKey) -> bool:
         """Return whether a job has a slot. A job in a queue of Kueue has none without a RayJob."""
         entry = self._entries.get(key)
         known = entry is not None and entry.running and not entry.queued
@@ -204,7 +204,7 @@ class AdmissionQueue:
 
     # --- order --------------------------------------------------------------------------
 
-    def _reindex(self, key: Key, affected: Iterable[Key | None] = ()) -> None:
+    def _reindex(self, key: JobKey, affected: Iterable[JobKey | None] = ()) -> None:
         """Update the positions of a job and of the other affected jobs.
 
         Wake the affected jobs and, if a slot or position became free, the jobs that may start.
@@ -216,7 +216,7 @@ class AdmissionQueue:
         if any(made_room):
             self._wake()
 
-    def _update_position(self, key: Key) -> bool:
+    def _update_position(self, key: JobKey) -> bool:
         """Update the position of a job. Return whether this makes room for others."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
@@ -230,14 +230,14 @@ class AdmissionQueue:
         left = (was_running or position is not None) and not running
         return left and position != self._positions.get(key, ())
 
-    def _insert(self, key: Key, entry: QueueEntry) -> None:
+    def _insert(self, key: JobKey, entry: QueueEntry) -> None:
         if key in self._positions or key in self._running:
             return
         position = (-entry.priority, entry.created_at, *key)
         self._positions[key] = position
         insort(self._waiting.setdefault(key[0], []), position)
 
-    def _remove(self, key: Key) -> None:
+    def _remove(self, key: JobKey) -> None:
         position = self._positions.pop(key, None)
         if position is None:
             return
@@ -246,7 +246,7 @@ class AdmissionQueue:
         if not waiting:
             del self._waiting[key[0]]
 
-    def _decide(self, key: Key, free: int = 0) -> AdmissionDecision:
+    def _decide(self, key: JobKey, free: int = 0) -> AdmissionDecision:
         """Return the decision if `free` more slots of the job's namespace were free."""
         room = self.limits.capacity(len(self._running)) + free
         namespace_room = self._namespace_capacity(key[0]) + free

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from batchinference_operator.reconcile.queue_entry import Key
+from batchinference_operator.reconcile.queue_entry import JobKey
 from batchinference_operator.reconcile.reservations import Reservations
 
 _NOT_STARTED = "~"
@@ -16,7 +16,7 @@ _NOT_STARTED = "~"
 class Slot:
     """A slot that a job with a higher priority may take."""
 
-    key: Key
+    key: JobKey
     """The job that runs in it."""
     priority: int
     """The priority of the job that runs in it, or for which it is reserved."""
@@ -33,7 +33,10 @@ class Preemptor:
 
 
 def preemptible_slots(
-    namespace: str, running: Collection[Key], admitted: Collection[Key], reservations: Reservations
+    namespace: str,
+    running: Collection[JobKey],
+    admitted: Collection[JobKey],
+    reservations: Reservations,
 ) -> Iterator[Slot]:
     """Yield the slots of a namespace that a job with a higher priority may take.
 

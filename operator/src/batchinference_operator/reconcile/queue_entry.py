@@ -9,7 +9,7 @@ from batchinference.spec.phases import Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import is_running, last_attempt
 
-Key = tuple[str, str]
+JobKey = tuple[str, str]
 """Namespace and name of a BatchInference."""
 
 

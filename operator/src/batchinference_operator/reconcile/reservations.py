@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batchinference_operator.reconcile.queue_entry import Key, QueueEntry
+from batchinference_operator.reconcile.queue_entry import JobKey, QueueEntry
 
 
 @dataclass
@@ -16,11 +16,11 @@ class Reservations:
     stops before that, the waiting job requests a slot again.
     """
 
-    entries: Mapping[Key, QueueEntry]
-    _preemptors: dict[Key, Key] = field(default_factory=dict)
+    entries: Mapping[JobKey, QueueEntry]
+    _preemptors: dict[JobKey, JobKey] = field(default_factory=dict)
     """The preemptors by preempted job. At startup, a preemptor may not have been observed yet."""
 
-    def preemptor(self, key: Key) -> Key | None:
+    def preemptor(self, key: JobKey) -> JobKey | None:
         """Return the preemptor of a job if it waits and has a higher priority; otherwise None."""
         preemptor = self._preemptors.get(key)
         if preemptor is None or key not in self.entries or preemptor not in self.entries:
@@ -29,32 +29,32 @@ class Reservations:
         valid = entry.waiting and entry.priority > self.entries[key].priority
         return preemptor if valid else None
 
-    def preempted_by(self, key: Key) -> list[Key]:
+    def preempted_by(self, key: JobKey) -> list[JobKey]:
         """Return the jobs whose slots are reserved for a job."""
         return [one for one in self._preemptors if self.preemptor(one) == key]
 
-    def in_namespace(self, namespace: str) -> set[Key]:
+    def in_namespace(self, namespace: str) -> set[JobKey]:
         """Return the preempted jobs of a namespace."""
         return {key for key in self._preemptors if key[0] == namespace}
 
-    def reserve(self, key: Key, preemptor: Key) -> Key | None:
+    def reserve(self, key: JobKey, preemptor: JobKey) -> JobKey | None:
         """Reserve the slot of a job. Return the job for which it was reserved before."""
         before = self.preemptor(key)
         self._preemptors[key] = preemptor
         return before
 
-    def cancel(self, key: Key) -> Key | None:
+    def cancel(self, key: JobKey) -> JobKey | None:
         """Cancel the reservation of a job's slot. Return the job for which it was reserved."""
         return self._preemptors.pop(key, None)
 
-    def release(self, preemptor: Key) -> list[Key]:
+    def release(self, preemptor: JobKey) -> list[JobKey]:
         """Cancel the reservations for a job. Return the preempted jobs."""
         released = [key for key, one in self._preemptors.items() if one == preemptor]
         for key in released:
             del self._preemptors[key]
         return released
 
-    def update(self, key: Key, before: QueueEntry | None) -> set[Key | None]:
+    def update(self, key: JobKey, before: QueueEntry | None) -> set[JobKey | None]:
         """Apply a new entry of a job. Return the other affected jobs.
 
         `before` is the previous entry of the job.

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from batchinference.pipeline.commit.layout import part_prefix
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
 from batchinference.pipeline.storage.json import (
-    SEAL,
+    CHECKSUM_FIELD,
     dump_checksummed,
     load_json,
     verify_checksum,
@@ -32,7 +32,7 @@ from batchinference.pipeline.storage.location import base_name, is_inside
 STRICT = ConfigDict(extra="forbid")
 Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Checksum = Annotated[int, Field(strict=True, ge=0, lt=1 << 32)]
-Work = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+WorkHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 """Empty if there is no digest."""
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -189,7 +189,7 @@ class Manifest:
         try:
             raw = load_json(content)
             verify_checksum(content)
-            raw.pop(SEAL)
+            raw.pop(CHECKSUM_FIELD)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no manifest: {error}") from error
         return _MANIFEST.validate_python(raw)

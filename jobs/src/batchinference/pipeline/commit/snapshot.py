@@ -23,7 +23,7 @@ from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     Natural,
     RowCounts,
-    Work,
+    WorkHash,
     all_of_work,
     counts_of,
 )
@@ -48,7 +48,7 @@ class Snapshot:
     """The manifest entries that count, and the number of rows of files whose end was seen."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    work: Work
+    work: WorkHash
     """The key of the work whose rows these are."""
     input: Digest
     """The digest of the input snapshot to which the file numbers in row ids refer."""

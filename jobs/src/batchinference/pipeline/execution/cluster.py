@@ -90,7 +90,7 @@ def random_token() -> Iterator[None]:
 
 
 @contextmanager
-def embedded(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
+def local_ray(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iterator[Resources]:
     """Start Ray with `cpus` logical CPUs on this machine and yield its resources.
 
     The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray's workers can import
@@ -98,7 +98,7 @@ def embedded(cpus: int, directory: str, files: RayFiles, *, quiet: bool) -> Iter
     redirects the output of Ray to a file. Raises JobFailure if Ray does not start.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    importable(directory)
+    add_import_path(directory)
     with random_token(), _output_to_file() if quiet else nullcontext():
         with without_monitors(log_to_driver=not quiet):
             _init(
@@ -168,7 +168,7 @@ def _init(**arguments: Any) -> None:
 
 
 @contextmanager
-def connected(
+def remote_ray(
     address: str, directory: str | None, *, quiet: bool
 ) -> Iterator[list[dict[str, Any]]]:
     """Connect to an existing Ray cluster and yield its nodes.
@@ -183,7 +183,7 @@ def connected(
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         environment = environment_with_modules(directory) if directory else None
         if directory and environment:
-            importable(directory)
+            add_import_path(directory)
         _connect(address, environment, quiet)
         try:
             yield ray.nodes()
@@ -233,7 +233,7 @@ def spilled_bytes() -> int | None:
     return int(stats.spilled_bytes_total)
 
 
-def importable(directory: str) -> None:
+def add_import_path(directory: str) -> None:
     """Put a directory first on the Python path of this process and its child processes."""
     if directory not in sys.path:
         sys.path.insert(0, directory)

@@ -61,7 +61,7 @@ def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
             signal.signal(number, handler)
 
 
-class Work(Protocol):
+class StoppableExecution(Protocol):
     """A long operation that another thread can end."""
 
     def run(self) -> None: ...
@@ -74,23 +74,23 @@ class Work(Protocol):
 
 
 def run_monitored(
-    work: Work,
+    execution: StoppableExecution,
     observe: Callable[[], None],
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
 ) -> None:
-    """Run `work` in a thread and call `observe` at most every `poll_seconds` until it ends.
+    """Run the execution in a thread and call `observe` at most every `poll_seconds` until it ends.
 
-    After a stop request, `work` has DRAIN_SECONDS to commit its running tasks. Raises the failure
-    of `work`, any error of `observe`, or Interrupted if the time was not sufficient. In the last
-    two cases the work is aborted. If the thread does not end in LAST_SECONDS, it is left running.
+    After a stop request, it has DRAIN_SECONDS to commit its running tasks. Raises the failure of
+    the execution, any error of `observe`, or Interrupted if the time was not sufficient. In the
+    last two cases it is aborted. If the thread does not end in LAST_SECONDS, it is left running.
     """
-    done, errors = _start(work)
+    done, errors = _start(execution)
     try:
         _watch(done, observe, stop, poll_seconds)
         if stop.event.is_set() and not done.is_set():
             stop.say(STOPPING)
-            work.drain()
+            execution.drain()
             deadline = time.monotonic() + DRAIN_SECONDS
             while not (done.wait(0.1) or stop.forced.is_set() or time.monotonic() > deadline):
                 pass
@@ -98,7 +98,7 @@ def run_monitored(
             stop.check()
     except BaseException:
         if not done.is_set():
-            work.give_up()
+            execution.give_up()
             done.wait(LAST_SECONDS)
         raise
     if errors:
@@ -106,14 +106,14 @@ def run_monitored(
         raise root_cause(errors[0]) from errors[0]
 
 
-def _start(work: Work) -> tuple[threading.Event, list[BaseException]]:
-    """Run `work` in a thread. Return an event that is set when it has ended, and a list that then
-    contains its failure, if any."""
+def _start(execution: StoppableExecution) -> tuple[threading.Event, list[BaseException]]:
+    """Run the execution in a thread. Return an event that is set when it has ended, and a list that
+    then contains its failure, if any."""
     done, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:
         try:
-            work.run()
+            execution.run()
         except BaseException as error:  # noqa: BLE001 - passed to the main thread
             errors.append(error)
         finally:

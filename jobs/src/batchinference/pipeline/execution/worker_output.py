@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from batchinference.pipeline.errors import is_user_file, without_secrets
+from batchinference.pipeline.errors import is_user_file, mask_secrets
 
 _RAY_LINE = re.compile(
     r":(job_id|task_name|actor_name):|\[\d{4}-\d\d-\d\d .*\] |\*\*\* |PC: @|\s+@ |\[failure_signal"
@@ -37,7 +37,7 @@ class WorkerOutput:
             for line in self._lines_of(file):
                 if _is_user_line(line):
                     name = process[1] if process else "?"
-                    lines.append(f"[worker {name}] {without_secrets(line)}")
+                    lines.append(f"[worker {name}] {mask_secrets(line)}")
         return lines
 
     def _lines_of(self, file: Path) -> list[str]:

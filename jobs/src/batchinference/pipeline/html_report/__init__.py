@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from batchinference.pipeline.commit.layout import Layout
 from batchinference.pipeline.commit.manifest import ManifestEntry
-from batchinference.pipeline.html_report.errors import error_groups
+from batchinference.pipeline.html_report.errors import sample_errors
 from batchinference.pipeline.html_report.page import PageData, render
 from batchinference.pipeline.html_report.samples import sample_of
 from batchinference.spec.job import BatchInferenceSpec
@@ -22,7 +22,7 @@ def write_page(
     job: without a page, the result is None."""
     try:
         named, failed = list(entries), report.counts is not None and report.counts.failed
-        errors = error_groups(layout, named) if failed else []
+        errors = sample_errors(layout, named) if failed else []
         succeeded = report.state is JobState.SUCCEEDED
         sample = sample_of(spec.write, layout, named) if succeeded else []
         page = render(PageData(report, spec, errors, sample))

@@ -20,22 +20,22 @@ Record = dict[str, Any]
 
 
 @dataclass
-class ErrorGroup:
+class ErrorSample:
     """Failed rows of one step with the same cause: messages that differ in their values only."""
 
     step: str
     count: int = 0
     examples: list[Record] = field(default_factory=list)
-    """The first records of the group."""
+    """The first of its records."""
 
 
-def error_groups(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
-    """Return the groups of the error records that these manifest entries name, largest first.
-    At most MAX_RECORDS error records are read."""
-    groups: dict[tuple[str, str], ErrorGroup] = {}
+def sample_errors(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorSample]:
+    """Group the first MAX_RECORDS error records of these manifest entries by step and cause, most
+    frequent first."""
+    groups: dict[tuple[str, str], ErrorSample] = {}
     for record in itertools.islice(_records(layout, entries), MAX_RECORDS):
         step = str(record["step"])
-        group = groups.setdefault((step, cause_of(str(record["error"]))), ErrorGroup(step))
+        group = groups.setdefault((step, cause_of(str(record["error"]))), ErrorSample(step))
         group.count += 1
         if len(group.examples) < MAX_EXAMPLES:
             group.examples.append(record)

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from batchinference.credentials import without_credentials
 from batchinference.pipeline.html_report.advice import advice, limiting_step
 from batchinference.pipeline.html_report.charts import rows_chart
-from batchinference.pipeline.html_report.errors import ErrorGroup
+from batchinference.pipeline.html_report.errors import ErrorSample
 from batchinference.pipeline.html_report.samples import Row
 from batchinference.pipeline.report import duration
 from batchinference.spec.causes import Cause
@@ -39,7 +39,7 @@ class PageData:
 
     report: Report
     spec: BatchInferenceSpec
-    errors: Sequence[ErrorGroup] = ()
+    errors: Sequence[ErrorSample] = ()
     sample: Sequence[Row] = field(default=())
 
 

@@ -31,7 +31,7 @@ class Found:
 
     similarities: np.ndarray
     rows: np.ndarray
-    passed_over: int
+    skipped: int
     """Number of rows that were skipped: they have no embedding, or it is zero or not finite."""
 
     def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,7 @@ def search(index: Index, queries: np.ndarray, k: int, row_filter: RowFilter | No
         valid = column.is_valid().to_numpy()
         nulls += len(valid) - int(valid.sum())
         best.add(_matrix(index, column, rows[valid], width), rows[valid])
-    return Found(best.similarities, best.rows, nulls + best.passed_over)
+    return Found(best.similarities, best.rows, nulls + best.skipped)
 
 
 def _chosen(first: int, batch: pa.Table, row_filter: RowFilter | None) -> np.ndarray:
@@ -107,7 +107,7 @@ class TopK:
     """The best rows so far for each of m queries.
 
     `similarities` (float32) and `rows` (int64) are m x k, best first. If fewer than k rows were
-    seen, they end with -inf and NO_ROW. `passed_over` counts the skipped rows: those that are zero
+    seen, they end with -inf and NO_ROW. `skipped` counts the skipped rows: those that are zero
     or not finite, and therefore have no direction.
     """
 
@@ -119,7 +119,7 @@ class TopK:
         self._queries = (queries / lengths[:, None]).astype(np.float32)
         self.similarities = np.full((len(queries), k), -np.inf, np.float32)
         self.rows = np.full((len(queries), k), NO_ROW, np.int64)
-        self.passed_over = 0
+        self.skipped = 0
 
     def add(self, embeddings: np.ndarray, rows: np.ndarray) -> None:
         """Add a block of n x width embeddings and their row numbers.
@@ -142,7 +142,7 @@ class TopK:
             products /= lengths.astype(np.float32)
         np.clip(products, -1, 1, out=products)
         products[:, ~usable] = -np.inf
-        self.passed_over += len(usable) - int(usable.sum())
+        self.skipped += len(usable) - int(usable.sum())
         return products
 
     def _kth_best(self, similarities: np.ndarray) -> np.ndarray | float:

@@ -213,7 +213,7 @@ def _construct(name: str, step: PythonStep, device: str) -> Any:
     if not inspect.isclass(target):
         if step.constructor_args or step.constructor_refs:
             raise ModelLoad(
-                f"step '{name}': constructorArgs is for a class and '{step.callable}' is none"
+                f"step '{name}': constructorArgs needs a class ('{step.callable}'). Use callArgs"
             )
         return target
     objects = {key: load_callable(path) for key, path in step.constructor_refs.items()}

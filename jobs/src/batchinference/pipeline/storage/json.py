@@ -25,8 +25,8 @@ _OTHER_BYTES = bytes(byte for byte in range(256) if byte not in _MARKS)
 _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 SMALLER_DOCUMENTS = "Split it into smaller documents"
-SEAL = "crc32"
-_SEPARATOR = f', "{SEAL}": '.encode()
+CHECKSUM_FIELD = "crc32"
+_SEPARATOR = f', "{CHECKSUM_FIELD}": '.encode()
 START_OVER = (
     "start over: with resume: false, or with write.mode: overwrite if the output is complete"
 )

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool
 
-from batchinference.pipeline.errors import BadInput, JobFailure, describe, without_secrets
+from batchinference.pipeline.errors import BadInput, JobFailure, describe, mask_secrets
 from batchinference.pipeline.input import RowCount, check_names
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import SQLDatasource
@@ -47,7 +47,7 @@ class Database:
 
     def explain(self, error: Exception) -> str:
         """Return the message of an error, without the password."""
-        text = without_secrets(describe(error))
+        text = mask_secrets(describe(error))
         try:
             password = make_url(self._address()).password
         except Exception:  # noqa: BLE001 - the address is not a valid URL

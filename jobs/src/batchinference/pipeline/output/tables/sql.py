@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import Fence
-from batchinference.pipeline.errors import BadOutput, without_secrets
+from batchinference.pipeline.errors import BadOutput, mask_secrets
 from batchinference.pipeline.output.tables import Row, Table, unified
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_schema
@@ -175,4 +175,4 @@ def _type(kind: pa.DataType) -> Any:
 def _short_message(error: Exception) -> str:
     """Return the database's error message without the statement and its values."""
     cause = getattr(error, "orig", None) or error
-    return without_secrets(" ".join(str(cause).split())[:300])
+    return mask_secrets(" ".join(str(cause).split())[:300])

@@ -216,7 +216,7 @@ setup: $(VENV)/.test ## Install the test dependencies into .venv
 # Finds errors of imports early. In a new environment, each worker would compile all imported modules.
 .PHONY: collect
 collect: $(VENV)/.test
-	@$(PYTEST) $(SUITES) tests/e2e tests/chaos --collect-only -qq >$(VENV)/collect.log || { cat $(VENV)/collect.log; exit 1; }
+	@$(PYTEST) $(SUITES) tests/e2e tests/chaos tests/browser --collect-only -qq >$(VENV)/collect.log || { cat $(VENV)/collect.log; exit 1; }
 
 .PHONY: landing
 landing: ## Run all checks that must pass before a merge, on the cluster of KUBECONFIG
@@ -232,7 +232,7 @@ test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 
 .PHONY: test-all
 test-all: export PYTEST_ADDOPTS += --fail-on-skip
-test-all: lint docs images demo test browser e2e chaos test-long upgrade ## Run everything, as before a release; a skipped test counts as failed
+test-all: lint docs images demo test e2e chaos test-long upgrade ## Run everything, as before a release; a skipped test counts as failed
 
 # Called by tests/long.toml: the tests of a GROUP without a cluster, with a cluster, with Prometheus.
 .PHONY: long-tests long-e2e long-monitoring
@@ -261,7 +261,7 @@ $(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
 
 .PHONY: browser
 browser: $(VENV)/.browser ## Test the HTML report and the pages of `ui` in Chromium
-	$(PYTEST) tests/browser
+	$(PYTEST) tests/browser --long browser
 
 .PHONY: screenshots
 screenshots: $(VENV)/.browser ## Write images of the HTML report and of `ui` to docs/images

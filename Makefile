@@ -232,7 +232,7 @@ test-long: $(VENV)/.test $(CHART)/charts ## Run all groups of the long tier
 
 .PHONY: test-all
 test-all: export PYTEST_ADDOPTS += --fail-on-skip
-test-all: lint docs images demo test e2e chaos test-long upgrade ## Run everything, as before a release; a skipped test counts as failed
+test-all: lint docs images demo test browser e2e chaos test-long upgrade ## Run everything, as before a release; a skipped test counts as failed
 
 # Called by tests/long.toml: the tests of a GROUP without a cluster, with a cluster, with Prometheus.
 .PHONY: long-tests long-e2e long-monitoring
@@ -261,7 +261,7 @@ $(VENV)/.browser: $(VENV)/.test tests/browser/package-lock.json
 
 .PHONY: browser
 browser: $(VENV)/.browser ## Test the HTML report and the pages of `ui` in Chromium
-	$(PYTEST) tests/browser --long browser
+	$(PYTEST) tests/browser
 
 .PHONY: screenshots
 screenshots: $(VENV)/.browser ## Write images of the HTML report and of `ui` to docs/images

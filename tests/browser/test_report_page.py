@@ -14,7 +14,6 @@ from batchinference.pipeline.html_report.samples import cell
 from support.browser import DESKTOP, PHONE, opened
 from support.documents.report_pages import page_data
 
-pytestmark = pytest.mark.long("browser")
 LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
 FAILED = {"state": "failed", "reason": "TooManyErrors", "message": f"9 row(s) failed: {LONG}"}
 RECORD = {"path": LONG, "row": 7, "error": "OSError: " + "x" * 400, "traceback": "File " + LONG}

@@ -18,7 +18,6 @@ from batchinference.ui.pages import FoundRow, JobDetails, JobEntry, SearchPage
 from batchinference.ui.site import SCRIPT, Answer
 from support.browser import DESKTOP, PHONE, served_ui
 
-pytestmark = pytest.mark.long("browser")
 LONG = "s3://bucket/" + "a-very-long-directory-name/" * 8
 PATHS = ["", "jobs/0", "jobs/0/search"]
 MAX_LABEL = 63

@@ -142,7 +142,6 @@ def test_groups_of_the_repository_guard_paths_that_exist() -> None:
 
 
 COLLECTED = {
-    "browser": {"browser"},
     "long-e2e": {"e2e"},
     "long-monitoring": {"apiserver", "chart"},
     "long-tests": {"apiserver", "chart", "docs", "pipeline", "unit"},

@@ -138,13 +138,13 @@ def due_groups(
     age is the number of recorded landings or of days since the last pass, whichever is larger:
     only landings that ran a group are recorded.
     """
-    recorded = recorded_landings(passes)
+    recorded, unique_days = recorded_landings(passes), set(days)
 
     def due(group: Group) -> Due:
         last = passes.get(group.name)
         since = last.day if last else group.added
         landings = recorded - last.landing if last else 0
-        age = max(landings, sum(day > since for day in set(days)))
+        age = max(landings, sum(day > since for day in unique_days))
         return Due(group, age, changed=last is None or last.guarded != hashes[group.name])
 
     return [due(group) for group in groups]

@@ -199,7 +199,7 @@ def test_deadline_includes_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with slow_server() as (url, requests):
         (error,) = errors(tmp_path, f"{url}/x", allow=[url], on_unreachable="error")
     assert "has not sent everything within 0.2 s" in error
-    assert len(requests) < 2, "there is no retry"
+    assert len(requests) == 1, "there is no retry"
 
 
 def test_truncated_gzip_stream_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,7 @@ print("left", os.path.exists(files.path))
 """
 
 
-def test_embedded_ray_has_the_requested_cpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_ray_has_the_requested_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It restores the signal handler that Ray replaces, and Ray never starts again implicitly."""
     started: list[dict[str, Any]] = []
 
@@ -105,7 +103,7 @@ def test_ray_logs_are_kept_if_a_message_names_them() -> None:
 
 
 @pytest.mark.long("remote")
-def test_embedded_ray_on_this_machine(tmp_path: Path) -> None:
+def test_local_ray_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "beside_the_file.py").write_text("VALUE = 7\n")
     script = [sys.executable, "-c", SCRIPT, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False)

@@ -58,6 +58,16 @@ def operators(dataset: Dataset) -> list[str]:
     return [re.sub(r"->SplitBlocks\(\d+\)", "", name) for name in names]
 
 
+def logical_operators(dataset: Dataset) -> list[Any]:
+    """Return the operators of the logical plan of a dataset, in order."""
+    found: list[Any] = []
+    operator: Any = dataset._logical_plan.dag
+    while operator is not None:
+        found.insert(0, operator)
+        operator = next(iter(operator.input_dependencies), None)
+    return found
+
+
 COLLECTED = {"rowsPerFile": 50}
 CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
     "no steps": (1, [], COLLECTED, ["ReadRows", "Write"]),
@@ -135,10 +145,8 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
 
     def write(self: Dataset, sink: object, ray_remote_args: Document, **_: object) -> None:
         places["Write"] = ray_remote_args["label_selector"]
-        operator = self._logical_plan.dag
-        while operator is not None:
+        for operator in logical_operators(self):
             places[operator.name] = operator.ray_remote_args["label_selector"]
-            operator = next(iter(operator.input_dependencies), None)
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     decode = {"name": "decode", "decode": {"column": "image", "format": "image"}}
@@ -164,10 +172,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
     found: list[Any] = []
 
     def write(self: Dataset, *_: object, **__: object) -> None:
-        operator = self._logical_plan.dag
-        while operator is not None:
-            found.append(operator)
-            operator = next(iter(operator.input_dependencies), None)
+        found.extend(logical_operators(self))
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     monkeypatch.setattr(executor, "sink_for", lambda *_: SimpleNamespace(run_id="run"))
@@ -181,7 +186,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
         first_file=0,
     )
     executor.Executor(spec, plan_for_machine(spec), prepared).run()
-    return {operator.name: operator for operator in reversed(found)}
+    return {operator.name: operator for operator in found}
 
 
 def test_pool_of_a_text_model_gets_windows_of_rows(

@@ -81,7 +81,7 @@ def test_second_run_of_a_suite_has_the_rest_of_the_deadline() -> None:
     assert deadlines == [20, 5]
 
 
-def test_step_whose_command_is_missing_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_whose_command_is_missing_fails() -> None:
     (result,) = Landing([Step("cluster", ("no-such-command",), 10)], 100, 1.0).run()
     assert result.result.summary == (
         "failed ([Errno 2] No such file or directory: 'no-such-command')"

@@ -107,8 +107,8 @@ class TopK:
     """The best rows so far for each of m queries.
 
     `similarities` (float32) and `rows` (int64) are m x k, best first. If fewer than k rows were
-    seen, they end with -inf and NO_ROW. `skipped` counts the skipped rows: those that are zero
-    or not finite, and therefore have no direction.
+    seen, they end with -inf and NO_ROW. `skipped` counts the rows that are zero or not
+    finite, and therefore have no direction.
     """
 
     def __init__(self, queries: np.ndarray, k: int) -> None:

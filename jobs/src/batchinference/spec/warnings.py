@@ -1,0 +1,160 @@
+"""The catalogue of warnings: differences between the input and what a job has made of it.
+
+A warning is not an error: the row is in the output, or the file was left out as documented. Each
+warning is counted, and shown with one example and what to do about it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import SpecModel
+
+Unit = Literal["row", "file"]
+
+
+class WarningName(StrEnum):
+    """The name of a warning, what has happened, and what to do.
+
+    `unit` is what the warning counts. `amount` is what else is added up over its rows, such as
+    tokens; empty if there is nothing."""
+
+    meaning: str
+    fix: str
+    unit: Unit
+    amount: str
+
+    def __new__(
+        cls, value: str, meaning: str, fix: str, unit: Unit = "row", amount: str = ""
+    ) -> Self:
+        name = str.__new__(cls, value)
+        name._value_ = value
+        name.meaning, name.fix, name.unit, name.amount = meaning, fix, unit, amount
+        return name
+
+    FILES_IGNORED = (
+        "FilesIgnored",
+        "files below a directory of the input were not read",
+        "Add their extensions to read.options.file_extensions, or move them elsewhere",
+        "file",
+    )
+    SIMILAR_NAMES = (
+        "SimilarNames",
+        "files have the same name except for its Unicode form (NFC and NFD)",
+        "If they are copies of each other, remove one of them",
+        "file",
+    )
+    MEMBERS_IGNORED = (
+        "MembersIgnored",
+        "members of an archive were not read",
+        "Name their suffixes in read.options.suffixes, or remove them from the archive",
+        "row",
+        "members",
+    )
+    LINES_SKIPPED = (
+        "LinesSkipped",
+        "lines before the rows of a file, or comments between them, were left out",
+        "Nothing, if read.options.skipLines and comment are as intended",
+        "row",
+        "lines",
+    )
+    ROTATED = (
+        "Rotated",
+        "pictures were rotated or mirrored, as their file says how the camera was held",
+        "Nothing, or set the option orientation to ignore",
+    )
+    TRUNCATED = (
+        "Truncated",
+        "media whose end is missing were read up to the damage",
+        "Restore the files, or remove truncated: accept to make them failed rows",
+    )
+    PAGES_IGNORED = (
+        "PagesIgnored",
+        "only the first page, frame or track of a file was read",
+        "Set the option pages to all, to read a row for each page",
+        "row",
+        "pages",
+    )
+    COMPOSITED = (
+        "Composited",
+        "transparent pixels were drawn over the background colour",
+        "Choose the colour with the option background, or keep the transparency with mode: RGBA",
+    )
+    DEPTH_REDUCED = (
+        "DepthReduced",
+        "pixel values with more than 8 bits were scaled to 8 bits",
+        "Set the option range to the black and white values of the pictures",
+    )
+    OUT_OF_RANGE = (
+        "OutOfRange",
+        "values outside of the range of the medium were kept or clipped",
+        "Scale the values before the job",
+    )
+    TEXT_CUT = (
+        "TextCut",
+        "texts were longer than the model allows, and their rest was cut",
+        "Set the model's field tooLong to windows or fail, or divide the texts with a step chunk",
+        "row",
+        "tokens",
+    )
+    NULL_INPUT = (
+        "NullInput",
+        "the input of a model was null, so its output is null",
+        "Filter these rows, or set the model's field nullInput to fail",
+    )
+    EMPTY_INPUT = (
+        "EmptyInput",
+        "the input of a model was empty, so its output is null",
+        "Filter these rows, or set the model's field emptyInput to fail or compute",
+    )
+    NON_FINITE = (
+        "NonFinite",
+        "a model returned NaN or infinity",
+        "Use another dtype such as float32, or set the model's field nonFinite to fail",
+        "row",
+        "values",
+    )
+
+
+class WarningPolicy(SpecModel):
+    """What happens if one kind of warning occurs."""
+
+    name: WarningName
+    """The name of the warning."""
+    action: Literal["count", "fail"] = "count"
+    """`count`: the warning is counted and shown. `fail`: each row with the warning is a failed row.
+    If the warning counts files, the job is refused before it starts."""
+    max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
+    """Maximum number of rows with the warning, or of files. If there are more, the job fails."""
+    max_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Maximum percentage of rows with the warning. If there are more, the job fails."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_percent is not None and self.name.unit == "file":
+            message = "maxPercent is for warnings that count rows, and {name} counts files"
+            raise PydanticCustomError("warning_percent", message, {"name": self.name.value})
+        return self
+
+
+class WarningCount(SpecModel):
+    """How often a warning has occurred."""
+
+    name: Annotated[str, Field(max_length=64)]
+    """The name of the warning."""
+    step: Annotated[str, Field(max_length=64)] | None = None
+    """The step that caused it, or `read`. Absent if the warning counts files."""
+    count: Annotated[int, Field(ge=0, le=10**15, json_schema_extra={"format": "int64"})]
+    """Number of rows, or of files."""
+    amount: Annotated[int, Field(ge=0, le=2**62, json_schema_extra={"format": "int64"})] | None = (
+        None
+    )
+    """The sum over these rows of what was cut or left out, such as tokens or pages."""
+    example: Annotated[str, Field(max_length=1024)] | None = None
+    """One of these rows or files."""
+    message: Annotated[str, Field(max_length=1024)]
+    """What has happened, and what to do, for people."""

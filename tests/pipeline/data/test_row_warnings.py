@@ -1,4 +1,4 @@
-"""Warnings stay with their rows: they are divided, joined, encoded and counted together with them."""
+"""Warnings stay with their rows: they are divided, joined, encoded and counted with them."""
 
 from __future__ import annotations
 

@@ -78,7 +78,8 @@ class Counts(SpecModel):
     filtered: Rows = 0
     """Filtered rows: rows that a filter or another step removed."""
     warned: Annotated[Rows, Field(ge=1)] | None = None
-    """Warnings about rows that have not failed. A row may have several. Absent if there are none."""
+    """Warnings about rows that have not failed. A row may have several. Absent if there are
+    none."""
 
 
 class Cost(SpecModel):

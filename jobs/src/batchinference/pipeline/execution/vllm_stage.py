@@ -88,8 +88,8 @@ def _decode_results(
         block = decode_rows(rows)
         batch, data = decode(block), np.flatnonzero(has_data(block))
         with collect_warnings() as warnings:
-            table, *rest = with_results(model, batch.table, rows.take(pa.array(data)))
-        result = as_result(checked(TransformResult(table, *rest), warnings, errors.failing))
+            computed = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
+        result = as_result(checked(computed, warnings, errors.failing))
         of_good = [warning for warning in warnings if warning.row not in result.failed]
         batch = batch.with_warnings(warning_table(step, batch.ids, of_good))
         failed = errors.failed_rows(step, batch, result.failed)

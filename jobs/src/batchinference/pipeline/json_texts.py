@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from json.decoder import scanstring  # type: ignore[attr-defined]
@@ -140,11 +140,16 @@ def as_text(document: bytes | str) -> str:
 
 
 def load_exact(document: bytes | str) -> Any:
-    """Return the parsed JSON, with fractions as Decimal. Raises ValueError if it is invalid, has
-    too many values, or names a field of an object twice."""
+    """Return `load_unique` of a document, with fractions as Decimal."""
+    return load_unique(document, fractions=Decimal)
+
+
+def load_unique(document: bytes | str, fractions: Callable[[str], Any] = float) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, has too many values, or names a
+    field of an object twice."""
     check_size(document)
     with _valid():
-        return json.loads(document, parse_float=Decimal, object_pairs_hook=_unique)
+        return json.loads(document, parse_float=fractions, object_pairs_hook=_unique)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.json_texts import as_text, has_json, load_exact, with_texts
+from batchinference.pipeline.schema import exact_cast
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
@@ -101,6 +102,28 @@ def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.Chunked
         column = pa.chunked_array([column.combine_chunks()], kind)
     misfits = [np.full(rows, array is None) for rows, array in parts]
     return column, np.concatenate([*misfits, np.zeros(0, bool)])
+
+
+def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArray:
+    """Return a column of any type with a declared type. Raises ValueError if a value does not fit,
+    and NotImplementedError if no value does."""
+    kind = arrow_type(declared)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts = column.cast(pa.string())
+        cast, misfits = cast_texts(texts, declared)
+        if misfits.any():
+            raise ValueError(shown(texts.filter(pa.array(misfits))[0].as_py()))
+        return cast
+    if is_time(declared) and pa.types.is_timestamp(column.type) and column.type != kind:
+        _check_zone(column.type, kind)
+    return exact_cast(column, kind)
+
+
+def _check_zone(stored: pa.DataType, declared: pa.DataType) -> None:
+    """Raise ValueError if a cast would add or remove a time zone."""
+    if pa.types.is_timestamp(declared) and (stored.tz is None) != (declared.tz is None):
+        fix = "assumeTimezone" if stored.tz is None else "a type with a time zone"
+        raise ValueError(f"it is {stored}. Set {fix}")
 
 
 def _halved(

@@ -152,6 +152,21 @@ def load_unique(document: bytes | str, fractions: Callable[[str], Any] = float) 
         return json.loads(document, parse_float=fractions, object_pairs_hook=_unique)
 
 
+def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
+    """Yield the parsed JSON documents in a text; with `exactly` as `load_exact` parses them. After
+    an invalid one, continue at the next line."""
+    decode = _decode_exactly if exactly else _decode_at
+    at = _SPACE.match(text).end()  # type: ignore[union-attr]
+    while at < len(text):
+        try:
+            document, end = decode(text, at)
+        except ValueError:
+            end = text.find("\n", at) + 1 or len(text)
+        else:
+            yield document
+        at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
@@ -159,3 +174,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"an object has two fields '{twice}'")
     return fields
+
+
+_decode_exactly = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_unique).raw_decode

@@ -140,6 +140,14 @@ def _check_type(text: str) -> str:
     return text
 
 
+def _check_zone(text: str) -> str:
+    if not _is_zone(text):
+        message = "there is no such time zone. Use a name such as UTC or Europe/Berlin, or +01:00"
+        raise PydanticCustomError("time_zone", message, {})
+    return text
+
+
+TimeZone = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_zone)]
 TypeText = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_check_type)]
 ColumnTypes = Annotated[dict[ColumnName, TypeText], Field(min_length=1, max_length=256)]
 """Types by the name of the column."""

@@ -7,8 +7,9 @@ time zone of a timestamp, and convert texts that look like timestamps.
 from __future__ import annotations
 
 import io
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -24,11 +25,13 @@ from batchinference.pipeline.column_types import (
     is_time,
     misfit,
 )
-from batchinference.pipeline.json_texts import has_json, load_exact, with_texts
+from batchinference.pipeline.input.json_shapes import Shape, types_of
+from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.schema import is_list
 from batchinference.pipeline.storage.json import check_depth
 from batchinference.spec.column_types import ColumnType
 
+_LOGGER = logging.getLogger(__name__)
 MAX_FIELDS = 4000
 """Maximum number of different fields in all rows of a file, including nested fields."""
 SLICE_BYTES = 1 << 19
@@ -48,6 +51,37 @@ class TooManyFields(ValueError):
             f"the rows of the file have more than {MAX_FIELDS} different fields. Split the file, "
             "or store fields with varying names as a list of names and values"
         )
+
+
+class Fields:
+    """The fields of a file, without the fields that are known from other files."""
+
+    def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
+        """`columns` are also known, but not the fields nested in them."""
+        self._known = {path for field in known for path in _paths(field, "")}
+        self._known |= {f"/{name}" for name in columns}
+        self._seen: set[str] = set()
+
+    def add(self, schema: pa.Schema) -> None:
+        """Add the fields of a schema. Raises TooManyFields."""
+        self._add({path for field in schema for path in _paths(field, "")})
+
+    def add_columns(self, names: Iterable[str]) -> None:
+        """Add columns without their nested fields. Raises TooManyFields."""
+        self._add({f"/{name}" for name in names})
+
+    def _add(self, paths: set[str]) -> None:
+        seen = self._seen | (paths - self._known)
+        if len(seen) > MAX_FIELDS:
+            raise TooManyFields
+        self._seen = seen
+
+
+def _paths(field: pa.Field, above: str) -> Iterator[str]:
+    path = f"{above}/{field.name}"
+    yield path
+    for number in range(field.type.num_fields):
+        yield from _paths(field.type.field(number), path)
 
 
 class JsonRows:
@@ -131,6 +165,42 @@ class JsonRows:
         return error
 
 
+def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
+    """Return a parser with the types that the rows in samples of files have in common."""
+    agreed = Shape()
+    for sample in samples:
+        agreed.merge(_shape_of(sample))
+    types, several = types_of(agreed)
+    if several := [path for path in several if path.split(".")[0] not in declared]:
+        _LOGGER.warning(
+            "%s: the values have several JSON types, so they are read as text. To choose a type, "
+            "set read.options.types",
+            ", ".join(several),
+        )
+    # the type of any other column is inferred where it occurs
+    sampled = dict(list(types.items())[:MAX_FIELDS])
+    return JsonRows(declared, sampled, several_shapes=bool(several))
+
+
+def _shape_of(rows: bytes) -> Shape:
+    """Return the types of sampled rows; of none if they have too many fields. Invalid rows become
+    failed rows when they are read."""
+    if not _is_shallow(rows):
+        rows = b"\n".join(line for line in rows.splitlines() if _is_shallow(line))
+    documents = documents_in(rows.decode(errors="replace"))
+    shape = Shape()
+    shape.add([row for row in documents if isinstance(row, dict)])
+    return shape if shape.count_fields() <= MAX_FIELDS else Shape()
+
+
+def _is_shallow(rows: bytes) -> bool:
+    try:
+        check_depth(rows)
+    except ValueError:
+        return False
+    return True
+
+
 def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
     options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
     # use one block, because a record must not span two blocks
@@ -178,11 +248,10 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
     if not any(map(_has_large_floats, parts)):
         return
     narrow = "float" in str(table.schema)  # the name of float32
-    for line in chunk.splitlines():
-        if narrow or _LONG_INTEGER.search(line):
-            row = load_exact(line)
-            for field in table.schema:
-                _check_float(row and row.get(field.name), field.type)
+    if narrow or _LONG_INTEGER.search(chunk):
+        for row in documents_in(chunk.decode(), exactly=True):
+            for field in table.schema if row else ():
+                _check_float(row.get(field.name), field.type)
 
 
 def _has_large_floats(array: pa.Array) -> bool:

@@ -83,7 +83,7 @@ class Shape:
         path is added to `several`. Raises SeveralShapes for the values themselves."""
         kinds = frozenset(self.kinds)
         if kinds == {dict}:
-            return self._struct(path, several)
+            return self.struct(path, several)
         if kinds == {list} and self.elements:
             element = self.elements.element_type()
             return None if element is None else [element]
@@ -93,7 +93,8 @@ class Shape:
             raise SeveralShapes
         return _SCALARS.get(kinds)
 
-    def _struct(self, path: str, several: list[str]) -> dict[str, ColumnType]:
+    def struct(self, path: str, several: list[str]) -> dict[str, ColumnType]:
+        """Return the types of the fields of structs or rows, as `type` does."""
         types: dict[str, ColumnType] = {}
         for name, inner in self.fields.items():
             try:
@@ -141,6 +142,4 @@ def types_of(rows: Shape) -> tuple[dict[str, ColumnType], list[str]]:
     """Return the types of the columns of some rows, and the columns and fields whose values have
     several shapes: they are `string`. Columns of unknown type are left out."""
     several: list[str] = []
-    types = rows.type("", several) if rows.fields else {}
-    assert isinstance(types, dict)
-    return types, several
+    return rows.struct("", several), several

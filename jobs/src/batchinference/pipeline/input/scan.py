@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.error_attribution import (
     is_about_the_file,
     is_storage_error,
     is_transient,
 )
 from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input import batch_of, check_names
+from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,

@@ -72,6 +72,14 @@ class FileOptions(ReadOptions):
         return self
 
 
+class TableOptions(FileOptions):
+    """Options of formats whose files are tables."""
+
+    duplicate_columns: Literal["fail", "rename"] = Field(default="fail", alias="duplicateColumns")
+    """What happens if a file has several columns of the same name. `fail`: the job is refused.
+    `rename`: the second column `v` becomes `v_1`, and so on. The case of names is ignored."""
+
+
 class RowOptions(FileOptions):
     """Options of formats whose reader holds a whole row in memory before it decodes it."""
 

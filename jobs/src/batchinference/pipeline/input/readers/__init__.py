@@ -130,6 +130,20 @@ def blamed(error: Exception) -> Exception:
     return error
 
 
+def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Iterator[Chunk]:
+    """Yield the converted rows of a table. Each row for which `convert` raises ValueError becomes a
+    BadRow: the table is split in half until the row is separate."""
+    try:
+        yield convert(table)
+    except ValueError as error:
+        half = table.num_rows // 2
+        if not half:
+            yield BadRow(error, table.num_rows)
+            return
+        yield from converted(table.slice(0, half), convert)
+        yield from converted(table.slice(half), convert)
+
+
 def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 

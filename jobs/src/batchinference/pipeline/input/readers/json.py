@@ -10,19 +10,12 @@ the number of lines, and 4 MB of them take 1 TB.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.json_rows import (
-    MAX_FIELDS,
-    SLICE_BYTES,
-    JsonRows,
-    TooManyFields,
-)
-from batchinference.pipeline.input.json_shapes import Shape, types_of
+from batchinference.pipeline.input.json_rows import SLICE_BYTES, Fields, JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
@@ -32,9 +25,9 @@ from batchinference.pipeline.input.readers.records import (
     whole,
 )
 from batchinference.pipeline.json_texts import lines_of
-from batchinference.pipeline.storage.json import check_depth, check_size, load_json
+from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.column_types import ColumnType, parse_types
+from batchinference.spec.column_types import parse_types
 
 if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
@@ -45,38 +38,6 @@ MAX_CELLS = 1 << 24
 MAX_FILE_VALUES = 1 << 24
 """Maximum number of values of a file that is one document. Each takes at least 64 bytes."""
 _BETWEEN_ROWS = b"}\n{"
-_LOGGER = logging.getLogger(__name__)
-
-
-class Fields:
-    """The fields of a file, without the fields that are known from other files."""
-
-    def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
-        """`columns` are also known, but not the fields nested in them."""
-        self._known = {path for field in known for path in _paths(field, "")}
-        self._known |= {f"/{name}" for name in columns}
-        self._seen: set[str] = set()
-
-    def add(self, schema: pa.Schema) -> None:
-        """Add the fields of a schema. Raises TooManyFields."""
-        self._add({path for field in schema for path in _paths(field, "")})
-
-    def add_columns(self, names: Iterable[str]) -> None:
-        """Add columns without their nested fields. Raises TooManyFields."""
-        self._add({f"/{name}" for name in names})
-
-    def _add(self, paths: set[str]) -> None:
-        seen = self._seen | (paths - self._known)
-        if len(seen) > MAX_FIELDS:
-            raise TooManyFields
-        self._seen = seen
-
-
-def _paths(field: pa.Field, above: str) -> Iterator[str]:
-    path = f"{above}/{field.name}"
-    yield path
-    for number in range(field.type.num_fields):
-        yield from _paths(field.type.field(number), path)
 
 
 def joined(parts: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -159,7 +120,7 @@ class JsonReader(Reader):
         else:
             step = max(1, -(-len(samples) // Reader.sampled_files))
             lines = inspected(samples[::step], self._as_lines)
-        self._rows = agreed_rows(self._declared, (shape_of(content) for _, content in lines))
+        self._rows = sampled_rows(self._declared, (content for _, content in lines))
 
     def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._rows.schema)
@@ -183,48 +144,6 @@ class JsonReader(Reader):
 
     def columns(self) -> list[str] | None:
         return self._rows.schema.names or None
-
-
-def shape_of(lines: bytes) -> Shape:
-    """Return the types of sampled rows; of none if they have too many fields. Invalid lines become
-    failed rows when they are read."""
-    shallow = _is_shallow(lines)
-    rows = (_parsed(line) for line in lines.splitlines() if shallow or _is_shallow(line))
-    shape = Shape()
-    shape.add([row for row in rows if isinstance(row, dict)])
-    return shape if shape.count_fields() <= MAX_FIELDS else Shape()
-
-
-def _is_shallow(lines: bytes) -> bool:
-    try:
-        check_depth(lines)
-    except ValueError:
-        return False
-    return True
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        return load_json(line)
-    except ValueError:
-        return None
-
-
-def agreed_rows(declared: dict[str, ColumnType], shapes: Iterable[Shape]) -> JsonRows:
-    """Return a parser with the types that sampled rows have in common."""
-    agreed = Shape()
-    for shape in shapes:
-        agreed.merge(shape)
-    types, several = types_of(agreed)
-    if several := [path for path in several if path.split(".")[0] not in declared]:
-        _LOGGER.warning(
-            "%s: the values have several JSON types, so they are read as text. To choose a type, "
-            "set read.options.types",
-            ", ".join(several),
-        )
-    # the type of any other column is inferred where it occurs
-    sampled = dict(list(types.items())[:MAX_FIELDS])
-    return JsonRows(declared, sampled, several_shapes=bool(several))
 
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:

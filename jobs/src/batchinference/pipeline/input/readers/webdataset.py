@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.json_rows import MAX_FIELDS, JsonRows
+from batchinference.pipeline.input.json_rows import MAX_FIELDS, Fields, JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import MAX_COLUMNS, BadRow, Chunk, Reader, inspected
-from batchinference.pipeline.input.readers.json import Fields, agreed_rows, row_slices, shape_of
+from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.records import (
     archive_in,
     beginning,
@@ -183,7 +183,7 @@ class WebdatasetReader(Reader):
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
-        self._json = agreed_rows({}, map(shape_of, lines))
+        self._json = sampled_rows({}, lines)
 
     def _check_suffixes(self, found: set[str]) -> None:
         missing = [name for name in self._options.suffixes or [] if name not in found]

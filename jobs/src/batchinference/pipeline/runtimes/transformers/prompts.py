@@ -139,7 +139,9 @@ class ImagePrompts:
         start = self.tokenizer.bos_token
         starts = [bool(start) and text.startswith(start) for text in texts]
         for begun, group in _grouped(starts):
-            options = {"images": [images[row] for row in group]} if self._order else {}
+            options: dict[str, Any] = {}
+            if self._order:
+                options["images"] = [images[row] for row in group]
             if not self._no_text:
                 options |= {"text": [texts[row] for row in group], "padding": True}
             options |= {**self._options, **({"add_special_tokens": False} if begun else {})}

@@ -10,7 +10,13 @@ from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns,
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
-from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions, TableOptions
+from batchinference.spec.read.base import (
+    FileOptions,
+    ReadFiles,
+    RowOptions,
+    TableOptions,
+    TypedOptions,
+)
 from batchinference.spec.uris import Prefix
 
 
@@ -64,7 +70,7 @@ class ReadParquet(ReadFiles):
     """Options of the format."""
 
 
-class JsonOptions(RowOptions):
+class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
     """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
 
@@ -197,7 +203,7 @@ class ReadTfrecords(ReadFiles):
     """Options of the format."""
 
 
-class WebdatasetOptions(ImageOptions):
+class WebdatasetOptions(TypedOptions, ImageOptions):
     decoder: bool = True
     """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
     Other members are bytes. If false, all members are bytes."""

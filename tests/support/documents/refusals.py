@@ -44,10 +44,16 @@ def with_value(place: str, value: Any, base: Document | None = None) -> Document
 
 READ_OPTIONS: dict[str, dict[str, Any]] = {
     "images": {"max_row_bytes": 1 << 20, "max_pixels": 1000, "mode": "L", "size": [32, 64]},
-    "parquet": {"columns": ["id", "text"]},
+    "parquet": {
+        "duplicateColumns": "rename",
+        "columns": ["id", "text"],
+        "assumeTimezone": "UTC",
+        "int96": "ns",
+    },
     "json": {"max_row_bytes": 1 << 20, "lines": False},
     "csv": {
         "max_row_bytes": 1 << 20,
+        "duplicateColumns": "rename",
         "delimiter": ";",
         "column_names": ["id", "text"],
         "encoding": "latin-1",
@@ -84,6 +90,8 @@ def reading(format_: str, **options: Any) -> Document:
     """Return a document that reads this format, by default with all its options."""
     common = {
         "include_paths": True,
+        "pathColumn": "source",
+        "types": {"day": "date"},
         "file_extensions": ["a", "b"],
         "ignore_missing_paths": True,
         "partitioning": "hive",

@@ -7,9 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique
+from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
-from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
+from batchinference.spec.read.base import (
+    FileOptions,
+    ReadFiles,
+    RowOptions,
+    TableOptions,
+    TypedOptions,
+)
 from batchinference.spec.uris import Prefix
 
 
@@ -42,9 +49,16 @@ class ReadBinary(ReadFiles):
     """Options of the format."""
 
 
-class ParquetOptions(FileOptions):
+class ParquetOptions(TableOptions):
     columns: Columns | None = None
     """The columns to read. Other columns are not fetched. All columns by default."""
+    assume_timezone: TimeZone | None = Field(default=None, alias="assumeTimezone")
+    """The time zone of timestamps without one, such as UTC or Europe/Berlin. They become points in
+    time, as those with a time zone in other files."""
+    int96: Literal["us", "ns"] = "us"
+    """The unit of INT96 timestamps, as Hive, Impala and older versions of Spark write them. `us`
+    holds all years, and `ns` nanoseconds from the year 1677 to 2262. A timestamp that the unit
+    cannot hold is a failed row."""
 
 
 class ReadParquet(ReadFiles):
@@ -56,7 +70,7 @@ class ReadParquet(ReadFiles):
     """Options of the format."""
 
 
-class JsonOptions(RowOptions):
+class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
     """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
 
@@ -70,7 +84,7 @@ class ReadJson(ReadFiles):
     """Options of the format."""
 
 
-class CsvOptions(RowOptions):
+class CsvOptions(TableOptions, RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
     """The character between two fields."""
     column_names: Columns | None = None
@@ -189,7 +203,7 @@ class ReadTfrecords(ReadFiles):
     """Options of the format."""
 
 
-class WebdatasetOptions(ImageOptions):
+class WebdatasetOptions(TypedOptions, ImageOptions):
     decoder: bool = True
     """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
     Other members are bytes. If false, all members are bytes."""

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import OptionsModel, SpecModel, rules
+from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -50,6 +51,11 @@ class FileOptions(ReadOptions):
     partitioning: Literal["hive"] | None = None
     """`hive` adds a text column for each directory of the form `name=value`, such as
     `class=cat/`."""
+    types: ColumnTypes | None = None
+    """The types of columns that files store as text: the columns of CSV and JSON files, and
+    partition values. The types of other columns are inferred from the first rows of many files.
+    Values of `json` are JSON as text, for values of several shapes. A value that does not fit its
+    declared type makes its row a failed row."""
     limit: Limit | None = None
     """Maximum number of rows to read: the first rows in the order of the paths. Files that do not
     store their number of rows are read twice up to this row. If you change the limit, use another

@@ -61,6 +61,8 @@ class Reader(Protocol):
     """Extensions of the files to read from a directory; empty for all files."""
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
+    sampled_files: ClassVar[int] = 8
+    """Maximum number of files to inspect for properties of all files."""
 
     def prepare(self, samples: list[Location]) -> None:
         """Inspect a few files to find properties of all files, such as column types."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +13,6 @@ from batchinference.pipeline import column_types
 from batchinference.pipeline.column_types import arrow_type, cast_texts
 from batchinference.spec.column_types import INTEGERS, parse_type
 
-UTC = timezone.utc
 FITTING: dict[str, dict[str, Any]] = {
     "bool": {"true": True, "False": False, "1": True},
     "int64": {"-9223372036854775808": -(2**63), "007": 7},
@@ -21,7 +20,9 @@ FITTING: dict[str, dict[str, Any]] = {
     "float64": {"1.5": 1.5, "9007199254740992": 2.0**53, "1e20": 1e20, "-inf": float("-inf")},
     "string": {"007": "007", "": ""},
     "date": {"2024-02-29": date(2024, 2, 29)},
-    "timestamp": {"2024-01-02T03:04:05.000006": datetime(2024, 1, 2, 3, 4, 5, 6)},
+    "timestamp": {
+        "2024-01-02T03:04:05.000006": datetime.fromisoformat("2024-01-02T03:04:05.000006")
+    },
     "timestamp<UTC>": {"2024-01-02T03:00:00+02:00": datetime(2024, 1, 2, 1, tzinfo=UTC)},
     "decimal<20, 2>": {"123456789012345678.90": Decimal("123456789012345678.90")},
     "list<int64>": {"[1, null]": [1, None]},

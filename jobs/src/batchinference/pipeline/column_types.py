@@ -62,22 +62,32 @@ def name_of(declared: ColumnType) -> str:
     return declared.replace("<us>", "").replace("<us,", "<")
 
 
-def misfit(column: str, value: object, kind: ColumnType, *, sampled: bool) -> ValueError:
+def is_time(declared: ColumnType) -> bool:
+    """Return whether a type is a date or a timestamp, which JSON writes as a text."""
+    return isinstance(declared, str) and declared.startswith(("date", "timestamp"))
+
+
+def misfit(
+    column: str, value: object, kind: ColumnType, *, sampled: bool, problem: str = ""
+) -> ValueError:
     """Return the error of a row with a value that the type of its column cannot hold. `sampled`
-    says whether the type comes from the first rows of the input, or was declared."""
-    shown = value if isinstance(value, str) else json.dumps(value, default=str)
-    shown = shown if len(shown) <= MAX_SHOWN else shown[:MAX_SHOWN] + "..."
-    wider = "json" if isinstance(value, list | dict) or not isinstance(kind, str) else "string"
-    origin = ", the type of the first rows of the input" if sampled else ", its declared type"
+    says whether the type is that of the first rows of the input, or was declared."""
+    problem = problem or f"{shown(value)} is not {name_of(kind)}"
+    nested = isinstance(value, list | dict) or not isinstance(kind, str)
+    origin = "the type of the first rows of the input" if sampled else "its declared type"
     return ValueError(
-        f"column '{column}': {shown!r} is not {name_of(kind)}{origin}. Set read.options.types: "
-        f"{{{column}: {wider}}}"
+        f"column '{column}': {problem}, {origin}. Set read.options.types: "
+        f"{{{column}: {'json' if nested else 'string'}}}"
     )
 
 
-def cast_texts(
-    texts: pa.ChunkedArray, declared: ColumnType
-) -> tuple[pa.ChunkedArray, np.ndarray]:
+def shown(value: object) -> str:
+    """Return a value for messages, as JSON of limited length."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+
+
+def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Return a column of texts with a declared type, and a mask of the values that do not fit: they
     are null. Lists, structs and `json` are written as JSON. Null stays null."""
     kind = arrow_type(declared)
@@ -147,24 +157,30 @@ def parse_declared(document: bytes | str, kind: ColumnType) -> Any:
     return load_exact(document)
 
 
-def fitting(value: Any, kind: ColumnType, path: str = "") -> Any:
+def fitting(value: Any, kind: ColumnType, path: str = "", *, others: bool = False) -> Any:
     """Return a value of `load_exact` as Arrow takes it for a declared type, without fields that are
-    not declared. Raises TypeError if its type is another, or ValueError if it would be changed."""
-    if value is None:
-        return None
+    not declared. `others` says whether a `string` holds any value, as the readers do.
+
+    Raises TypeError if its type is another, and ValueError if it would be changed."""
+    if value is None or (others and kind in ("string", "json")):
+        return value
     if isinstance(kind, dict) and isinstance(value, dict):
         present = (name for name in kind if name in value)
-        return {name: fitting(value[name], kind[name], f"{path}.{name}") for name in present}
+        return {
+            name: fitting(value[name], kind[name], f"{path}.{name}", others=others)
+            for name in present
+        }
     if isinstance(kind, list) and isinstance(value, list):
-        return [fitting(element, kind[0], f"{path}[]") for element in value]
-    if isinstance(kind, str) and type(value) in _python_types(kind):
-        return _scalar(value, kind)
-    raise TypeError(f"{path[1:] or 'the document'} is {_json_name(value)}, not {name_of(kind)}")
+        return [fitting(element, kind[0], f"{path}[]", others=others) for element in value]
+    if not isinstance(kind, str) or type(value) not in _python_types(kind):
+        where = f" in {path.removeprefix('.')}" if path else ""
+        raise TypeError(f"{shown(value)}{where} is not {name_of(kind)}")
+    return _scalar(value, kind)
 
 
 def _python_types(kind: str) -> tuple[type, ...]:
     """Return the types of the JSON values that a scalar type can hold."""
-    if kind in ("string", "json", "date") or kind.startswith("timestamp"):
+    if kind in ("string", "json") or is_time(kind):
         return (str,)
     if kind in ("bool", *_RANGES):
         return (bool,) if kind == "bool" else (int,)
@@ -177,13 +193,15 @@ def _scalar(value: Any, kind: str) -> Any:
     elif kind in _RANGES and value not in _RANGES[kind]:
         raise ValueError(f"{value} is out of the range of {kind}")
     elif kind in EXACT_INTEGERS:
-        return _exact_float(value, kind)
+        return exact_float(value, kind)
     elif kind != "bool" and kind not in _RANGES:
         return pa.scalar(str(value)).cast(arrow_type(kind)).as_py()
     return value
 
 
-def _exact_float(value: Any, kind: str) -> float:
+def exact_float(value: Any, kind: str) -> float:
+    """Return a number of `load_exact` as `float32` or `float64`. Raises ValueError if an integer
+    would be rounded, or if the number would become infinite."""
     with np.errstate(over="ignore"):
         number = float(value) if kind == "float64" else float(np.float32(value))
     if type(value) is int and number != value:
@@ -191,9 +209,3 @@ def _exact_float(value: Any, kind: str) -> float:
     if type(value) is not float and math.isinf(number):
         raise ValueError(f"{value} is too large for {kind}")
     return number
-
-
-def _json_name(value: Any) -> str:
-    """Return the name of a JSON value's type in the notation of column types."""
-    names = {str: "string", bool: "bool", dict: "struct", list: "list", int: "an integer"}
-    return names.get(type(value), "a number")

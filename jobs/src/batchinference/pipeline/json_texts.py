@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
 from batchinference.pipeline.storage.json import check_size
@@ -29,15 +30,14 @@ def has_json(kind: ColumnType) -> bool:
 
 
 def with_texts(document: str, kind: ColumnType, *, others: bool = True) -> str:
-    """Return a JSON document in which each value that `kind` reads as text is a string. Null stays
-    null. `others` says whether a `string` holds other values as JSON, or only texts.
-
-    Raises ValueError if the document is not valid JSON up to the last of these values."""
+    """Return one or more JSON documents of type `kind`, in which each value that is read as text
+    is a string. Null stays null. `others` says whether a `string` also holds values that are no
+    texts. Raises ValueError for invalid JSON."""
     scanner = _Scanner(document, others)
-    try:
-        scanner.value(scanner.skip(0), kind)
-    except IndexError:
-        raise ValueError("the JSON ends too early") from None
+    at = scanner.skip(0)
+    with _valid():
+        while at < len(document):
+            at = scanner.skip(scanner.value(at, kind))
     return "".join(scanner.pieces())
 
 
@@ -67,7 +67,7 @@ class _Scanner:
         if isinstance(kind, dict) and opening == "{":
             return self._fields(at + 1, kind)
         if isinstance(kind, list) and opening == "[":
-            return self._elements(at + 1, kind[0])
+            return self.elements(at + 1, [], kind[0])
         end: int = _decode_at(self._text, at)[1]
         is_text = kind == "json" or (kind == "string" and self._others and opening != '"')
         if is_text and self._text[at:end] != "null":
@@ -82,10 +82,14 @@ class _Scanner:
             at = self._next(self.value(at, kind.get(name)), "}")
         return at + 1
 
-    def _elements(self, at: int, kind: ColumnType) -> int:
+    def elements(
+        self, at: int, spans: list[tuple[int, int]], kind: ColumnType | None = None
+    ) -> int:
+        """Scan the elements of an array, and add the start and the end of each to `spans`."""
         at = self.skip(at)
         while self._text[at] != "]":
-            at = self._next(self.value(at, kind), "]")
+            spans.append((at, self.value(at, kind)))
+            at = self._next(spans[-1][1], "]")
         return at + 1
 
     def _next(self, at: int, closing: str) -> int:
@@ -99,6 +103,35 @@ class _Scanner:
         return at + 1
 
 
+def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
+    """Return the value of a document in one line, or if it is an array, each of its `elements`.
+    Raises ValueError for invalid JSON."""
+    text = as_text(document)
+    scanner = _Scanner(text, others=True)
+    spans: list[tuple[int, int]] = []
+    with _valid():
+        at = scanner.skip(0)
+        if elements and text[at] == "[":
+            end = scanner.elements(at + 1, spans)
+        else:
+            end = scanner.value(at, None)
+            spans.append((at, end))
+    if scanner.skip(end) < len(text):
+        raise ValueError(f"the JSON ends at character {end}, but more text follows")
+    return [text[start:end].replace("\n", " ").replace("\r", " ") for start, end in spans]
+
+
+@contextmanager
+def _valid() -> Iterator[None]:
+    """Raise ValueError if JSON ends too early or is nested too deep."""
+    try:
+        yield
+    except IndexError:
+        raise ValueError("the JSON ends too early") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
 def as_text(document: bytes | str) -> str:
     """Return a JSON document as text. Its encoding is UTF-8, UTF-16 or UTF-32."""
     if isinstance(document, str):
@@ -107,13 +140,16 @@ def as_text(document: bytes | str) -> str:
 
 
 def load_exact(document: bytes | str) -> Any:
-    """Return the parsed JSON, with fractions as Decimal. Raises ValueError if it is invalid, has
-    too many values, or names a field of an object twice."""
+    """Return `load_unique` of a document, with fractions as Decimal."""
+    return load_unique(document, fractions=Decimal)
+
+
+def load_unique(document: bytes | str, fractions: Callable[[str], Any] = float) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, has too many values, or names a
+    field of an object twice."""
     check_size(document)
-    try:
-        return json.loads(document, parse_float=Decimal, object_pairs_hook=_unique)
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
+    with _valid():
+        return json.loads(document, parse_float=fractions, object_pairs_hook=_unique)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

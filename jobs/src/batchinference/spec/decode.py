@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel, rules
-from batchinference.spec.encodings import Encoding
 from batchinference.spec.column_types import ColumnTypes
+from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import (
     MAX_PIXELS,
     MaxPixels,

@@ -14,7 +14,6 @@ import pyarrow.compute as pc
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import (
-    SAMPLED_FILES,
     count_rows,
     counted_files,
     prepare_reader,
@@ -71,11 +70,12 @@ def open_input(
 
 def open_files(
     read: ReadFiles,
-    sampled: int = SAMPLED_FILES,
+    sampled: int | None = None,
     earlier: ResumedInput | ProcessedFiles | None = None,
     failing: Collection[str] = (),
 ) -> FileInput:
-    """Return the input for a read configuration: list the files and inspect `sampled` of them.
+    """Return the input for a read configuration: list the files and inspect `sampled` of them, by
+    default as many as the reader needs.
 
     Raises BadInput if a path is missing or a file has changed since it was read. Raises NoNewFiles
     if all files were processed before."""
@@ -94,7 +94,7 @@ def open_files(
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     existing = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)
-    frozen = prepare_reader(frozen, reader, sample(existing, sampled))
+    frozen = prepare_reader(frozen, reader, sample(existing, sampled or reader.sampled_files))
     path_columns = PathColumns.of(options, frozen.uris)
     path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns, failing)

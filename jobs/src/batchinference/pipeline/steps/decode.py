@@ -14,6 +14,7 @@ from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
+from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
     SAMPLE_RATE,
     Decode,
@@ -22,7 +23,6 @@ from batchinference.spec.decode import (
     DecodeJson,
     DecodeText,
 )
-from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.read import AudioOptions, PictureOptions
 
 MAX_CELLS = 1 << 23

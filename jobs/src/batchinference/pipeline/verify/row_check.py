@@ -19,7 +19,6 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import (
-    SAMPLED_FILES,
     prepare_reader,
     sample,
     with_row_counts,
@@ -224,7 +223,7 @@ def _counted(
         return
     options: FileOptions = read.options  # type: ignore[attr-defined]
     # the statistics in the snapshot come from the job
-    frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, SAMPLED_FILES))
+    frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, reader.sampled_files))
     stored = with_row_counts(frozen, reader, files).stats if reader.rows_exact else {}
     rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
     with ThreadPoolExecutor(THREADS) as pool:

@@ -130,7 +130,9 @@ def _row(dialect: Dialect, columns: int) -> re.Pattern[bytes]:
     """Return the pattern of a line that is a row on its own."""
     field = rb"[^%b]*+" % re.escape(dialect.boundaries + dialect.quote)
     field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), field)
-    return re.compile(rb"%b(?:%b%b){%d}" % (field, re.escape(dialect.delimiter), field, columns - 1))
+    return re.compile(
+        rb"%b(?:%b%b){%d}" % (field, re.escape(dialect.delimiter), field, columns - 1)
+    )
 
 
 @lru_cache

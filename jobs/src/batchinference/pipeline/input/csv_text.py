@@ -62,8 +62,8 @@ class CsvText:
         named = _SEPARATOR.match(self._store, self._begin, self._end)
         if named and chosen and named[1] != self.dialect.delimiter:
             raise ValueError(
-                f"read.options.delimiter: the first line names another one ({named[1].decode()!r}). "
-                "Remove the option, or the line"
+                f"read.options.delimiter: the first line names {named[1].decode()!r}. Remove the "
+                "option, or the line"
             )
         if named:
             self.dialect = replace(self.dialect, delimiter=named[1])
@@ -84,10 +84,15 @@ class CsvText:
                 break
             size *= 2
         if stop < len(text) and text[stop] not in b"\r\n":
-            fault = Fault("the header has a quote that is not closed", text, "Close it")
-            return fault.damage(*self._drop(all_text=True))
+            return self.rest("the header has a quote that is not closed", text)
         self._begin += stop
         return for_parser(text[:stop], self.dialect)
+
+    def rest(self, problem: str, header: bytes) -> Damage:
+        """Remove all text, and return it as damage: the header has a problem."""
+        lines, size = self._drop(all_text=True)
+        damage = Fault(problem, header, "Correct it").damage(lines, size)
+        return damage._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
         """Yield the remaining records. `columns` is the number of fields of a record."""
@@ -111,15 +116,18 @@ class CsvText:
             stop = last_record_end(text, begin, begin + unread, self.dialect, ended=ended)
             if stop is not None and stop > begin:
                 return None, stop - begin
-            full = unread >= self._row_bytes
-            if stop is None or full:
-                text = self._unread(size)
-                structure = Structure(text, self.dialect, columns, ended=ended, full=full)
-                if full and not structure.stop and not structure.fault:
-                    structure.fault = Fault(TOO_LONG.format(self._row_bytes), text, "Raise the limit")
+            for full in [False, True] if unread >= self._row_bytes else [False]:
+                structure = self._structure(size, columns, ended=ended, full=full)
                 if structure.stop or structure.fault:
                     return structure, structure.stop
             size *= 2
+
+    def _structure(self, size: int, columns: int, *, ended: bool, full: bool) -> Structure:
+        text = self._unread(size)
+        structure = Structure(text, self.dialect, columns, ended=ended, full=full)
+        if full and not structure.stop and not structure.fault:
+            structure.fault = Fault(TOO_LONG.format(self._row_bytes), text, "Raise the limit")
+        return structure
 
     def _block(
         self, removed: list[tuple[int, int, Damage | None]], size: int, columns: int

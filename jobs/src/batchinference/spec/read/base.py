@@ -19,6 +19,7 @@ Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
 _NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
+SEED_RULE = ("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE)
 
 
 class ReadOptions(OptionsModel):
@@ -31,9 +32,7 @@ class ReadOptions(OptionsModel):
 class FileOptions(ReadOptions):
     """Options of formats that are files."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE))
-    )
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE))
 
     include_paths: bool = False
     """Add a column `path` with the path or URI of the file of each row."""

@@ -12,7 +12,8 @@ from functools import partial
 import pyarrow.compute as pc
 
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
-from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.input.ignored_files import IgnoredFiles
+from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.planning import (
     SAMPLED_FILES,
     count_rows,
@@ -81,22 +82,22 @@ def open_files(
     if all files were processed before."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     reader = reader_for(read)  # type: ignore[arg-type]
-    extensions = options.file_extensions or list(reader.extensions)
     resumes = isinstance(earlier, ResumedInput)
-    ignore = options.ignore_missing_paths or resumes
-    frozen = snapshot_input(read.paths, extensions, read.storage, ignore_missing=ignore)
     gone: Set[int] = frozenset()
     if isinstance(earlier, ResumedInput):
-        gone = earlier.check(frozen, _rows_each(reader))
+        gone = earlier.check(list_existing(read, read.storage), _rows_each(reader))
         frozen = earlier.frozen
-    elif earlier is not None:
-        frozen = earlier.without(frozen)
+    else:
+        frozen = list_input(read)
+        frozen = earlier.without(frozen) if earlier else frozen
+    frozen.ignored.check(failing)
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     existing = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)
-    frozen = prepare_reader(frozen, reader, sample(existing, sampled))
     path_columns = PathColumns.of(options, frozen.uris)
-    path_columns.check(reader.columns() or [], frozen.uris[0])
+    if len(frozen):
+        frozen = prepare_reader(frozen, reader, sample(existing, sampled))
+        path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns, failing)
     if options.limit is not None and not resumes:
         frozen = limited(frozen, rows, options.limit)
@@ -126,6 +127,10 @@ class FileInput:
         return self.frozen.size
 
     @property
+    def ignored(self) -> IgnoredFiles:
+        return self.frozen.ignored
+
+    @property
     def rows_each(self) -> int | None:
         return _rows_each(self.rows.reader)
 
@@ -143,8 +148,8 @@ class FileInput:
         return count_rows(self.frozen, reader, ends)
 
     def share(self, gaps: MissingRows | None) -> float:
-        if gaps is None:
-            return 1.0
+        if not gaps:
+            return float(gaps is None)
         costs = [file.size + FILE_COST for file in self.frozen.files()]
         return sum(costs[number] for number in gaps) / sum(costs)
 

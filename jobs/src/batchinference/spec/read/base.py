@@ -88,6 +88,11 @@ class ReadModel(SpecModel):
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields with a path or URI, or a list of them."""
 
+    allow_empty: bool = False
+    """Whether the job may have no input: directories and globs without files, or no rows. The
+    output is then complete and has no rows. A local path that does not exist is still an error,
+    unless `ignore_missing_paths` is set."""
+
     @property
     def include_paths(self) -> bool:
         """Return whether rows have a column with the path of their file."""

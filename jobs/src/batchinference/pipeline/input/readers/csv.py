@@ -31,7 +31,7 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
-from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, sample_of
+from batchinference.pipeline.input.readers.records import estimated_rows, sample_of
 from batchinference.pipeline.schema import agreed_types
 from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
@@ -50,8 +50,6 @@ _REST = "so the rest of the file cannot be read"
 
 
 class CsvReader(Reader):
-    extensions = packed_or_not("csv", "tsv")
-
     def __init__(self, options: CsvOptions) -> None:
         self._delimiter = options.delimiter
         self._names = options.column_names
@@ -71,7 +69,7 @@ class CsvReader(Reader):
     @contextmanager
     def _opened(self, file: Location) -> Iterator[io.BufferedReader]:
         """Open a file as UTF-8."""
-        with file.filesystem.open_input_stream(file.path) as source:
+        with file.open_stream() as source:
             content = Utf8Stream(source, self._encoding) if self._encoding else source
             yield io.BufferedReader(content)
 

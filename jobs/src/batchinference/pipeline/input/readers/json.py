@@ -24,7 +24,6 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspect
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
-    packed_or_not,
     sample_of,
     whole,
 )
@@ -169,8 +168,6 @@ _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
 
 
 class JsonReader(Reader):
-    extensions = packed_or_not("json", "jsonl", "ndjson")
-
     def __init__(self, options: JsonOptions) -> None:
         self._lines, self._most = options.lines, options.row_bytes
         self._schema = NO_SCHEMA

@@ -39,7 +39,6 @@ TAIL_BYTES = 1 << 13
 
 
 class ParquetReader(StatsReader, DivisibleReader):
-    extensions = ("parquet",)
     rows_exact = True
 
     def __init__(self, options: ParquetOptions) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
 from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.models import Model
@@ -93,4 +94,4 @@ def _absolute(uri: str, directory: Path) -> str:
     if not is_local(uri):
         return uri
     path = Path(local_path(uri)).expanduser()
-    return str(path if path.is_absolute() else directory / path)
+    return str(path if path.is_absolute() else Path(escaped(str(directory))) / path)

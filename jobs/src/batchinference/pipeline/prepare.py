@@ -91,8 +91,9 @@ def prepare(
     try:
         earlier = _earlier_input(spec, target, state.layout, start)
         source = open_input(spec.read, earlier, spec.errors.failing_warnings)
-    except NoNewFiles:
-        return NothingToDo(target.complete[0], "there are no new files in its input")
+    except NoNewFiles as nothing:
+        ignored = f" ({nothing.ignored.text})" if nothing.ignored.text else ""
+        return NothingToDo(target.complete[0], f"there are no new files in its input{ignored}")
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
@@ -108,6 +109,7 @@ def prepare(
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)
+        missing = missing if len(source) else {}
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 

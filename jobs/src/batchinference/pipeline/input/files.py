@@ -99,7 +99,7 @@ def open_files(
         frozen = prepare_reader(frozen, reader, sample(existing, sampled))
         path_columns.check(reader.columns() or [], frozen.uris[0])
     rows = FileRows(frozen.root, reader, path_columns, failing)
-    if options.limit is not None and not resumes:
+    if options.limit is not None and not resumes and len(frozen):
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options, counted=counted)
 

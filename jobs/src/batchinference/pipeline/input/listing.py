@@ -19,7 +19,7 @@ from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, si
 from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import COMPRESSIONS, Location
 from batchinference.spec.addresses import scheme_of
 from batchinference.spec.problems import did_you_mean
 from batchinference.spec.read import FileOptions, ReadFiles
@@ -60,7 +60,8 @@ def snapshot_input(
         files = _list(address, rule, label)
         is_empty = files is not None or not address.local  # a store has no empty directories
         if not (files and files.read) and not ignore_missing and not (allow_empty and is_empty):
-            raise BadInput(f"{label} {_missing_files(address, files)}")
+            hint = ", or set read.options.ignore_missing_paths" if allow_empty else ""
+            raise BadInput(f"{label} {_missing_files(address, files)}{hint}")
         if files is not None:
             ignored |= files.ignored
             for info in files.read:
@@ -118,7 +119,8 @@ def _missing_files(address: Location, files: PathFiles | None) -> str:
     if files is None:
         return f"does not exist{_near_name(address) or _other_path(address)}"
     endings = files.rule.endings
-    which = f"files that end in {', '.join(endings)}" if endings else "files"
+    plain = [ending for ending in endings if ending.rpartition(".")[2] not in COMPRESSIONS]
+    which = f"files that end in {', '.join(plain or endings)}" if endings else "files"
     ignored = IgnoredFiles.of(files.ignored).text
     fix = ", set read.format or read.options.file_extensions" if endings else ""
     return (

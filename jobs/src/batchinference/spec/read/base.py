@@ -88,11 +88,6 @@ class ReadModel(SpecModel):
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
     """Fields with a path or URI, or a list of them."""
 
-    allow_empty: bool = False
-    """Whether the job may have no input: directories and globs without files, or no rows. The
-    output is then complete and has no rows. A local path that does not exist is still an error,
-    unless `ignore_missing_paths` is set."""
-
     @property
     def include_paths(self) -> bool:
         """Return whether rows have a column with the path of their file."""
@@ -149,6 +144,9 @@ class ReadFiles(ReadModel):
     read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
+    allow_empty: bool = False
+    """Whether there may be no files to read. The output is then complete and has no rows. A local
+    path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
 
     @property
     def include_paths(self) -> bool:

@@ -54,12 +54,12 @@ def directory_of(file: str) -> Path:
 
 def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     """Return the job with its relative local paths resolved against `directory`."""
-    spec = job.spec
-    read = spec.read.map_locations(lambda path: _absolute(path, directory))
-    write = spec.write.map_locations(lambda path: _absolute(path, directory))
+    spec, text = job.spec, Path(escaped(str(directory)))
+    read = spec.read.map_locations(lambda path: _absolute(path, text))
+    write = spec.write.map_locations(lambda path: _absolute(path, text))
     errors = spec.errors
     if errors.path:
-        errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})
+        errors = errors.model_copy(update={"path": _absolute(errors.path, text)})
     steps = [_with_absolute_step_paths(step, directory) for step in spec.steps]
     update = {"read": read, "write": write, "errors": errors, "steps": steps}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
@@ -67,7 +67,7 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     if step.nearest is not None:
-        path = _absolute(step.nearest.path, directory)
+        path = _absolute(step.nearest.path, Path(escaped(str(directory))))
         return step.model_copy(update={"nearest": step.nearest.model_copy(update={"path": path})})
     if step.python is not None:
         arguments = {
@@ -94,4 +94,4 @@ def _absolute(uri: str, directory: Path) -> str:
     if not is_local(uri):
         return uri
     path = Path(local_path(uri)).expanduser()
-    return str(path if path.is_absolute() else Path(escaped(str(directory))) / path)
+    return str(path if path.is_absolute() else directory / path)

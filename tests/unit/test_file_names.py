@@ -33,7 +33,9 @@ def test_text_of_a_name(name: bytes, text: str) -> None:
     assert os.fsencode(os_path(text)) == name
 
 
-@given(parts=st.lists(st.sampled_from([b"\\", b"x", b"5", b"c", b"e9", b"\xe9", "é".encode(), b"8"])))
+@given(
+    parts=st.lists(st.sampled_from([b"\\", b"x", b"5", b"c", b"e9", b"\xe9", "é".encode(), b"8"]))
+)
 def test_each_name_has_one_text(parts: list[bytes]) -> None:
     name = b"".join(parts)
     text = escaped(name_of(name))

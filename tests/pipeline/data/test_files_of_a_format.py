@@ -121,7 +121,7 @@ def test_content_shows_the_format(
 
 
 def test_every_format_with_a_signature_is_tested() -> None:
-    assert SIGNED == set(CONTENTS)
+    assert set(CONTENTS) == SIGNED
 
 
 @pytest.mark.parametrize("file_format", SIGNED)
@@ -170,7 +170,7 @@ def test_files_without_known_extension_are_read_if_their_content_fits(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     content = next(iter(CONTENTS[file_format].values()))()
-    good = {name: content for name in ("000000_0", "a.unknown", "b.1", "c.bin", "part-0")}
+    good = dict.fromkeys(("000000_0", "a.unknown", "b.1", "c.bin", "part-0"), content)
     bad = {"README": b"text", "d.dat": b"text", "empty": b"", "e.html": content, "f.zip": content}
     put(tmp_path / "in", **good, **bad)
     assert read_names(tmp_path / "in", file_format) == sorted(good)
@@ -191,9 +191,7 @@ def test_extensions_of_a_job_replace_the_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "bz2", "zstd", "lz4"])
 @pytest.mark.parametrize(("file_format", "name"), [("csv", "A.CSV"), ("text", "a.txt")])
-def test_compressed_lines_are_read(
-    tmp_path: Path, codec: str, file_format: str, name: str
-) -> None:
+def test_compressed_lines_are_read(tmp_path: Path, codec: str, file_format: str, name: str) -> None:
     ending = {"gzip": "gz", "zstd": "zst"}.get(codec, codec)
     name = f"{name}.{ending.upper() if name.isupper() else ending}"
     name = name.upper() if name.startswith("A") else name
@@ -226,7 +224,9 @@ def test_unfinished_files_and_copies_are_not_read(tmp_path: Path) -> None:
 
 def test_films_are_no_recordings(tmp_path: Path) -> None:
     recording, pictures = film("webm", "libopus", 48_000), film("matroska", "mpeg4")
-    put(tmp_path, a=recording, b=pictures, **{"c.mp4": film("ipod", "aac", 8000), "d.mp4": pictures})
+    put(
+        tmp_path, a=recording, b=pictures, **{"c.mp4": film("ipod", "aac", 8000), "d.mp4": pictures}
+    )
     assert read_names(tmp_path, "audio") == ["a", "c.mp4"]
     assert read_names(tmp_path, "video") == ["b", "c.mp4", "d.mp4"]
 

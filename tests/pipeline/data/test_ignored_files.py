@@ -21,6 +21,8 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import InputSnapshot, ProcessedFiles, read_snapshot
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.storage import FROM_ENVIRONMENT
+from support.documents.minimal import Document
+from support.documents.parsed import spec_of
 
 
 def make(directory: Path, *names: str, content: bytes = b"x") -> Path:
@@ -236,9 +238,17 @@ class TestSimilarNames:
         assert [warning.count for warning in new.ignored.warnings()] == [1]
 
 
-def test_job_may_refuse_ignored_files(tmp_path: Path) -> None:
-    ignored = listed(make(tmp_path, "a.jpg", "b.txt")).ignored
-    ignored.check(["SimilarNames"])
-    with pytest.raises(BadInput, match=r"errors.warnings.*FilesIgnored.*\.txt 1"):
-        ignored.check(["FilesIgnored"])
-    NONE_IGNORED.check(["FilesIgnored"])
+@pytest.mark.parametrize(
+    ("limit", "refused"),
+    [({}, False), ({"maxRows": 2}, False), ({"maxRows": 1}, True), ({"action": "fail"}, True)],
+)
+def test_job_may_refuse_ignored_files(tmp_path: Path, limit: Document, refused: bool) -> None:
+    others = {"name": "SimilarNames", "action": "fail"}
+    policies = spec_of(errors={"warnings": [others, {"name": "FilesIgnored", **limit}]})
+    ignored = listed(make(tmp_path, "a.jpg", "b.txt", "c.txt", "_SUCCESS")).ignored
+    NONE_IGNORED.check(policies.errors.warnings)
+    if not refused:
+        ignored.check(policies.errors.warnings)
+        return
+    with pytest.raises(BadInput, match=r"errors.warnings\[1\].*FilesIgnored.*\.txt 2"):
+        ignored.check(policies.errors.warnings)

@@ -106,7 +106,13 @@ def test_lance_is_read_with_its_format(tmp_path: Path) -> None:
     [
         ["_delta_log/note.txt", "_delta_log/sub/1.json"],
         ["metadata/a.json", "metadata/readme", "x.metadata.json"],
-        ["_SUCCESS", "._SUCCESS.crc", "_temporary/0/a.parquet", "data/b.parquet", "day=3/c.parquet"],
+        [
+            "_SUCCESS",
+            "._SUCCESS.crc",
+            "_temporary/0/a.parquet",
+            "data/b.parquet",
+            "day=3/c.parquet",
+        ],
     ],
 )
 def test_other_directories_are_read(tmp_path: Path, others: list[str]) -> None:

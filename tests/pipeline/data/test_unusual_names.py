@@ -17,7 +17,6 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.snapshot import (
-    ProcessedFiles,
     ResumedInput,
     digest,
     read_snapshot,

@@ -90,7 +90,6 @@ def open_files(
     else:
         frozen = list_input(read)
         frozen = earlier.without(frozen) if earlier else frozen
-    frozen.ignored.check(failing)
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     existing = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)

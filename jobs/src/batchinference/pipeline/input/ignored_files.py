@@ -6,7 +6,7 @@ They are stored with the input snapshot, so that a resumed job and `verify` know
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from unicodedata import normalize
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_kinds import HEIF_PACKAGE, extension_of
 from batchinference.pipeline.storage.location import base_name
-from batchinference.spec.warnings import WarningCount, WarningName
+from batchinference.spec.warnings import WarningCount, WarningName, WarningPolicy
 from batchinference.text import in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
@@ -135,11 +135,14 @@ class IgnoredFiles:
             name = WarningName.SIMILAR_NAMES
             yield _warning(name, self.similar, self.similar_example, name.message)
 
-    def check(self, failing: Collection[str]) -> None:
-        """Raise BadInput if there is a warning whose name is in `failing`."""
-        for warning in self.warnings():
-            if warning.name in failing:
-                raise BadInput(f"errors.warnings: {warning}")
+    def check(self, policies: Sequence[WarningPolicy]) -> None:
+        """Raise BadInput if a job with these policies does not accept the warnings."""
+        counts = {warning.name: warning for warning in self.warnings()}
+        for index, policy in enumerate(policies):
+            most = 0 if policy.action == "fail" else policy.max_rows
+            warning = counts.get(policy.name.value)
+            if warning is not None and most is not None and warning.count > most:
+                raise BadInput(f"errors.warnings[{index}] allows {most} files. {warning}")
 
     def serialized(self) -> bytes:
         return _ADAPTER.dump_json(self)

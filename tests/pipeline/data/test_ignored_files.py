@@ -203,7 +203,7 @@ class TestStored:
 
     @pytest.mark.parametrize("content", [b"", b"[]", b'{"groups": [1]}', b"\xff"])
     def test_damaged_content_is_an_error(self, content: bytes) -> None:
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match="IgnoredFiles"):
             IgnoredFiles.parse(content)
 
 

@@ -17,8 +17,9 @@ import pyarrow.fs as pafs
 from batchinference.pipeline.storage.location import Location, base_name
 
 _EXPORT = (
-    "Export a snapshot of the table as Parquet files with the program that writes it, and read "
-    "these files. To read single files as they are, name each of them in read.paths"
+    "Its Parquet files also hold deleted and replaced rows, so they are not read. Export a snapshot"
+    " of the table as Parquet files with the program that writes it, and read these files. To read"
+    " single files as they are, name each of them in read.paths"
 )
 _LANCE = "Set read.format to lance, and read.path to this directory"
 _METADATA = {
@@ -39,10 +40,7 @@ class TableDirectory:
     fix: str
 
     def __str__(self) -> str:
-        return (
-            f"'{self.path}' is a {self.format} table. Its Parquet files also hold deleted and "
-            f"replaced rows, so they are not read. {self.fix}"
-        )
+        return f"'{self.path}' is a {self.format} table. {self.fix}"
 
 
 def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[TableDirectory]:

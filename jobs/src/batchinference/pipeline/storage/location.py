@@ -112,7 +112,7 @@ class Location:
     def info(self) -> pafs.FileInfo:
         self._refuse_links()
         if self.local:
-            return local_listing.info_of(self.path)
+            return with_retries(lambda: local_listing.info_of(self.path))
         return with_retries(lambda: self.filesystem.get_file_info(self.path))
 
     def _refuse_links(self) -> None:

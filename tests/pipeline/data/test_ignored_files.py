@@ -154,6 +154,13 @@ class TestHiddenFiles:
             assert [Path(file.path).name for file in frozen.files()] == ["b.jpg"]
             assert frozen.ignored.total == 1
 
+    def test_partitions_are_not_hidden(self, tmp_path: Path) -> None:
+        make(tmp_path, "_class=cat/a.jpg", "_x/class=cat/b.jpg", "_class=cat/_c.jpg")
+        for path in ("", "*", "*/*"):
+            frozen = listed(tmp_path / path)
+            assert [Path(file.path).name for file in frozen.files()] == ["a.jpg"], path
+            assert frozen.ignored.total == 2
+
     def test_hidden_matches_of_a_glob_are_counted(self, tmp_path: Path) -> None:
         make(tmp_path, "a.jpg", "_photos/b.jpg", "x/c.jpg", "_SUCCESS", "x/_d.jpg")
         frozen = listed(tmp_path / "*")

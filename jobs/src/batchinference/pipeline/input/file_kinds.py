@@ -65,7 +65,7 @@ ckpt safetensors onnx gguf joblib sqlite sqlite3 db mdb proto pb geojson kml kmz
 cpg las laz ply obj stl glb gltf fbx usdz zip 7z rar gz bz2 zst lz4 xz lzo br jar war whl deb rpm
 iso dmg exe dll so dylib pyc class svg eps ps ai psd xcf ico icns cur wmf emf tga jxl exr hdr pfm
 dng cr2 cr3 nef nrw arw orf rw2 raf pef srw raw dcm nii fits svs ndpi scn mrxs lsm vtt srt ass m3u
-m3u8 pls cue mid midi mod sf2 woff woff2 ttf otf lnk url
+m3u8 pls cue mid midi mod sf2 amr ape wv ra rm ac3 dts aae xmp woff woff2 ttf otf lnk url
 """
 """Extensions of files that no format reads. Raw pictures of cameras and scans begin like TIFF, but
 Pillow would read only the thumbnail in them."""
@@ -83,13 +83,17 @@ def extension_of(name: str) -> str:
     return ".".join(parts[-2:]) if packed else parts[-1]
 
 
+def is_known(extension: str) -> bool:
+    """Return whether an extension tells the kind of a file."""
+    return not _KNOWN.isdisjoint(extension.split("."))
+
+
 def is_undecided(extension: str, file_format: str) -> bool:
     """Return whether only the content shows whether a file with this extension is of a format that
     has a signature."""
     if file_format not in SIGNED:
         return False
-    known = not _KNOWN.isdisjoint(extension.split("."))
-    return not known or extension in _AMBIGUOUS.get(file_format, ())
+    return not is_known(extension) or extension in _AMBIGUOUS.get(file_format, ())
 
 
 def reads_heif() -> bool:

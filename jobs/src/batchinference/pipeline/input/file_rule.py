@@ -16,19 +16,18 @@ from batchinference.pipeline.input.file_kinds import (
     HEIF,
     TEMPORARY,
     extension_of,
+    is_known,
     is_undecided,
     reads_heif,
 )
 from batchinference.pipeline.input.ignored_files import Reason
 from batchinference.pipeline.input.signatures import HEAD_BYTES, is_heif, is_of
-from batchinference.pipeline.storage.location import Location, base_name
+from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
 """Files with the same extension that are opened first. If their content is of one kind, the others
 are not opened. MAX_EXAMINED is the maximum number of files that are opened for a path."""
 THREADS = 32
-HIDDEN = frozenset("._")
-"""First characters in the names of hidden files and of marker files such as _SUCCESS."""
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_(common_)?metadata|_spark_metadata|_delta_log"
     r"|_change_data|_logs|_tmp.*|_batchinference|__macosx|__pycache__|\._.*|\.ds_store|\.hoodie.*"
@@ -72,7 +71,7 @@ class FileRule:
             return Reason.SPECIAL
         parts = within.split("/")
         has_ending = not self.endings or parts[-1].lower().endswith(self.endings)
-        if any(part[:1] in HIDDEN for part in parts):
+        if any(map(is_hidden, parts)):
             return Reason.HIDDEN if has_ending and not _is_marker(parts) else Reason.MARKER
         return "read" if has_ending else self._decide_by_extension(parts[-1], info.size or 0)
 
@@ -124,8 +123,8 @@ class FileRule:
             return "read"
         if self.format == "images" and is_heif(head):
             return "read" if reads_heif() else Reason.PACKAGE
-        return Reason.CONTENT
+        return Reason.EXTENSION if is_known(extension_of(base_name(file.path))) else Reason.CONTENT
 
 
 def _is_marker(parts: Sequence[str]) -> bool:
-    return any(_MARKER.fullmatch(part) for part in parts if part[:1] in HIDDEN)
+    return any(_MARKER.fullmatch(part) for part in parts if is_hidden(part))

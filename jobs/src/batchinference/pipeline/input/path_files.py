@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.input.file_rule import HIDDEN, FileRule
+from batchinference.pipeline.input.file_rule import FileRule
 from batchinference.pipeline.input.globs import SPECIAL, Glob
 from batchinference.pipeline.input.ignored_files import Reason
 from batchinference.pipeline.input.table_directories import (
@@ -15,7 +15,7 @@ from batchinference.pipeline.input.table_directories import (
     tables_above,
     tables_in,
 )
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, is_hidden
 
 _TABLE_FORMATS = ("parquet", "manifest")
 """The formats that would read the data files of a table."""
@@ -102,5 +102,7 @@ def _visible_part(path: str, pattern: str) -> str:
     fixed = next(number for number, part in enumerate(parts) if SPECIAL.intersection(part))
     named = {part[:1] for part in parts[fixed:]}
     names = path.split("/")
-    hidden = (n for n in range(fixed, len(names)) if names[n][:1] in HIDDEN - named)
+    hidden = (
+        n for n in range(fixed, len(names)) if is_hidden(names[n]) and names[n][0] not in named
+    )
     return "/".join(names[: next(hidden, len(names))])

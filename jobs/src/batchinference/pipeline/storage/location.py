@@ -204,10 +204,10 @@ class Location:
         partitions (`_class=cat`). Files in the directory `but` are excluded."""
         found = self.files()
         for directory in self.directories():
-            if not _is_hidden(base_name(directory.path)):
+            if not is_hidden(base_name(directory.path)):
                 found += directory.files(recursive=True)
         parts = ((info, self.below(info.path).split("/")) for info in found)
-        seen = [info for info, names in parts if not any(map(_is_hidden, names))]
+        seen = [info for info, names in parts if not any(map(is_hidden, names))]
         if but is None or not self.holds(but):
             return seen
         return [info for info in seen if not but.holds(self.at(info.path))]
@@ -266,7 +266,8 @@ def _is_partition(info: pafs.FileInfo) -> bool:
     return info.type == pafs.FileType.Directory and "=" in base_name(info.path)
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Return whether readers of data sets skip files and directories with this name."""
     return name.startswith(("_", ".")) and "=" not in name
 
 

@@ -19,10 +19,9 @@ from batchinference.pipeline.search.index import Index
 from batchinference.pipeline.search.search import one_embedding
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.pruning import columns_added
-from batchinference.spec.decode import DecodeImage
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.media import ImageFields
+from batchinference.spec.models import Model, SentenceTransformersModel, TransformersModel
 from batchinference.spec.read import ImageOptions, ReadImages
 from batchinference.spec.steps import Step
 

@@ -1,28 +1,40 @@
 """Recognizes files whose end is missing, and completes images so that their rest can be decoded.
 
-Some containers state their size: RIFF (WebP, AVI), Matroska (WebM), and the boxes of ISO files
-(MP4, AVIF, HEIC, JPEG 2000).
+Some containers state their size: RIFF (WebP, AVI), Matroska (WebM), ASF (WMA, WMV), CAF, the pages
+of Ogg, and the boxes of ISO files (MP4, AVIF, HEIC, JPEG 2000).
 """
 
 from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 _MATROSKA, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
-_BOXES = (b"ftyp", b"jP  ", b"moov", b"mdat", b"free", b"skip", b"wide")
-_MAX_BOXES = 16
-"""Maximum number of boxes that are followed. Each may be one request to an object store."""
+_ASF = bytes.fromhex("3026b2758e66cf11")
+_ASF_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
+_ASF_SIZE = 40
+"""The offset of the size of an ASF file in its properties."""
+_OGG_HEADER, _MAX_OGG_PAGE = 27, 65307
+_CAF_HEADER = 8
+_BOXES = (
+    *(b"ftyp", b"moov", b"moof", b"mdat", b"mfra", b"free", b"skip", b"wide", b"meta", b"uuid"),
+    *(b"pdin", b"styp", b"sidx", b"ssix", b"udta", b"jP  ", b"jp2h", b"jp2c"),
+)
+"""The boxes of ISO files that are not in other boxes."""
+_CHUNK_HEADER, _MAX_CHUNKS = 16, 16
+"""The bytes that state the size of a box or chunk, and maximum number of them that are followed.
+Each may be one request to an object store."""
 STREAMED = 0x7FFFF000
 """Programs that write to a pipe state this size or a larger one, because they do not know it."""
-_HEAD_BYTES = 64
+_HEAD_BYTES = 4096
+_END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 _FRAME_HEADER = 24
 """The bytes of a frame of an animated WebP file before its first chunk."""
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
 """Maximum number of bytes that are added to a file, and how many more than are missing: zeros may
 decode to fewer pixels than the missing bytes."""
-_END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 
 
 class Source(Protocol):
@@ -32,26 +44,37 @@ class Source(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def missing_end(source: Source, size: int) -> ValueError | None:
+def missing_end(source: Source, size: int) -> EOFError | None:
     """Return an error if the end of a file of `size` bytes is missing, as far as its container
     states its size."""
-    stated = stated_size(source)
+    stated = stated_size(source, size)
     source.seek(0)
     if stated is None or stated <= size:
         return None
-    return ValueError(f"the end of the file is missing: it has {size} of {stated} bytes")
+    return EOFError(f"the end of the file is missing: it has {size} of {stated} bytes")
 
 
-def stated_size(source: Source) -> int | None:
-    """Return the number of bytes that the container of a file states; None if it states none."""
-    source.seek(0)
-    head = source.read(_HEAD_BYTES)
-    if head.startswith(b"RIFF") and len(head) == _HEAD_BYTES:
-        size: int = struct.unpack_from("<I", head, 4)[0]
-        return size + 8 if 0 < size < STREAMED else None
+def stated_size(source: Source, size: int) -> int | None:
+    """Return the number of bytes that the container of a file states; None if it states none. For
+    Ogg, this is the end of the last page that begins in the file. `size` is the actual size."""
+    head = _read_at(source, 0, _HEAD_BYTES)
+    if head.startswith(b"RIFF"):
+        stated: int = struct.unpack("<I", head[4:8])[0]
+        return stated + 8 if 0 < stated < STREAMED else None
     if head.startswith(_MATROSKA):
         return _segment_end(head)
-    return _last_box_end(source) if head[4:8] in _BOXES else None
+    if head.startswith(_ASF) and (at := head.find(_ASF_PROPERTIES)) > 0:
+        return int.from_bytes(head[at + _ASF_SIZE : at + _ASF_SIZE + 8], "little")
+    if head.startswith(b"OggS"):
+        return _last_page_end(source, size)
+    if head.startswith(b"caff"):
+        return _last_end(source, _CAF_HEADER, _caf_chunk_size)
+    return _last_end(source, 0, _box_size) if head[4:8] in _BOXES else None
+
+
+def _read_at(source: Source, offset: int, size: int) -> bytes:
+    source.seek(offset)
+    return source.read(size)
 
 
 def _segment_end(head: bytes) -> int | None:
@@ -60,26 +83,52 @@ def _segment_end(head: bytes) -> int | None:
     if at < len(_SEGMENT) or at == len(head):
         return None
     width = 9 - head[at].bit_length()  # the leading zeros tell the number of bytes
-    value = int.from_bytes(head[at : at + width]) & ((1 << 7 * width) - 1)
     unknown = (1 << 7 * width) - 1
+    value = int.from_bytes(head[at : at + width]) & unknown
     return None if value == unknown else at + width + value
 
 
-def _last_box_end(source: Source) -> int | None:
-    """Return the end of the last box that begins in a file; None if it is not stated."""
-    end = 0
-    for _ in range(_MAX_BOXES):
-        source.seek(end)
-        head = source.read(16)
-        if len(head) < 8:
-            return end
-        size: int = struct.unpack_from(">I", head)[0]
-        if size == 1 and len(head) == 16:
-            size = struct.unpack_from(">Q", head, 8)[0]
-        if size < 8 or not head[4:8].isascii():
+def _last_page_end(source: Source, size: int) -> int | None:
+    begin = max(0, size - _MAX_OGG_PAGE)
+    tail = _read_at(source, begin, _MAX_OGG_PAGE)
+    page = tail.rfind(b"OggS")
+    if page < 0:
+        return None
+    header = tail[page : page + _OGG_HEADER]
+    if len(header) < _OGG_HEADER:
+        return begin + page + _OGG_HEADER
+    lengths = tail[page + _OGG_HEADER : page + _OGG_HEADER + header[-1]]
+    return begin + page + _OGG_HEADER + header[-1] + sum(lengths)
+
+
+def _last_end(source: Source, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
+    """Return the end of the last chunk that begins in a file; None if it is not stated. `size_of`
+    returns the size of a chunk that begins with some bytes."""
+    for _ in range(_MAX_CHUNKS):
+        head = _read_at(source, at, _CHUNK_HEADER)
+        if len(head) < _CHUNK_HEADER:
+            return at
+        if (size := size_of(head)) is None:
             return None
-        end += size
+        at += size
     return None
+
+
+def _box_size(head: bytes) -> int | None:
+    size: int = struct.unpack_from(">I", head)[0]
+    if size == 1:
+        size = struct.unpack_from(">Q", head, 8)[0]
+    return size if size >= 8 and head[4:8] in _BOXES else None
+
+
+def _caf_chunk_size(head: bytes) -> int | None:
+    size: int = struct.unpack_from(">q", head, 4)[0]
+    return size + 12 if size >= 0 and head[:4].isalnum() else None
+
+
+def is_cut_animation(content: bytes) -> bool:
+    """Return whether the end of a GIF file is missing, so that it may have had more frames."""
+    return content.startswith(b"GIF8") and not content.rstrip(b"\0").endswith(b";")
 
 
 def completed(content: bytes) -> bytes:
@@ -88,8 +137,8 @@ def completed(content: bytes) -> bytes:
     if content.startswith(b"\xff\xd8"):
         scan = content.rfind(_SCAN_OF_JPEG)
         begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])
-        return content + _END_OF_JPEG if 0 < scan and begin < len(content) else content
-    missing = (stated_size(io.BytesIO(content)) or 0) - len(content)
+        return content + _END_OF_JPEG if scan > 0 and begin < len(content) else content
+    missing = (stated_size(io.BytesIO(content), len(content)) or 0) - len(content)
     if not 0 < missing <= _MAX_ADDED:
         return content
     if content[8:12] == b"WEBP":

@@ -32,7 +32,7 @@ class DeepImage:
     Raises ValueError if the values of black and white are unknown."""
 
     def __init__(
-        self, image: ImageFile, raw: RawMode, options: ImageFields, again: Callable[[], ImageFile]
+        self, image: Image.Image, raw: RawMode, options: ImageFields, again: Callable[[], ImageFile]
     ) -> None:
         self._image, self._raw, self._options, self._again = image, raw, options, again
         self._transparent = image.info.get("transparency")
@@ -128,5 +128,7 @@ def _scaled(values: np.ndarray, ends: Sequence[float], white: int) -> np.ndarray
     if not ((values >= first) & (values <= last)).all():
         warn(WarningName.OUT_OF_RANGE)
     precise = np.float64 if values.dtype.itemsize > 2 else np.float32
-    scaled = (values.astype(precise) - first) * (white / (last - first))
-    return np.rint(np.nan_to_num(scaled, nan=0, posinf=white, neginf=0).clip(0, white))
+    scaled: np.ndarray = np.subtract(values, first, dtype=precise)
+    scaled *= white / (last - first)
+    scaled = np.nan_to_num(scaled, nan=0, posinf=white, neginf=0).clip(0, white)
+    return np.rint(scaled, out=scaled)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
-from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,11 @@ from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields
 from batchinference.spec.warnings import WarningName
 
-try:
+with suppress(ImportError):  # an optional library, for the pictures of phones
     from pillow_heif import register_heif_opener
-except ImportError:
-    register_heif_opener = None  # an optional library, for phones' pictures
-else:
+
     # Ray runs as many tasks as there are CPUs, so one thread per task is enough
     register_heif_opener(decode_threads=1, thumbnails=False)
-
 Image.init()
 _WANTED = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
 FORMATS = tuple(name for name in _WANTED if name in Image.OPEN)
@@ -47,6 +44,8 @@ _NO_MEMORY_WEBP = ("encoding error 1", "encoding error 2")
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, IndexError, struct.error)
 """The errors of Pillow's decoders for files that are damaged."""
 _REDUCING_DECODERS = ("JPEG", "MPO")
+_MIN_BYTES = 128
+"""The bytes of a damaged file from which pixels can be decoded. Black pixels show nothing."""
 
 # an image above the limit raises an error, so the warning is redundant
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -63,7 +62,7 @@ def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageF
         limit = f"max_pixels ({max_pixels})"
         raise ValueError(f"the picture has more pixels than {limit}") from None
     except UnidentifiedImageError:
-        if register_heif_opener is None and content[8:12] in _HEIC_BRANDS:
+        if "HEIF" not in FORMATS and content[8:12] in _HEIC_BRANDS:
             raise ValueError(missing_package("HEIC", "pillow_heif", HEIC_EXTRA)) from None
         raise
     _check_size(image, max_pixels)
@@ -131,19 +130,24 @@ class ImagePages:
         raw = RawMode.of(image)
         turns = turns_of(image) if image.format in TURNED_BY_DECODER else None
         image.load()
-        return Page(image, raw, turns or turns_of(image), lambda: self._again(number))
+        turns = turns_of(image) if turns is None else turns
+        return Page(image, raw, turns, lambda: self._again(number))
 
     def _partly_decoded(self, number: int) -> Page:
         """Return a page of a damaged file. Raises an error if nothing of it can be decoded."""
         self._content = completed(self._content)
         image = self._again(number)
+        offset = RawMode.of(image).offset
         try:
             return self._decoded(image, number)
         except _DAMAGE:
             image.tile = []  # the pixels up to the damage are decoded
-            if not np.asarray(image).any():
+            has_data = 0 < offset < len(self._content) - _MIN_BYTES
+            if not has_data and not np.asarray(image).any():
                 raise
-            return Page(image, RawMode(), turns_of(image), lambda: self._again(number))
+        turns = turns_of(image)._replace(done=False)
+        # the copy has the size of the pixels. Pillow turns only images without damage
+        return Page(image.copy(), RawMode(), turns, lambda: self._again(number))
 
     def _again(self, number: int) -> ImageFile.ImageFile:
         image = open_image(self._content, self._options.max_pixels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from PIL import Image
@@ -14,25 +15,34 @@ _MPO_ENTRIES = 0xB002
 
 def pages_of(image: Image.Image) -> list[int]:
     """Return the numbers of the pages of a file that has not been decoded, without previews and
-    masks. A damaged page list counts up to the damage."""
-    count = getattr(image, "n_frames", 1)
-    if count == 1:
-        return [0]
-    current, format_ = image.tell(), image.format
-    if format_ == "TIFF":
-        pages = [page for page in range(count) if _is_tiff_page(image, page)]
-        image.seek(current)
-    elif format_ == "MPO":
+    masks. A page that cannot be decoded is included."""
+    if image.format == "TIFF":
+        return _tiff_pages(image) or [0]
+    pages = list(range(getattr(image, "n_frames", 1)))
+    if image.format == "MPO":
         entries = getattr(image, "mpinfo", {}).get(_MPO_ENTRIES, [])
-        pages = [page for page in range(count) if page == 0 or not _is_preview(entries[page])]
-    else:
-        pages = list(range(count))
-    return pages or [0]
+        pages = [page for page in pages if page == 0 or not _is_preview(entries[page])]
+    return pages
 
 
-def _is_tiff_page(image: Any, page: int) -> bool:
-    image.seek(page)
-    return not int(image.tag_v2.get(Base.NewSubfileType, 0)) & (_SMALLER | _MASK)
+def _tiff_pages(image: Any) -> list[int]:
+    """Return the pages of a TIFF file. The page after a damaged list entry is the last one."""
+    pages, damaged = [], False
+    for page in count():
+        try:
+            image.seek(page)
+        except EOFError:
+            break
+        except SyntaxError:  # the pixels are of an unknown kind
+            pass
+        except (OSError, TypeError, ValueError, KeyError):
+            damaged = True
+        if damaged or not int(image.tag_v2.get(Base.NewSubfileType, 0)) & (_SMALLER | _MASK):
+            pages.append(page)
+        if damaged:
+            break
+    image.seek(0)
+    return pages
 
 
 def _is_preview(entry: dict[str, Any]) -> bool:

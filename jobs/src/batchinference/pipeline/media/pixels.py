@@ -28,7 +28,7 @@ class Page(NamedTuple):
     """A decoded page of an image file. `raw`, `turns` and `again` describe it before it was
     decoded; `again` returns it before it is decoded."""
 
-    image: ImageFile
+    image: Image.Image
     raw: RawMode
     turns: Turns
     again: Callable[[], ImageFile]

@@ -9,7 +9,9 @@ the frames are opened. A test fails if other code calls `av.open`.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import av
@@ -31,6 +33,10 @@ SOUND_FORMATS = (
     *("aac", "ac3", "aiff", "amr", "ape", "au", "caf", "dts", "eac3", "flac", "loas", "mp3", "tta"),
     *("w64", "wav", "wv", "xwma"),
 )
+_STATING_FORMATS = ("ape", "tta", "wv")
+"""The formats that state the number of samples and not their own size."""
+_MIN_SAMPLES = 64
+"""Shorter audio is extended before it is resampled, because FFmpeg returns nothing for it."""
 
 
 def open_video(source: Any, formats: tuple[str, ...] = FORMATS, **options: Any) -> InputContainer:
@@ -43,14 +49,16 @@ def open_video(source: Any, formats: tuple[str, ...] = FORMATS, **options: Any) 
 
 def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
     """Return one channel (float32) resampled from `rate` to `wanted` samples per second."""
-    samples = np.ascontiguousarray(channel).reshape(1, -1)
-    if not samples.size:
-        return samples[0]
+    if not channel.size:
+        return channel
+    missing = math.ceil(_MIN_SAMPLES * max(1, rate / wanted)) - len(channel)
+    samples = np.pad(channel, (0, max(0, missing))).reshape(1, -1)
     frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
     frame.sample_rate = rate
     resampler = av.AudioResampler(format="fltp", layout="mono", rate=wanted)
     parts = [*resampler.resample(frame), *resampler.resample(None)]
-    return np.concatenate([samples[0, :0], *(part.to_ndarray()[0] for part in parts)])
+    length = math.ceil(len(channel) * wanted / rate)
+    return np.concatenate([part.to_ndarray()[0] for part in parts])[:length]
 
 
 def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
@@ -63,19 +71,33 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
     from batchinference.pipeline.media.sound_files import read_sound
 
     try:
-        channels, rate = read_sound(content, options, max_bytes)
+        channels, rate, certain = read_sound(content, options, max_bytes)
     except soundfile.LibsndfileError as error:
         try:
             channels, rate = _read_track(content, options, max_bytes)
         except av.FFmpegError:
             missing = missing_end(io.BytesIO(content), len(content))
-            raise missing or ValueError(error.error_string) from error
+            raise ValueError(str(missing or error.error_string)) from error
+    else:
+        if not certain:
+            channels, rate = _longer(content, options, max_bytes, (channels, rate))
     if options.mono:
         channels = channels.mean(axis=0, keepdims=True)
     if options.sample_rate not in (None, rate):
         channels = np.stack([resampled(channel, rate, options.sample_rate) for channel in channels])
         rate = options.sample_rate
     return channels[0] if options.mono else channels, rate
+
+
+def _longer(
+    content: bytes, options: SoundFields, max_bytes: int, known: tuple[np.ndarray, int]
+) -> tuple[np.ndarray, int]:
+    """Return the samples and rate that FFmpeg decodes if it decodes more samples than are known."""
+    with suppress(av.FFmpegError, ValueError):
+        other = _read_track(content, options, max_bytes)
+        if other[0].shape[1] > known[0].shape[1]:
+            return other
+    return known
 
 
 def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
@@ -89,15 +111,16 @@ def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[n
             raise ValueError("the file has no sound")
         track, count = tracks[0], 0
         parts = [np.empty((track.channels, 0), np.float32)]
-        missing = missing_end(io.BytesIO(content), len(content))
+        missing: Exception | None = missing_end(io.BytesIO(content), len(content))
         try:
             for part in _decoded(container, track):
                 count += part.size
                 check_size(count, track.rate, options, max_bytes)
                 parts.append(part)
-        except av.FFmpegError as error:
+        except (av.FFmpegError, OSError) as error:
             missing = missing or error
-    samples = np.concatenate(parts, axis=1)
+        samples = np.concatenate(parts, axis=1)
+        missing = missing or _missing_samples(container, track, samples.shape[1])
     if missing:
         check_end(str(missing), samples, options)
     if len(tracks) > 1:
@@ -107,12 +130,24 @@ def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[n
     return samples, track.rate
 
 
+def _missing_samples(
+    container: InputContainer, track: AudioStream, samples: int
+) -> Exception | None:
+    """Return an error if there are less samples than a format states that states them exactly."""
+    if container.format.name in _STATING_FORMATS and track.duration and track.time_base:
+        stated = round(track.duration * track.time_base * track.rate)
+        if samples < stated:
+            return EOFError(f"only {samples} of {stated} samples can be decoded")
+    return None
+
+
 def _decoded(container: InputContainer, track: AudioStream) -> Iterator[np.ndarray]:
-    """Yield the samples of a track in parts: channels x samples, float32. Raises FFmpegError."""
+    """Yield the samples of a track in parts: channels x samples, float32. Raises FFmpegError or
+    OSError for damage."""
     converter = av.AudioResampler(format="fltp")
     for packet in container.demux(track):
         for frame in packet.decode():
             if frame.is_corrupt:
-                raise av.InvalidDataError(0, "the recording is damaged")
+                raise OSError("the recording is damaged")
             for part in converter.resample(frame):
                 yield part.to_ndarray()

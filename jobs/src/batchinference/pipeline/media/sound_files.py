@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import io
 import re
+from contextlib import suppress
 
 import numpy as np
 import soundfile
 from soundfile import SoundFile
 
-from batchinference.pipeline.media.cut_files import STREAMED
+from batchinference.pipeline.media.cut_files import STREAMED, missing_end
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName
 
 BLOCK = 4096
 """Samples per read of a damaged file. The samples of the block with the damage are lost."""
-_STATED = re.compile(r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.M)
+_STATED = re.compile(
+    r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.M
+)
 """The lines of libsndfile's log about a chunk of samples with another size than stated."""
 _MP3_FRAME = 1152
 """Samples of a frame. Some programs count the frame that holds the index."""
 _MP3_HEAD = 256
 _TAG_HEADER = 10
-_PAGE_HEADER = 27
 _FLOATS = ("FLOAT", "DOUBLE")
 MAX_RATE = 1_000_000
 """Maximum sample rate in Hz, also for the option `sample_rate`. Resampling takes memory in
@@ -59,8 +61,9 @@ def check_values(samples: np.ndarray) -> None:
 
 def read_sound(
     content: bytes, options: SoundFields, max_bytes: int
-) -> tuple[np.ndarray, int]:
-    """Return the samples (channels x samples, float32) and the sample rate in Hz.
+) -> tuple[np.ndarray, int, bool]:
+    """Return the samples (channels x samples, float32), the sample rate in Hz, and whether these
+    are certainly all samples.
 
     Raises LibsndfileError if libsndfile does not know the format, and ValueError if the recording
     is damaged or takes more than `max_bytes`."""
@@ -73,23 +76,31 @@ def read_sound(
             check_end(missing, samples, options)
         if recording.subtype in _FLOATS:
             check_values(samples)
-        return samples.T, rate
+        # libsndfile stops at the number of samples that it has estimated
+        estimated = recording.format == "MP3" and not _index_of(content)
+        certain = len(samples) > 0 and not (estimated and len(samples) == recording.frames)
+        return samples.T, rate, certain
 
 
 def _samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
     """Return the samples up to the damage (samples x channels), and the damage; empty for none."""
     try:
-        return recording.read(dtype="float32", always_2d=True), ""
+        return _block(recording, recording.frames), ""
     except soundfile.LibsndfileError as error:
         damage = error.error_string or "the recording is damaged"
     blocks = [np.empty((0, recording.channels), np.float32)]
-    with SoundFile(io.BytesIO(content)) as again:
-        try:
-            while len(block := again.read(BLOCK, dtype="float32", always_2d=True)):
-                blocks.append(block)
-        except soundfile.LibsndfileError:
-            pass
+    with SoundFile(io.BytesIO(content)) as again, suppress(soundfile.LibsndfileError):
+        while len(block := _block(again, BLOCK)):
+            blocks.append(block)
     return np.concatenate(blocks), damage
+
+
+def _block(recording: SoundFile, samples: int) -> np.ndarray:
+    """Return the next samples of a recording: samples x channels. Some codecs cannot seek, so the
+    number of samples is given by the array."""
+    block = np.empty((samples, recording.channels), np.float32)
+    read: np.ndarray = recording.read(out=block)
+    return read
 
 
 def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
@@ -97,30 +108,27 @@ def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
     for stated, size in _STATED.findall(recording.extra_info):
         if int(size) < int(stated) < STREAMED:
             return f"the end of the file is missing: it has {size} of {stated} bytes of samples"
-    if recording.format == "OGG" and _ends_within_page(content):
-        return "the end of the file is missing"
-    # for MP3 files without an index, `frames` is an estimate
-    tolerance = (_MP3_FRAME if _has_index(content) else samples) if recording.format == "MP3" else 0
+    if recording.format in ("OGG", "CAF"):
+        missing = missing_end(io.BytesIO(content), len(content))
+        if missing is not None:
+            return str(missing)
+    tolerance = 0
+    if recording.format == "MP3":
+        index = _index_of(content)
+        exact = b"LAME" in index or b"Lav" in index
+        # without an index, the number of samples is an estimate
+        tolerance = 0 if exact else _MP3_FRAME if index else recording.frames
     if samples + tolerance < recording.frames:
         return f"only {samples} of {recording.frames} samples can be decoded"
     return ""
 
 
-def _ends_within_page(content: bytes) -> bool:
-    """Return whether the last page of an Ogg file is not complete."""
-    page = content.rfind(b"OggS")
-    header = content[page : page + _PAGE_HEADER]
-    if len(header) < _PAGE_HEADER:
-        return True
-    lengths = content[page + _PAGE_HEADER : page + _PAGE_HEADER + header[-1]]
-    return page + _PAGE_HEADER + header[-1] + sum(lengths) > len(content)
-
-
-def _has_index(content: bytes) -> bool:
-    """Return whether an MP3 file begins with an index, which states the number of samples."""
+def _index_of(content: bytes) -> bytes:
+    """Return the beginning of an MP3 file if it has an index, which states the number of samples;
+    else empty bytes."""
     begin = 0
     if content.startswith(b"ID3"):
-        high, low = content[6:8], content[8:_TAG_HEADER]
-        begin = _TAG_HEADER + ((high[0] << 21) | (high[1] << 14) | (low[0] << 7) | low[1])
+        sizes = content[6:_TAG_HEADER]
+        begin = _TAG_HEADER + sum(size << (7 * at) for at, size in enumerate(reversed(sizes)))
     head = content[begin : begin + _MP3_HEAD]
-    return b"Xing" in head or b"Info" in head
+    return head if b"Xing" in head or b"Info" in head else b""

@@ -6,11 +6,14 @@ the other byte order, so the image is decoded again in that order if they are ne
 
 from __future__ import annotations
 
+import io
+import math
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from PIL import Image
 from PIL.ExifTags import Base
 from PIL.ImageFile import ImageFile
 
@@ -68,7 +71,7 @@ def with_planes(image: ImageFile) -> ImageFile:
 
 
 def stored_values(
-    image: ImageFile, raw: RawMode, again: Callable[[], ImageFile]
+    image: Image.Image, raw: RawMode, again: Callable[[], ImageFile]
 ) -> np.ndarray | None:
     """Return the values of a decoded image as its file stores them: height x width, or height x
     width x 3 or 4 channels. None if Pillow reduces them in a way that cannot be avoided. `again`
@@ -83,17 +86,17 @@ def stored_values(
             return values.astype(np.uint16)
         return None if image.mode == "CMYK" else values
     if raw.codec == "ppm":
-        source = again().fp
-        content = source.getvalue() if source else b""
-        count = image.width * image.height * 3
-        values = np.frombuffer(content, ">u2", count, raw.offset).astype(np.uint16)
-        return values.reshape(image.height, image.width, 3)
+        content = cast(io.BytesIO, again().fp).getvalue()
+        shape = (image.height, image.width, 3)
+        values = np.frombuffer(content, ">u2", math.prod(shape), raw.offset)
+        return values.astype(np.uint16).reshape(shape)
     if raw.name == "LA;16B":
         return _gray_and_opacity(again())
     if raw.name[:-1] not in ("RGB;16", "RGBA;16", "RGBX;16", "R;16"):
         return None
-    high = np.asarray(image).astype(np.uint16)
-    return (high << 8) | _decoded_in_other_order(again())
+    high, low = np.asarray(image), _decoded_in_other_order(again())
+    both: np.ndarray = np.bitwise_or(high.astype(np.uint16) << 8, low)
+    return both
 
 
 def _decoded_in_other_order(image: ImageFile) -> np.ndarray:

@@ -14,21 +14,22 @@ Size = Annotated[list[Pixels], Field(min_length=2, max_length=2)]
 Mode = Literal["RGB", "RGBA", "L", "I;16"]
 MaxPixels = Annotated[int, Field(ge=1, le=1 << 31)]
 SampleRate = Annotated[int, Field(ge=1, le=1_000_000)]
-Colour = Annotated[
-    str, Field(pattern="^(#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|black|gray|white)$", max_length=7)
-]
+COLOUR = "^(#[0-9A-Fa-f]{3}|#[0-9A-Fa-f]{6}|black|gray|white)$"
+Colour = Annotated[str, Field(pattern=COLOUR, max_length=7)]
 MAX_PIXELS = 64_000_000
-_NOT_INCREASING = "the value of black must be less than the value of white"
+_NOT_INCREASING = "the first number, for black, must be less than the second one, for white"
 
 
 def _check_range(ends: list[float]) -> list[float]:
     if ends[0] >= ends[1]:
-        raise PydanticCustomError("range", _NOT_INCREASING, {})
+        message = "black ({black}) must be less than white ({white}). Swap or change them"
+        numbers = {"black": f"{ends[0]:g}", "white": f"{ends[1]:g}"}
+        raise PydanticCustomError("range", message, numbers)
     return ends
 
 
 Range = Annotated[
-    list[Annotated[float, Field(allow_inf_nan=False)]],
+    list[Annotated[float, Field(ge=-1e12, le=1e12)]],
     Field(
         min_length=2, max_length=2, json_schema_extra=rules(("self[0] < self[1]", _NOT_INCREASING))
     ),
@@ -40,9 +41,9 @@ class MediaFields(BaseModel):
     """Options of images, audio and video."""
 
     truncated: Literal["fail", "accept"] = "fail"
-    """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: the
-    file is read up to its end, and missing pixels are black or gray. A file of which nothing can be
-    decoded is always a failed row."""
+    """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: what
+    is left of the file is read, and missing pixels are black or gray. A file of which nothing can
+    be decoded is always a failed row."""
 
 
 class FrameFields(MediaFields):
@@ -65,13 +66,14 @@ class ImageFields(FrameFields):
     """Options of images."""
 
     mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted. `I;16` gives the values as 16-bit numbers,
-    height x width. The values of an image with 8 bits are then multiplied by 257."""
+    """The Pillow mode to which every image is converted. `I;16` gives 16-bit numbers, height x
+    width: the values in the file, or scaled from `range` to 0 to 65535. The values of images with 8
+    bits are multiplied by 257."""
     range: Range | None = None
     """The values of black and white, for images with more than 8 bits per channel. Values outside
-    of the range are clipped. Images of floating-point numbers and 32-bit integers need it. By
-    default, white is the largest number of 8, 10, 12, 14 or 16 bits: the first of these that holds
-    all values of the image, unless its format states the value of white."""
+    of the range are clipped. Images of floating-point numbers and of signed or 32-bit integers need
+    it. By default, white is the value that the file states, or else the smallest of 255, 1023,
+    4095, 16383 and 65535 that is not below any value of the image."""
 
 
 class SoundFields(MediaFields):

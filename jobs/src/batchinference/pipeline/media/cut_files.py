@@ -37,6 +37,9 @@ _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
 decode to fewer pixels than the missing bytes."""
 
 
+ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
+
+
 class Source(Protocol):
     """An open file."""
 
@@ -51,7 +54,7 @@ def missing_end(source: Source, size: int) -> EOFError | None:
     source.seek(0)
     if stated is None or stated <= size:
         return None
-    return EOFError(f"the end of the file is missing: it has {size} of {stated} bytes")
+    return EOFError(f"the end of the file is missing: it has {size} of {stated} bytes. {ACCEPT}")
 
 
 def stated_size(source: Source, size: int) -> int | None:
@@ -59,7 +62,7 @@ def stated_size(source: Source, size: int) -> int | None:
     Ogg, this is the end of the last page that begins in the file. `size` is the actual size."""
     head = _read_at(source, 0, _HEAD_BYTES)
     if head.startswith(b"RIFF"):
-        stated: int = struct.unpack("<I", head[4:8])[0]
+        stated = int.from_bytes(head[4:8], "little")
         return stated + 8 if 0 < stated < STREAMED else None
     if head.startswith(_MATROSKA):
         return _segment_end(head)

@@ -130,5 +130,5 @@ def _scaled(values: np.ndarray, ends: Sequence[float], white: int) -> np.ndarray
     precise = np.float64 if values.dtype.itemsize > 2 else np.float32
     scaled: np.ndarray = np.subtract(values, first, dtype=precise)
     scaled *= white / (last - first)
-    scaled = np.nan_to_num(scaled, nan=0, posinf=white, neginf=0).clip(0, white)
-    return np.rint(scaled, out=scaled)
+    np.nan_to_num(scaled, copy=False, nan=0, posinf=white, neginf=0)
+    return scaled.clip(0, white).round()

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from batchinference.pipeline.error_attribution import is_about_the_file
-from batchinference.pipeline.media.cut_files import is_cut_animation
+from batchinference.pipeline.media.cut_files import ACCEPT, is_cut_animation
 from batchinference.pipeline.media.images import ImagePages
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings
 from batchinference.spec.media import ImageFields
@@ -48,7 +48,7 @@ def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Except
     for index, number in enumerate(pages.numbers):
         yield decoded(index, partial(pages.pixels, number))
     if is_cut_animation(content):
-        yield EOFError("the end of the file is missing")
+        yield EOFError(f"the end of the file is missing. {ACCEPT}")
 
 
 def up_to_last(frames: Iterator[Frame | Exception]) -> Iterator[Frame | Exception]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+import zlib
 from contextlib import suppress
 from typing import Any
 
@@ -19,13 +20,13 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
-from batchinference.pipeline.media.cut_files import completed
+from batchinference.pipeline.media.cut_files import ACCEPT, completed
 from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, turns_of
 from batchinference.pipeline.media.pages import pages_of
-from batchinference.pipeline.media.pixels import Page, pixels_of
+from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
 from batchinference.pipeline.media.stored_values import RawMode, with_planes
 from batchinference.pipeline.row_warnings import warn
-from batchinference.spec.media import MAX_PIXELS, ImageFields
+from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
 from batchinference.spec.warnings import WarningName
 
 with suppress(ImportError):  # an optional library, for the pictures of phones
@@ -41,7 +42,10 @@ _HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b
 CHANNELS = (1, 3, 4)
 _NO_MEMORY = "out of memory when "
 _NO_MEMORY_WEBP = ("encoding error 1", "encoding error 2")
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, RuntimeError, IndexError, struct.error)
+_DAMAGE = (
+    *(OSError, SyntaxError, ValueError, EOFError, RuntimeError, IndexError, KeyError, TypeError),
+    *(struct.error, zlib.error),
+)
 """The errors of Pillow's decoders for files that are damaged."""
 _REDUCING_DECODERS = ("JPEG", "MPO")
 _MIN_BYTES = 128
@@ -63,7 +67,8 @@ def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageF
         raise ValueError(f"the picture has more pixels than {limit}") from None
     except UnidentifiedImageError:
         if "HEIF" not in FORMATS and content[8:12] in _HEIC_BRANDS:
-            raise ValueError(missing_package("HEIC", "pillow_heif", HEIC_EXTRA)) from None
+            missing = missing_package("HEIC", "pillow_heif", HEIC_EXTRA, in_image=False)
+            raise ValueError(missing) from None
         raise
     _check_size(image, max_pixels)
     return image
@@ -113,8 +118,10 @@ class ImagePages:
         is_cut = self._is_cut
         try:
             page = self._decoded(self._image, number, reduced=reduced)
-        except _DAMAGE:
+        except _DAMAGE as error:
             if self._options.truncated == "fail":
+                if "truncated" in str(error):
+                    raise OSError(f"{error}. {ACCEPT}") from error
                 raise
             page, is_cut = self._partly_decoded(number), True
         pixels = pixels_of(page, self._options)
@@ -137,17 +144,19 @@ class ImagePages:
         """Return a page of a damaged file. Raises an error if nothing of it can be decoded."""
         self._content = completed(self._content)
         image = self._again(number)
-        offset = RawMode.of(image).offset
+        raw = RawMode.of(image)
         try:
             return self._decoded(image, number)
         except _DAMAGE:
             image.tile = []  # the pixels up to the damage are decoded
-            has_data = 0 < offset < len(self._content) - _MIN_BYTES
+            has_data = 0 < raw.offset < len(self._content) - _MIN_BYTES
             if not has_data and not np.asarray(image).any():
                 raise
         turns = turns_of(image)._replace(done=False)
+        if image.mode in ("RGB", "RGBA"):
+            raw = RawMode()  # Pillow's 8 bits, because further bits are damaged, too
         # the copy has the size of the pixels. Pillow turns only images without damage
-        return Page(image.copy(), RawMode(), turns, lambda: self._again(number))
+        return Page(image.copy(), raw, turns, lambda: self._again(number))
 
     def _again(self, number: int) -> ImageFile.ImageFile:
         image = open_image(self._content, self._options.max_pixels)
@@ -196,8 +205,12 @@ def encode(value: Any, file_format: str) -> bytes:
 def _encoded_again(content: bytes, file_format: str) -> bytes:
     try:
         with open_image(content) as image:
-            same = (image.format or "").lower() == file_format
-            return content if same else _saved(image, file_format)
+            if (image.format or "").lower() == file_format:
+                return content
+            transparent = image.has_transparency_data and file_format != "jpeg"
+            gray = image.mode.startswith(("1", "L", "I")) and image.mode != "LAB"
+        mode: Mode = "RGBA" if transparent else "L" if gray else "RGB"
+        return _saved(Image.fromarray(decode(content, ImageFields(mode=mode))), file_format)
     except OSError as error:
         _raise_if_out_of_memory(error)
         raise ValueError(f"bytes are no image: {error}") from None
@@ -211,8 +224,8 @@ def _raise_if_out_of_memory(error: Exception) -> None:
 
 
 def _saved(image: Image.Image, file_format: str) -> bytes:
-    if file_format == "jpeg" and image.mode not in ("L", "RGB", "CMYK"):
-        image = image.convert("RGB")  # JPEG has no transparency
+    if file_format == "jpeg" and image.mode == "RGBA":
+        image = in_mode(image, "RGB", "white")  # JPEG has no transparency
     buffer = io.BytesIO()
     try:
         image.save(buffer, file_format)

@@ -57,7 +57,9 @@ def _deep(page: Page, options: ImageFields) -> DeepImage:
 
 
 def _shallow(page: Page) -> Image.Image:
-    """Return an image with at most 8 bits per channel. Its transparent value is a pixel value."""
+    """Return an image with 8 bits per channel. Its transparent value is a pixel value."""
+    if page.image.info.get("bit_depth", 8) > 8:  # of HEIC
+        warn(WarningName.DEPTH_REDUCED)
     if "transparency" in page.image.info and page.raw.name in _GRAY_STEPS:
         page.image.info["transparency"] *= _GRAY_STEPS[page.raw.name]
     return page.image

@@ -13,7 +13,7 @@ import numpy as np
 import soundfile
 from soundfile import SoundFile
 
-from batchinference.pipeline.media.cut_files import STREAMED, missing_end
+from batchinference.pipeline.media.cut_files import ACCEPT, STREAMED, missing_end
 from batchinference.pipeline.row_warnings import warn
 from batchinference.spec.media import SoundFields
 from batchinference.spec.warnings import WarningName
@@ -49,7 +49,7 @@ def check_end(missing: str, samples: np.ndarray, options: SoundFields) -> None:
     """Report that the end of a recording is missing. Raises ValueError unless the job accepts it
     and there are samples."""
     if options.truncated == "fail" or not samples.size:
-        raise ValueError(missing)
+        raise ValueError(missing if ACCEPT in missing else f"{missing.rstrip('.')}. {ACCEPT}")
     warn(WarningName.TRUNCATED)
 
 

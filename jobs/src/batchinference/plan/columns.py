@@ -11,6 +11,7 @@ from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
     CsvOptions,
     FileOptions,
+    ImageOptions,
     LanceOptions,
     ParquetOptions,
     ReadItems,
@@ -35,7 +36,9 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
         stamped = isinstance(options, VideoOptions) and options.include_timestamps
-        columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
+        paged = isinstance(options, ImageOptions) and options.pages == "all"
+        further = ["frame_timestamp"] * stamped + ["page_index"] * paged
+        columns = _FORMAT_COLUMNS[spec.read.format] + further
     elif isinstance(options, ParquetOptions | LanceOptions):
         columns = options.columns
     elif isinstance(spec.read, ReadItems):

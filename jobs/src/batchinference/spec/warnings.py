@@ -98,13 +98,18 @@ class WarningName(StrEnum):
     )
     DEPTH_REDUCED = (
         "DepthReduced",
-        "pixel values with more than 8 bits were scaled to 8 bits",
-        "Set the option range to the black and white values of the pictures",
+        "pixel values with more than 8 bits were reduced to 8 bits",
+        "Nothing, or set the option range to the values of black and white, or mode to I;16",
+    )
+    RANGE_ASSUMED = (
+        "RangeAssumed",
+        "no pixel used the highest bits, so white was assumed to be a smaller number",
+        "Set the option range to the values of black and white, such as [0, 65535]",
     )
     OUT_OF_RANGE = (
         "OutOfRange",
-        "values outside of the range of the medium were kept or clipped",
-        "Scale the values before the job",
+        "values were outside of their range: those of pixels were clipped, those of audio kept",
+        "Widen the option range, or scale the recordings before the job",
     )
     TEXT_CUT = (
         "TextCut",

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique, rules
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
-from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
+from batchinference.spec.media import FrameFields, ImageFields, SoundFields
 from batchinference.spec.read.base import (
     SEED_RULE,
     FileOptions,
@@ -166,49 +166,31 @@ class ReadNumpy(ReadFiles):
     """Options of the format."""
 
 
-class PixelOptions(FileOptions):
-    """Options of formats with decoded images."""
-
-    max_pixels: MaxPixels = MAX_PIXELS
-    """Maximum number of pixels of an image. A larger image is a failed row."""
-
-
-class PictureOptions(PixelOptions):
+class PictureOptions(ImageFields, FileOptions):
     """Options of formats with images."""
-
-    mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted."""
-    size: Size | None = None
-    """Height and width in pixels to which every image is resized. Models need images of one size,
-    and small images need less memory. Each image keeps its own size by default."""
 
 
 class ImageOptions(PictureOptions, RowOptions):
-    pass
+    pages: Literal["first", "all"] = "first"
+    """`first`: each file is one row. Of a file with several pages or frames, the first one is read.
+    `all`: each page or frame is a row, with its number from 0 in a column `page_index`."""
 
 
-class AudioOptions(RowOptions):
+class AudioOptions(SoundFields, RowOptions):
     DEFAULT_ROW_BYTES = 1 << 30
 
-    sample_rate: SampleRate | None = None
-    """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
-    file keeps its own sampling rate by default."""
-    mono: bool = False
-    """Mix all channels into one. `amplitude` then has the shape samples, not channels x samples."""
 
-
-class VideoOptions(PixelOptions):
+class VideoOptions(FrameFields, FileOptions):
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Number of frames to read per second: the first frame at or after each point in time. All
     frames by default."""
-    size: Size | None = None
-    """Height and width in pixels to which every frame is resized. Not resized by default."""
     include_timestamps: bool = False
     """Add a column `frame_timestamp`: the time of the frame in seconds."""
 
 
 class ReadImages(ReadFiles):
-    """Images, one row per file, in a column `image` of height x width x channels (uint8)."""
+    """Images, one row per file or page, in a column `image` of height x width x channels
+    (uint8)."""
 
     format: Literal["images"]
     """The format of the files."""
@@ -253,7 +235,7 @@ class ReadTfrecords(ReadFiles):
     """Options of the format."""
 
 
-class WebdatasetOptions(TypedOptions, ImageOptions):
+class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
     """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
     Other members are bytes. If false, all members are bytes."""

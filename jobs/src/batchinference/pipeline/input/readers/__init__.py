@@ -14,6 +14,7 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_pack
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.read import ImageOptions
 
 if TYPE_CHECKING:
     from batchinference.spec.read import Read
@@ -142,6 +143,17 @@ def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Itera
         yield from converted(table.slice(half), convert)
 
 
+def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
+    """Return the result of a decoder, or a BadRow with any error that it raised. Raises errors that
+    are not about the file, such as storage errors."""
+    try:
+        return decode()
+    except Exception as error:
+        if not is_about_the_file(error):
+            raise
+        return BadRow(error)
+
+
 def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
@@ -210,11 +222,14 @@ READERS = {
     "manifest": Entry("url_list", "ManifestReader"),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""
+PAGES = Entry("frames", "PageReader")
+"""The reader of images with a row per page."""
 
 
 def reader_for(read: Read) -> Reader:
     """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
-    entry = READERS[read.format]
+    all_pages = isinstance(read.options, ImageOptions) and read.options.pages == "all"
+    entry = PAGES if all_pages else READERS[read.format]
     for library in entry.libraries:
         require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")

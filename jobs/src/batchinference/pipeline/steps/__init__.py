@@ -47,11 +47,26 @@ def checked(
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
         return result
+    parents = parents_of(result)
+    errors |= {int(parents[row]): error for row, error in unreadable.items()}
+    return with_failed(result, errors)
+
+
+def parents_of(result: pa.Table | TransformResult) -> np.ndarray:
+    """Return the index of the batch row that each row of a result was made from."""
     if isinstance(result, pa.Table):
-        result = TransformResult(table, np.arange(table.num_rows))
-    errors |= {int(result.parents[row]): error for row, error in unreadable.items()}
+        return np.arange(result.num_rows)
+    return result.parents
+
+
+def with_failed(
+    result: pa.Table | TransformResult, errors: Mapping[int, Exception]
+) -> TransformResult:
+    """Return a result without the rows made from some batch rows, which fail with these errors."""
+    if isinstance(result, pa.Table):
+        result = TransformResult(result, np.arange(result.num_rows))
     good = ~np.isin(result.parents, list(errors))
-    left = table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows, so no types
+    left = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
     failed = {**errors, **result.failed}
     return replace(result, table=left, parents=result.parents[good], failed=failed)
 

@@ -20,10 +20,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
-    buckets,
-    fit,
     pillow_images,
-    texts,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     NO_CODE,
@@ -31,6 +28,12 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     check_options,
     pipeline_options,
     take_loading,
+)
+from batchinference.pipeline.runtimes.transformers.text_inputs import (
+    buckets,
+    fit,
+    pad_behind,
+    texts,
 )
 from batchinference.spec.models import TransformersModel
 
@@ -288,6 +291,7 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
     )
     if loaded.tokenizer is not None:
         fit(loaded.tokenizer, network, model.source)
+        pad_behind(loaded.tokenizer, network)
     return loaded
 
 

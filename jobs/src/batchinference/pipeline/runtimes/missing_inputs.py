@@ -50,6 +50,8 @@ class MissingInputs:
 
 def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
     """Return the rows that the model does not compute by its policies for null and empty inputs."""
+    if table.num_rows == 0:
+        return MissingInputs()
     columns = {
         name: _plain(table.column(column))
         for name, column in model.inputs.items()

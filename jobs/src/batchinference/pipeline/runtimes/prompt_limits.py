@@ -34,16 +34,16 @@ class PromptLimit:
 
     def fitted(
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
-    ) -> tuple[str, int]:
-        """Return the prompt of a row, and the number of tokens that were cut. `render` returns the
-        prompt of a row. Raises TextTooLong if the template alone is too long."""
+    ) -> tuple[Row, str, int]:
+        """Return a row whose prompt fits, the prompt, and the number of tokens that were cut.
+        `render` returns the prompt of a row. Raises TextTooLong if the template is too long."""
         prompt = render(row)
         if prompt.isascii() and len(prompt) <= self.tokens - _SPARE:
-            return prompt, 0
+            return row, prompt, 0
         before = tokens = self._length(prompt, special)
         for _ in range(_TRIES):
             if tokens <= self.tokens:
-                return prompt, before - tokens
+                return row, prompt, before - tokens
             longest = max(_texts(row), key=lambda found: len(found[1]), default=((), ""))
             if not longest[1]:
                 break

@@ -109,7 +109,7 @@ def _without_beginnings(texts: list[str], prompt: str, limit: PromptLimit) -> li
     warning for each that is shorter. Raises TextTooLong if the prompt alone is too long."""
     results = []
     for row, text in enumerate(texts):
-        fitted, cut = limit.fitted({"text": text}, lambda values: prompt + values["text"])
+        _, fitted, cut = limit.fitted({"text": text}, lambda values: prompt + values["text"])
         if cut:
             warn(WarningName.TEXT_CUT, row=row, amount=cut)
         results.append(fitted[len(prompt) :])

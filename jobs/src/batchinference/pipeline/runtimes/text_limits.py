@@ -32,7 +32,7 @@ class TextTooLong(ValueError):
     def __init__(self, tokens: int, limit: int) -> None:
         super().__init__(
             f"the text has {tokens} tokens, and the model takes {limit}. Set the model's field "
-            "tooLong to truncate or windows, or divide the texts with a step chunk"
+            "tooLong to truncate, or divide the texts with a step chunk"
         )
 
 

@@ -54,6 +54,7 @@ class Parallelism(SpecModel):
     CPUs and memory in the resources of the step."""
 
 
+_IMAGES_FIXED = "tooLong: prompts with images are not cut. Use fail, or remove 'images'"
 _IS_CHAT = "(has(self.chat) ? self.chat : !has(self.task) || self.task == 'generate')"
 _LORA_ADAPTERS = "(has(self.loraAdapters) && size(self.loraAdapters) > 0)"
 _RULES = (
@@ -94,6 +95,11 @@ _RULES = (
         "adapter: the name is not an input",
     ),
     NO_WINDOWS_RULE,
+    (
+        "!has(self.tooLong) || self.tooLong == 'fail' || !has(self.images) || "
+        "size(self.images) == 0",
+        _IMAGES_FIXED,
+    ),
     IMAGES_RULE,
     REVISION_RULE,
 )
@@ -212,6 +218,8 @@ class VllmModel(TextModel):
             raise _error(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_revision(self.source, self.revision)
         self.check_no_windows()
+        if self.images and self.too_long not in (None, "fail"):
+            raise _error(_IMAGES_FIXED)
         if not self.is_chat:
             self._check_no_chat()
         if self.allow and not self.images:

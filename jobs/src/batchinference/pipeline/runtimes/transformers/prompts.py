@@ -141,7 +141,7 @@ class TextPrompts:
         """Return the text of a prompt, which may be cut."""
         if self.limit is None:
             return self._template(self._prompt(row))
-        text, cut = self.limit.fitted(
+        _, text, cut = self.limit.fitted(
             row, lambda values: self._template(self._prompt(values)), special=special
         )
         if cut:

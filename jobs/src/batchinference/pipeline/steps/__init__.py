@@ -99,6 +99,7 @@ _LOADERS = {
     "drop_columns": ("relational", "DropColumns"),
     "rename_columns": ("relational", "RenameColumns"),
     "explode": ("relational", "ExplodeList"),
+    "chunk": ("chunk", "ChunkText"),
     "nearest": ("nearest", "NearestRows"),
 }
 """The loader for each kind of step: a module of this package, which is imported when it is needed,

@@ -198,16 +198,26 @@ class AudioInput:
         check_options(model.options, feature_extractor_options(self._extractor))
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
         # some extractors already pad by default, to a length that their model requires
-        pad = padding is not None and padding.default is False
-        self._options = {**({"padding": True} if pad else {}), **model.options}
+        pads = padding is not None and padding.default is False
+        self._options = {**({"padding": True} if pads else {}), **model.options}
+        masks = getattr(self._extractor, "return_attention_mask", False)
+        self._hears_padding = pads and not self._options.get("return_attention_mask", masks)
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
-        yield (
-            np.arange(len(values)),
-            self._extractor(values, sampling_rate=rate, return_tensors="pt", **self._options),
-        )
+        for rows in self._groups(values):
+            group = [values[row] for row in rows]
+            yield (
+                rows,
+                self._extractor(group, sampling_rate=rate, return_tensors="pt", **self._options),
+            )
+
+    def _groups(self, values: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the rows that are computed together: those of the same length, if the model would
+        take the padding of a shorter recording for sound."""
+        lengths = np.array([len(value) if self._hears_padding else 0 for value in values])
+        return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
 
 
 class VideoInput:

@@ -123,7 +123,7 @@ class Tokens:
         chosen = self._options.pop("max_length", None)
         if chosen is not None:
             check_length(chosen, network, model.source)
-        policy = "truncate" if self.truncation else "fail"
+        policy: TooLong = "truncate" if self.truncation else "fail"
         self.limit = limit_of(tokenizer, model, chosen, policy)
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of

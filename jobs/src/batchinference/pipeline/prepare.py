@@ -57,6 +57,7 @@ from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
+from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.read import ReadFiles
@@ -280,8 +281,16 @@ def check_step(step: Step) -> None:
         check_callable(step.name, step.python.callable)
     elif step.decode is not None:
         decoder_of(step.name, step.decode)
+    elif step.chunk is not None:
+        _check_chunk(step.chunk)
     elif step.nearest is not None:
         NearestRows(step.name, step.nearest)
+
+
+def _check_chunk(chunk: Chunk) -> None:
+    if chunk.tokenizer is not None:
+        files = ("tokenizer.json", "tokenizer_config.json")
+        check(chunk.tokenizer, files, chunk.revision, chunk.storage)
 
 
 def _check_model(step: str, model: Model) -> None:

@@ -315,6 +315,7 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
+    source.ignored.check(spec.errors.warnings)
     if problems := list(check_columns(spec, source.columns())):
         raise BadInput("; ".join(map(str, problems)))
 

@@ -19,6 +19,7 @@ PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
 RUNTIMES_EXTRA = "./jobs[runtimes]"
 VISION_EXTRA = "./jobs[vision]"
+HEIC_EXTRA = "./jobs[heic]"
 
 
 def mask_secrets(text: str) -> str:

@@ -89,9 +89,10 @@ def prepare(
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
-        source = open_input(spec.read, _earlier_input(spec, target, state.layout, start))
-    except NoNewFiles:
-        return NothingToDo(target.complete[0], "there are no new files in its input")
+        source = _open_input(spec, target, state.layout, start)
+    except NoNewFiles as nothing:
+        ignored = f" ({nothing.ignored.text})" if nothing.ignored.text else ""
+        return NothingToDo(target.complete[0], f"there are no new files in its input{ignored}")
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
@@ -107,6 +108,7 @@ def prepare(
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)
+        missing = missing if len(source) else {}
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 
@@ -168,6 +170,14 @@ def _check_replacement(layout: Layout, write: Write, job: str) -> None:
         others.append(layout.replacement)
     for other in others:
         ensure_not_running(other, read_lease(other), job)
+
+
+def _open_input(
+    spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
+) -> JobInput:
+    """Return the input of the job, with the files of the output to resume."""
+    earlier = _earlier_input(spec, target, layout, start)
+    return open_input(spec.read, earlier, spec.errors.failing_warnings)
 
 
 def _earlier_input(
@@ -287,13 +297,15 @@ def _check_model(step: str, model: Model) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where attempts remove files, and
-    BadInput if a step reads a column that does not exist."""
+    BadInput if a step reads a column that does not exist, or if the job does not accept that files
+    are ignored."""
     for place in (layout.output, layout.errors):
         if (inside := source.below(place)) is not None:
             raise BadOutput(
                 f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "
                 "another write.path or errors.path"
             )
+    source.ignored.check(spec.errors.warnings)
     if problems := list(check_columns(spec, source.columns())):
         raise BadInput("; ".join(map(str, problems)))
 

@@ -8,7 +8,7 @@ import platform
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.spec.report import (
+    MAX_WARNINGS,
     Capacity,
     JobState,
     Memory,
@@ -32,6 +33,7 @@ from batchinference.spec.report import (
     StepTimes,
 )
 from batchinference.spec.status import Counts, Progress
+from batchinference.spec.warnings import WarningCount
 
 MAX_NOTES = 20
 MAX_POINTS = 60
@@ -47,12 +49,14 @@ def now() -> str:
 @dataclass
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
-    `notes` summarizes the last attempt that has ended, and `cost` covers the whole run."""
+    `notes` summarizes the last attempt that has ended, and `cost` covers the whole run. `warnings`
+    are those about the files of the input and the committed rows."""
 
     name: str
     layout: Layout
     notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
+    warnings: list[WarningCount] = field(default_factory=list, init=False)
     _spilled_bytes: int | None = field(default=None, init=False)
     _capacity: Capacity | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
@@ -70,6 +74,7 @@ class ReportBuilder:
         self.enter(JobState.PREPARING)
         self.layout = layout
         self._attempt = self.notes = self._tracker = self._capacity = None
+        self.warnings = []
         self._history = History(self._history.start)
 
     def begin_rows(self, tracker: ProgressTracker) -> None:
@@ -122,7 +127,7 @@ class ReportBuilder:
             reason=failure.reason if failure else None,
             message=failure.message if failure else None,
             progress=self._tracker.progress if self._tracker else None,
-            counts=Counts(**asdict(counts)) if counts else None,
+            counts=reported_counts(counts) if counts else None,
             output=self.layout.output.uri,
             errors=self.layout.errors.uri if counts and counts.failed else None,
             stage=self._stage if self._state == JobState.RUNNING else None,
@@ -139,6 +144,7 @@ class ReportBuilder:
             capacity=self._capacity,
             cost=self.cost,
             notes=self.notes.notes if self.notes else [],
+            warnings=self.warnings[:MAX_WARNINGS],
             rowsOverTime=self._history.points() if self._tracker else None,
             versions=dict(versions()),
             version=__version__,
@@ -246,7 +252,12 @@ def _from_snapshot(done: Layout, end: Snapshot) -> Report:
 def _counts(end: Snapshot) -> Counts:
     """Return the counts of a snapshot. If a row became several rows, these may be in several
     manifest entries, none of which can count it. So `read` is counted from the row ids."""
-    return Counts(**asdict(end.counts) | {"read": RowSet.of(end.entries).rows})
+    return reported_counts(replace(end.counts, read=RowSet.of(end.entries).rows))
+
+
+def reported_counts(counts: RowCounts) -> Counts:
+    """Return counts as reports show them."""
+    return Counts(**asdict(counts) | {"warned": counts.warned or None})
 
 
 @dataclass(frozen=True)
@@ -320,13 +331,28 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
+            "warnings": _sum_warnings(warning for item in reports for warning in item.warnings),
         }
     )
 
 
 def _sum(found: Iterable[Counts | None]) -> Counts:
     all_counts = [counts.model_dump() for counts in found if counts]
-    return Counts(**{name: sum(item[name] for item in all_counts) for name in Counts.model_fields})
+    sums = {name: sum(item[name] or 0 for item in all_counts) for name in Counts.model_fields}
+    return Counts(**sums | {"warned": sums["warned"] or None})
+
+
+def _sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
+    """Return the sums by name and step. The example is the first one."""
+    sums: dict[tuple[str, str | None], WarningCount] = {}
+    for warning in warnings:
+        before = sums.get((warning.name, warning.step))
+        if before is not None:
+            amounts = [part.amount for part in (before, warning) if part.amount is not None]
+            added = {"count": before.count + warning.count, "amount": sum(amounts) or None}
+            warning = before.model_copy(update=added)  # noqa: PLW2901 - the sum so far
+        sums[warning.name, warning.step] = warning
+    return list(sums.values())[:MAX_WARNINGS]
 
 
 def _progress(parts: Sequence[Progress]) -> Progress | None:

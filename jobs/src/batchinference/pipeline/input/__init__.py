@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import unreadable_rows
-from batchinference.pipeline.row_batch import MissingRows, RowBatch, merged
+from batchinference.pipeline.input.ignored_files import IgnoredFiles
+from batchinference.pipeline.row_batch import READ_STEP, MissingRows, RowBatch, merged
+from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
 from batchinference.pipeline.storage.location import Location
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
@@ -39,6 +41,10 @@ class JobInput(Protocol):
     @property
     def size(self) -> int:
         """The approximate number of bytes to read; 0 if unknown."""
+
+    @property
+    def ignored(self) -> IgnoredFiles:
+        """The files of its directories that are not read."""
 
     @property
     def repeatable(self) -> bool:
@@ -77,11 +83,22 @@ class JobInput(Protocol):
         are the rows to read, for a repeatable input only; None means all rows."""
 
 
-def batch_of(table: pa.Table, ids: np.ndarray) -> RowBatch:
-    """Return a batch of rows that were read. Rows with unreadable values are failed rows."""
-    errors = unreadable_rows(table)
-    if not errors:
-        return RowBatch.read(table, ids)
+def batch_of(
+    table: pa.Table,
+    ids: np.ndarray,
+    warnings: Sequence[RowWarning] = (),
+    failing: Collection[str] = (),
+) -> RowBatch:
+    """Return a batch of rows that were read, with their warnings. Rows with unreadable values are
+    failed rows, and so are rows with a warning whose name is in `failing`."""
+    errors = {**errors_of(warnings, failing), **unreadable_rows(table)}
+    about_good = [warning for warning in warnings if warning.row not in errors]
+    batch = _batch_without(errors, table, ids) if errors else RowBatch.read(table, ids)
+    return batch.with_warnings(warning_table(READ_STEP, ids, about_good)) if about_good else batch
+
+
+def _batch_without(errors: Mapping[int, Exception], table: pa.Table, ids: np.ndarray) -> RowBatch:
+    """Return rows that were read, with the rows in `errors` as failed rows."""
     readable = np.ones(len(ids), dtype=bool)
     readable[list(errors)] = False
     rows_by_error: dict[str, list[int]] = {}

@@ -19,7 +19,7 @@ Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
 _NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
-_SHUFFLE_RULE = ("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE)
+SEED_RULE = ("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE)
 _NO_TYPES = (
     "types: these files define the types of their columns. Remove it, or set partitioning: hive "
     "for the types of partition values"
@@ -38,7 +38,7 @@ class FileOptions(ReadOptions):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            _SHUFFLE_RULE, ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
+            SEED_RULE, ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
         )
     )
     TYPES_OF_COLUMNS: ClassVar[bool] = False
@@ -93,7 +93,7 @@ class FileOptions(ReadOptions):
 class TypedOptions(FileOptions):
     """Options of formats whose columns can have declared types."""
 
-    model_config = ConfigDict(json_schema_extra=rules(_SHUFFLE_RULE))
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE))
     TYPES_OF_COLUMNS = True
 
 
@@ -183,6 +183,9 @@ class ReadFiles(ReadModel):
     read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
+    allow_empty: bool = False
+    """Whether there may be no files to read. The output is then complete and has no rows. A local
+    path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
 
     @property
     def path_name(self) -> str | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from itertools import combinations
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique
+from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique, rules
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
 from batchinference.spec.read.base import (
+    SEED_RULE,
     FileOptions,
     ReadFiles,
     RowOptions,
@@ -18,6 +21,23 @@ from batchinference.spec.read.base import (
     TypedOptions,
 )
 from batchinference.spec.uris import Prefix
+
+MARK = "^[!-/:-@\\[-`{-~]?$"
+"""A character that marks something in CSV files: punctuation. Empty if there is none."""
+_SAME_CHARACTER = (
+    "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
+    "always a quote, so it needs no escape"
+)
+_CSV_RULES = tuple(
+    (f"!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other}",
+     _SAME_CHARACTER)
+    for one, other in combinations(("delimiter", "quote", "escape", "comment"), 2)
+)  # fmt: skip
+NullValues = Annotated[
+    list[Annotated[str, Field(max_length=64)]],
+    Field(max_length=64, json_schema_extra=NAMED_ONCE),
+    Unique,
+]
 
 
 class TextOptions(RowOptions):
@@ -85,12 +105,42 @@ class ReadJson(ReadFiles):
 
 
 class CsvOptions(TableOptions, RowOptions):
-    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
-    """The character between two fields."""
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, *_CSV_RULES))
+
+    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
+    """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
+    the first line names: `sep=;`. This line is skipped."""
     column_names: Columns | None = None
     """The column names, for files without a header line."""
     encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
+    quote: Annotated[str, Field(pattern=MARK, max_length=1)] = '"'
+    """The character around a value that contains delimiters or line ends. Within the value, it is
+    doubled. Empty if the files have no quotes, so that the character is a part of the values."""
+    escape: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
+    """The character that makes a quote, delimiter or line end after it a part of the value, such
+    as a backslash. A field that is this character and `N` is null. If `quote` is empty, it also
+    begins the sequences of MySQL and PostgreSQL: `\\n` is a line feed and `\\t` a tab."""
+    comment: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
+    """The character at the beginning of lines to leave out, such as `#`."""
+    skip_lines: Annotated[int, Field(ge=0, le=10_000)] = Field(default=0, alias="skipLines")
+    """Number of lines before the header to leave out."""
+    newlines_in_values: bool = Field(default=True, alias="newlinesInValues")
+    """Whether values in quotes may contain line ends. If not, a quote that is not closed damages
+    one line."""
+    decimal: Literal[".", ","] = "."
+    """The character before the fraction of a number. With a comma, `1.5` is no number."""
+    null_values: NullValues = Field(default=[], alias="nullValues")
+    """Texts that mean null in all columns. In columns that are not text, an empty field and texts
+    such as `NA` and `null` always mean null."""
+
+    @model_validator(mode="after")
+    def _check_characters(self) -> Self:
+        characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
+        used = [character for character in characters if character]
+        if len(used) > len(set(used)):
+            raise PydanticCustomError("csv_characters", _SAME_CHARACTER, {})
+        return self
 
 
 class ReadCsv(ReadFiles):

@@ -57,8 +57,6 @@ class Reader(Protocol):
     the same rows in the same order.
     """
 
-    extensions: ClassVar[tuple[str, ...]]
-    """Extensions of the files to read from a directory; empty for all files."""
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
     sampled_files: ClassVar[int] = 8

@@ -32,11 +32,6 @@ Picture: TypeAlias = av.VideoFrame | Exception
 
 
 class VideoReader(Reader):
-    extensions = (
-        *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),
-        *("wmv", "asf", "flv", "3gp", "ogv", "vob", "mxf"),
-    )
-
     def __init__(self, options: VideoOptions) -> None:
         self._fps = options.fps
         self._size = options.size

@@ -24,7 +24,6 @@ class WholeFileReader(Reader):
     """A reader of files that are one row each. A subclass decodes a file and builds the columns for
     several decoded files."""
 
-    extensions: ClassVar[tuple[str, ...]] = ()
     rows_exact = True
     names: ClassVar[tuple[str, ...]]
     """The columns of the format."""
@@ -85,7 +84,6 @@ class BinaryReader(WholeFileReader):
 
 class ImageReader(WholeFileReader):
     names = ("image",)
-    extensions = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
     def __init__(self, options: ImageOptions) -> None:
         super().__init__(options)
@@ -104,10 +102,6 @@ class ImageReader(WholeFileReader):
 
 class AudioReader(WholeFileReader):
     names = ("amplitude", "sample_rate")
-    extensions = (
-        *("wav", "flac", "mp3", "ogg", "oga", "opus"),
-        *("aif", "aiff", "aifc", "au", "caf", "w64", "rf64"),
-    )
 
     def __init__(self, options: AudioOptions) -> None:
         super().__init__(options)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pac
 
+from batchinference.pipeline.column_names import RENAME, check_names, unique_names
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_dialect import Dialect
 from batchinference.pipeline.input.csv_structure import Damage
@@ -78,6 +80,7 @@ class CsvReader(Reader):
             return {}  # the file becomes a failed row when it is read
         if isinstance(names, Damage):
             return {}
+        check_names(names, file.uri, RENAME)
         blocks = [block for block in text.blocks(len(names)) if isinstance(block, Block)]
         tables = [_parsed(block, len(names), text.dialect)[0] for block in blocks]
         if not tables:
@@ -112,7 +115,8 @@ class CsvReader(Reader):
         except UnicodeDecodeError:
             encoding = self._options.encoding
             return text.rest(f"the header is not valid in the encoding {encoding}", header)
-        return [name or f"column_{number}" for number, name in enumerate(names, 1)]
+        names = [name or f"column_{number}" for number, name in enumerate(names, 1)]
+        return unique_names(names) if self._options.duplicate_columns == "rename" else names
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as source:
@@ -135,6 +139,10 @@ class CsvReader(Reader):
 
     def columns(self) -> list[str] | None:
         return list(self._types.sampled) or None
+
+    def types(self) -> dict[str, pa.DataType]:
+        sampled = {name: sample.kind for name, sample in self._types.sampled.items()}
+        return {name: arrow_type(kind) for name, kind in (sampled | self._types.declared).items()}
 
 
 def _parsed(block: Block, columns: int, dialect: Dialect) -> tuple[pa.Table, Rejected]:

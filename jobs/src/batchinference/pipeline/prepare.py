@@ -36,7 +36,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     STATS,
@@ -54,6 +54,7 @@ from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
@@ -306,8 +307,8 @@ def _check_model(step: str, model: Model) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where attempts remove files, and
-    BadInput if a step reads a column that does not exist, or if the job does not accept that files
-    are ignored."""
+    BadInput if a step reads a column that does not exist or has an unsuitable type, or if the job
+    does not accept that files are ignored."""
     for place in (layout.output, layout.errors):
         if (inside := source.below(place)) is not None:
             raise BadOutput(
@@ -315,8 +316,10 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
                 "another write.path or errors.path"
             )
     source.ignored.check(spec.errors.warnings)
-    source.ignored.check(spec.errors.warnings)
-    if problems := list(check_columns(spec, source.columns())):
+    problems = list(check_columns(spec, source.columns()))
+    if not problems and isinstance(source, FileInput):
+        problems = list(type_problems(spec.steps, source.types()))
+    if problems:
         raise BadInput("; ".join(map(str, problems)))
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.column_names import RENAME, check_names, unique_names
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_dialect import Dialect
 from batchinference.pipeline.input.csv_hints import CsvSample, check_options
@@ -79,6 +81,7 @@ class CsvReader(Reader):
             return {}  # the file becomes a failed row when it is read
         if isinstance(names, Damage):
             return {}
+        check_names(names, file.uri, RENAME)
         table, damages = parse_sample(text, len(names))
         sample = CsvSample(content, text.dialect, header, len(names), table.num_rows, damages)
 
@@ -112,7 +115,9 @@ class CsvReader(Reader):
 
     def _names(self, text: CsvText) -> list[str] | Damage:
         """Return the column names, and read the header if there is one."""
-        return self._options.column_names or read_header(text, self._options.encoding)
+        names = self._options.column_names or read_header(text, self._options.encoding)
+        renames = self._options.duplicate_columns == "rename" and not isinstance(names, Damage)
+        return unique_names(names) if renames else names
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as source:
@@ -135,6 +140,10 @@ class CsvReader(Reader):
 
     def columns(self) -> list[str] | None:
         return list(self._types.sampled) or None
+
+    def types(self) -> dict[str, pa.DataType]:
+        sampled = {name: sample.kind for name, sample in self._types.sampled.items()}
+        return {name: arrow_type(kind) for name, kind in (sampled | self._types.declared).items()}
 
 
 def _bad_rows(damage: Damage) -> Iterator[BadRow]:

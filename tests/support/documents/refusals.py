@@ -52,10 +52,16 @@ FRAME_OPTIONS: dict[str, Any] = {
 IMAGE_OPTIONS: dict[str, Any] = {**FRAME_OPTIONS, "mode": "L", "range": [0.0, 4095.0]}
 READ_OPTIONS: dict[str, dict[str, Any]] = {
     "images": {"max_row_bytes": 1 << 20, **IMAGE_OPTIONS, "pages": "all"},
-    "parquet": {"columns": ["id", "text"]},
+    "parquet": {
+        "duplicateColumns": "rename",
+        "columns": ["id", "text"],
+        "assumeTimezone": "UTC",
+        "int96": "ns",
+    },
     "json": {"max_row_bytes": 1 << 20, "lines": False},
     "csv": {
         "max_row_bytes": 1 << 20,
+        "duplicateColumns": "rename",
         "delimiter": ";",
         "column_names": ["id", "text"],
         "encoding": "latin-1",
@@ -93,6 +99,8 @@ def reading(format_: str, **options: Any) -> Document:
     """Return a document that reads this format, by default with all its options."""
     common = {
         "include_paths": True,
+        "pathColumn": "source",
+        "types": {"day": "date"},
         "file_extensions": ["a", "b"],
         "ignore_missing_paths": True,
         "partitioning": "hive",

@@ -23,7 +23,7 @@ from support.documents.variations import REMOVED
 EMPTY_LIST = ": expected at least 1 item, got 0. Add 1 item"
 SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
-COMMON = list(FileOptions.model_fields)
+COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
 FRAME_DEFAULTS = {"truncated": "fail", "size": None, "max_pixels": 64_000_000,
                   "orientation": "apply", "background": "white"}  # fmt: skip
 IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
@@ -54,7 +54,7 @@ def test_invalid_items_are_refused(items: Any, message: str) -> None:
 
 def test_format_accepts_its_own_options() -> None:
     for format_, own in READ_OPTIONS.items():
-        dumped = parse(reading(format_)).spec.read.options.model_dump()
+        dumped = parse(reading(format_)).spec.read.options.model_dump(by_alias=True)
         assert {name: dumped[name] for name in own} == own, format_
 
 
@@ -92,10 +92,11 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
     ("format_", "defaults"),
     [
         ("images", {**IMAGE_DEFAULTS, "max_row_bytes": None, "pages": "first"}),
-        ("parquet", {"columns": None}),
+        ("parquet", {"columns": None, "assumeTimezone": None, "int96": "us",
+                     "duplicateColumns": "fail"}),
         ("json", {"lines": True, "max_row_bytes": None}),
         ("csv", {"delimiter": ",", "column_names": None, "encoding": "utf-8",
-                 "max_row_bytes": None}),
+                 "max_row_bytes": None, "duplicateColumns": "fail"}),
         ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),
         ("binary", {"max_row_bytes": None}),
         ("numpy", {"max_row_bytes": None}),
@@ -114,7 +115,7 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
     common = {"include_paths": False, "ignore_missing_paths": False}
     expected = {**dict.fromkeys(COMMON), **common, **defaults}
-    assert read.options.model_dump() == expected
+    assert read.options.model_dump(by_alias=True) == expected
 
 
 @pytest.mark.parametrize("encoding", ["utf-9", "hex", "rot13", "undefined", "idna", "a\0"])

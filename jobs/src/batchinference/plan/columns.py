@@ -47,7 +47,7 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
         columns = options.column_names
     if columns is None or (isinstance(options, FileOptions) and options.partitioning):
         return None
-    return [*columns, "path"] if spec.read.include_paths else columns
+    return [*columns, *filter(None, [spec.read.path_name])]
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:

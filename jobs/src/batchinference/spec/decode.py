@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.encodings import Encoding
-from batchinference.spec.json_types import JsonSchema
 from batchinference.spec.media import ImageFields, SoundFields
 
 SAMPLE_RATE = "sample_rate"
@@ -81,10 +81,10 @@ class DecodeJson(DecodeModel):
 
     format: Literal["json"]
     """The format of the bytes."""
-    fields: JsonSchema
-    """The fields to keep, and the type of each: `bool`, `int64`, `float64`, `string`, `list<TYPE>`
-    or `struct<NAME: TYPE, ...>`. Other fields are dropped, and missing fields are null. If a value
-    has another type, the row is a failed row."""
+    fields: ColumnTypes
+    """The fields to keep, and the type of each, such as `int64`, `list<string>` or `json`
+    (docs/formats.md lists all types). Other fields are dropped, and missing fields are null. If a
+    value has another type, the row is a failed row."""
 
 
 Decode = Annotated[

@@ -17,17 +17,13 @@ from batchinference.pipeline.commit.retry_errors import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_shares
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.files import prepared
 from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.planning import (
-    SAMPLED_FILES,
-    prepare_reader,
-    sample,
-    with_row_counts,
-)
+from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows, PathColumns
+from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import (
     InputFile,
     InputSnapshot,
@@ -222,11 +218,9 @@ def _counted(
     reads its rest as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
-    options: FileOptions = read.options  # type: ignore[attr-defined]
     # the statistics in the snapshot come from the job
-    frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, SAMPLED_FILES))
-    stored = with_row_counts(frozen, reader, files).stats if reader.rows_exact else {}
-    rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
+    frozen, rows = prepared(read, frozen.with_stats({}), files)
+    stored = with_row_counts(frozen, rows.reader, files).stats if reader.rows_exact else {}
     with ThreadPoolExecutor(THREADS) as pool:
         counts = pool.map(
             lambda file: _rows_of(file, rows, stored.get(file.number), ends.get(file.number)), files

@@ -62,6 +62,8 @@ class Reader(Protocol):
     """Extensions of the files to read from a directory; empty for all files."""
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
+    sampled_files: ClassVar[int] = 8
+    """Maximum number of files to inspect for properties of all files."""
 
     def prepare(self, samples: list[Location]) -> None:
         """Inspect a few files to find properties of all files, such as column types."""
@@ -138,6 +140,20 @@ def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
         if not is_about_the_file(error):
             raise
         return BadRow(error)
+
+
+def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Iterator[Chunk]:
+    """Yield the converted rows of a table. Each row for which `convert` raises ValueError becomes a
+    BadRow: the table is split in half until the row is separate."""
+    try:
+        yield convert(table)
+    except ValueError as error:
+        half = table.num_rows // 2
+        if not half:
+            yield BadRow(error, table.num_rows)
+            return
+        yield from converted(table.slice(0, half), convert)
+        yield from converted(table.slice(half), convert)
 
 
 def size_of(chunk: Chunk) -> int:

@@ -16,6 +16,7 @@ from typing import TypeAlias, cast
 import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
+from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import (
     FORMATS_EXTRA,
     BadInput,
@@ -23,7 +24,7 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of, check_names
+from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.readers import size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet, digest
 from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids

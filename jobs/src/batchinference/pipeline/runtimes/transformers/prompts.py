@@ -15,6 +15,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
+    chat_content_of,
     chat_of,
     content_of,
     describes_images,
@@ -42,7 +43,7 @@ def prompt_of(
     continues it. A list of messages is always a chat, even if the model has no chat template.
     """
     if not chat or (model.prompt is None and not model.images):
-        content = content_of(model, row)
+        content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
             return content
     return chat_of(model, row, {n: {"type": "image", "image": i} for n, i in images.items()})
@@ -85,6 +86,12 @@ class PromptBatch:
     keys: list[str]
 
 
+def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
+    """Yield the indexes of the rows with the same flag, in order."""
+    for flag in dict.fromkeys(flags):
+        yield flag, np.flatnonzero(np.array(flags) == flag)
+
+
 class TextPrompts:
     """Converts prompts of text only."""
 
@@ -97,11 +104,12 @@ class TextPrompts:
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         prompts = [prompt_of(self._model, row, {}, chat=self._template.exists) for row in rows]
-        texts = [self._template(prompt) for prompt in prompts]
-        # a chat template adds the special tokens itself
-        special = {"add_special_tokens": False} if isinstance(prompts[0], list) else {}
-        for numbers, tensors in self._tokens.batches(texts, **special):
-            yield PromptBatch(numbers, tensors, [texts[number] for number in numbers])
+        for chat, group in _grouped([isinstance(prompt, list) for prompt in prompts]):
+            texts = [self._template(prompts[row]) for row in group]
+            # a chat template adds the special tokens itself
+            special = {"add_special_tokens": False} if chat else {}
+            for numbers, tensors in self._tokens.batches(texts, **special):
+                yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])
 
 
 class ImagePrompts:
@@ -124,20 +132,21 @@ class ImagePrompts:
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         by_name = [images_of(self._model, row) for row in rows]
         images = [[named_images[name] for name in self._order] for named_images in by_name]
-        image_inputs = {"images": images} if self._order else {}
         if self._no_text:
             texts = [""] * len(rows)
-            tensors = self._processor(return_tensors="pt", **image_inputs, **self._options)
         else:
-            texts = [
-                self._text(row, row_images) for row, row_images in zip(rows, by_name, strict=True)
-            ]
-            options = {"padding": True, **self._options}
-            if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
-                options["add_special_tokens"] = False
-            tensors = self._processor(text=texts, return_tensors="pt", **image_inputs, **options)
-        keys = [_key(text, row_images) for text, row_images in zip(texts, images, strict=True)]
-        yield PromptBatch(np.arange(len(rows)), tensors, keys)
+            texts = [self._text(*pair) for pair in zip(rows, by_name, strict=True)]
+        start = self.tokenizer.bos_token
+        starts = [bool(start) and text.startswith(start) for text in texts]
+        for begun, group in _grouped(starts):
+            options: dict[str, Any] = {}
+            if self._order:
+                options["images"] = [images[row] for row in group]
+            if not self._no_text:
+                options |= {"text": [texts[row] for row in group], "padding": True}
+            options |= {**self._options, **({"add_special_tokens": False} if begun else {})}
+            tensors = self._processor(return_tensors="pt", **options)
+            yield PromptBatch(group, tensors, [_key(texts[row], images[row]) for row in group])
 
     def _text(self, row: Row, images: Mapping[str, Any]) -> str:
         prompt = prompt_of(self._model, row, images, chat=self._template.exists)

@@ -50,7 +50,8 @@ class WarningName(StrEnum):
     FILES_IGNORED = (
         "FilesIgnored",
         "files below a directory of the input were not read",
-        "Add their extensions to read.options.file_extensions, or move them elsewhere",
+        "Name them in read.paths, for example with a glob, or their extensions in "
+        "read.options.file_extensions, or move them elsewhere",
         "file",
     )
     SIMILAR_NAMES = (

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import unreadable_rows
+from batchinference.pipeline.input.ignored_files import IgnoredFiles
 from batchinference.pipeline.row_batch import READ_STEP, MissingRows, RowBatch, merged
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
 from batchinference.pipeline.storage.location import Location
@@ -40,6 +41,10 @@ class JobInput(Protocol):
     @property
     def size(self) -> int:
         """The approximate number of bytes to read; 0 if unknown."""
+
+    @property
+    def ignored(self) -> IgnoredFiles:
+        """The files of its directories that are not read."""
 
     @property
     def repeatable(self) -> bool:

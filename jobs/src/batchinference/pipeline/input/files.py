@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
-from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.input.ignored_files import IgnoredFiles
+from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
     count_rows,
@@ -84,25 +85,24 @@ def open_files(
     if all files were processed before."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     reader = reader_for(read)  # type: ignore[arg-type]
-    extensions = options.file_extensions or list(reader.extensions)
     resumes = isinstance(earlier, ResumedInput)
-    ignore = options.ignore_missing_paths or resumes
-    frozen = snapshot_input(read.paths, extensions, read.storage, ignore_missing=ignore)
     gone: Set[int] = frozenset()
     if isinstance(earlier, ResumedInput):
-        gone = earlier.check(frozen, _rows_each(reader))
+        gone = earlier.check(list_existing(read, read.storage), _rows_each(reader))
         frozen = earlier.frozen
-    elif earlier is not None:
-        frozen = earlier.without(frozen)
+    else:
+        frozen = list_input(read)
+        frozen = earlier.without(frozen) if earlier else frozen
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     existing = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)
     frozen, rows = prepared(read, frozen, existing, sampled)
     rows = replace(rows, failing=failing)
-    names = rows.reader.columns() or []
-    check_names(names, frozen.uris[0])
-    rows.path_columns.check(names, frozen.uris[0])
-    if options.limit is not None and not resumes:
+    if len(frozen):
+        names = rows.reader.columns() or []
+        check_names(names, frozen.uris[0])
+        rows.path_columns.check(names, frozen.uris[0])
+    if options.limit is not None and not resumes and len(frozen):
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options, counted=counted)
 
@@ -156,6 +156,10 @@ class FileInput:
         return self.frozen.size
 
     @property
+    def ignored(self) -> IgnoredFiles:
+        return self.frozen.ignored
+
+    @property
     def rows_each(self) -> int | None:
         return _rows_each(self.rows.reader)
 
@@ -173,8 +177,8 @@ class FileInput:
         return count_rows(self.frozen, reader, ends)
 
     def share(self, gaps: MissingRows | None) -> float:
-        if gaps is None:
-            return 1.0
+        if not gaps:
+            return float(gaps is None)
         costs = [file.size + FILE_COST for file in self.frozen.files()]
         return sum(costs[number] for number in gaps) / sum(costs)
 

@@ -183,6 +183,9 @@ class ReadFiles(ReadModel):
     read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
+    allow_empty: bool = False
+    """Whether there may be no files to read. The output is then complete and has no rows. A local
+    path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
 
     @property
     def path_name(self) -> str | None:

@@ -235,7 +235,7 @@ class ReadTfrecords(ReadFiles):
     """Options of the format."""
 
 
-class WebdatasetOptions(PictureOptions, TypedOptions, RowOptions):
+class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
     """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
     Other members are bytes. If false, all members are bytes."""

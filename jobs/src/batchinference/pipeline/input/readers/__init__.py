@@ -58,8 +58,6 @@ class Reader(Protocol):
     the same rows in the same order.
     """
 
-    extensions: ClassVar[tuple[str, ...]]
-    """Extensions of the files to read from a directory; empty for all files."""
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
     sampled_files: ClassVar[int] = 8
@@ -131,17 +129,6 @@ def blamed(error: Exception) -> Exception:
     return error
 
 
-def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
-    """Return the result of a decoder, or a BadRow with any error that it raised. Raises errors that
-    are not about the file, such as storage errors."""
-    try:
-        return decode()
-    except Exception as error:
-        if not is_about_the_file(error):
-            raise
-        return BadRow(error)
-
-
 def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Iterator[Chunk]:
     """Yield the converted rows of a table. Each row for which `convert` raises ValueError becomes a
     BadRow: the table is split in half until the row is separate."""
@@ -154,6 +141,17 @@ def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Itera
             return
         yield from converted(table.slice(0, half), convert)
         yield from converted(table.slice(half), convert)
+
+
+def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
+    """Return the result of a decoder, or a BadRow with any error that it raised. Raises errors that
+    are not about the file, such as storage errors."""
+    try:
+        return decode()
+    except Exception as error:
+        if not is_about_the_file(error):
+            raise
+        return BadRow(error)
 
 
 def size_of(chunk: Chunk) -> int:

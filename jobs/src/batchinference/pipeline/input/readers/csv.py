@@ -24,7 +24,7 @@ from batchinference.pipeline.input.csv_text import BLOCK_BYTES, MARKER, Block, C
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.readers import MAX_COLUMNS, BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
-from batchinference.pipeline.input.readers.records import estimated_rows, packed_or_not, samples_of
+from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
 from batchinference.pipeline.storage.csv_columns import check_columns
 from batchinference.pipeline.storage.location import Location
@@ -44,7 +44,6 @@ Rejected = list[tuple[int, Damage | None]]
 
 
 class CsvReader(Reader):
-    extensions = packed_or_not("csv", "tsv")
     sampled_files = 256
 
     def __init__(self, options: CsvOptions) -> None:
@@ -116,7 +115,7 @@ class CsvReader(Reader):
         return [name or f"column_{number}" for number, name in enumerate(names, 1)]
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        with file.filesystem.open_input_stream(file.path) as source:
+        with file.open_stream() as source:
             content = Utf8Stream(source, self._encoding) if self._encoding else source
             text = self._text(io.BufferedReader(content), file)
             names = self._header(text)

@@ -67,7 +67,6 @@ class FrameReader(Reader):
 class PageReader(FrameReader):
     """Reads each page of an image file, and each frame of an animation, as a row."""
 
-    extensions = ImageReader.extensions
     names = ("image", "page_index")
 
     def __init__(self, options: ImageOptions) -> None:

@@ -20,7 +20,6 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspect
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
-    packed_or_not,
     samples_of,
     whole,
 )
@@ -106,7 +105,6 @@ SMALLER_FILE = "Split the file, or write one row per line and set read.options.l
 
 
 class JsonReader(Reader):
-    extensions = packed_or_not("json", "jsonl", "ndjson")
     sampled_files = 256
 
     def __init__(self, options: JsonOptions) -> None:

@@ -42,7 +42,6 @@ TAIL_BYTES = 1 << 13
 
 
 class ParquetReader(StatsReader, DivisibleReader):
-    extensions = ("parquet",)
     rows_exact = True
     sampled_files = 64
 

@@ -1,6 +1,6 @@
 """Reads files of lines or other records.
 
-A text file whose name marks it as compressed (.gz) is decompressed while it is read.
+A text file whose extension marks it as compressed (.gz) is decompressed while it is read.
 """
 
 from __future__ import annotations
@@ -98,11 +98,6 @@ def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
     return count
 
 
-def packed_or_not(*endings: str) -> tuple[str, ...]:
-    """Return the file extensions without and with `.gz`."""
-    return (*endings, *(f"{ending}.gz" for ending in endings))
-
-
 def line_chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
     """Yield a file in chunks of a few MiB that end at line ends, without the UTF-8 byte order mark.
     A line of more than `most` bytes becomes a failed row."""
@@ -133,7 +128,7 @@ def _chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
 
 
 def _blocks(file: Location) -> Iterator[bytes]:
-    with file.filesystem.open_input_stream(file.path) as stream:
+    with file.open_stream() as stream:
         block = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
         while block:
             yield block
@@ -213,8 +208,4 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
 
 
 def _unpacked(file: Location, source: pa.NativeFile) -> pa.NativeFile:
-    try:
-        codec = pa.Codec.detect(file.path)
-    except (TypeError, ValueError):  # the file is not compressed
-        return source
-    return pa.CompressedInputStream(source, codec.name)
+    return pa.CompressedInputStream(source, file.compression) if file.compression else source

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput, JobFailure
+from batchinference.pipeline.input.file_kinds import EXTENSIONS, extension_of
 from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
@@ -39,7 +40,7 @@ from batchinference.pipeline.storage.http import (
     PermanentFetchError,
     TransientFetchError,
 )
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.spec.read import CsvOptions, ManifestOptions, ParquetOptions
 
@@ -74,7 +75,6 @@ class _Row:
 
 
 class ManifestReader(DivisibleReader):
-    extensions = ("parquet", "csv", "csv.gz")
     rows_exact = True
 
     def __init__(self, options: ManifestOptions) -> None:
@@ -231,7 +231,7 @@ class ManifestReader(DivisibleReader):
 
 
 def _is_parquet(file: Location) -> bool:
-    return file.path.lower().endswith(".parquet")
+    return extension_of(base_name(file.path)) in EXTENSIONS["parquet"]
 
 
 def _small_chunks(chunks: Iterator[Chunk]) -> Iterator[Chunk]:

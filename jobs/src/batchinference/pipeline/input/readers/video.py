@@ -18,11 +18,6 @@ _DAMAGE = (av.FFmpegError, EOFError)
 
 
 class VideoReader(FrameReader):
-    extensions = (
-        *("mp4", "m4v", "mov", "mkv", "webm", "avi", "mpg", "mpeg", "ts", "m2ts", "mts"),
-        *("wmv", "asf", "flv", "3gp", "ogv", "vob", "mxf"),
-    )
-
     def __init__(self, options: VideoOptions) -> None:
         super().__init__(options)
         self._options = options

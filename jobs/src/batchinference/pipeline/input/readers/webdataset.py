@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.file_kinds import EXTENSIONS
 from batchinference.pipeline.input.json_rows import MAX_FIELDS, Fields, JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import MAX_COLUMNS, BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.json import row_slices
@@ -33,7 +34,6 @@ from batchinference.pipeline.input.readers.records import (
     opened,
     up_to_damage,
 )
-from batchinference.pipeline.input.readers.whole_file import ImageReader
 from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.json import check_depth, check_size
@@ -152,7 +152,7 @@ KEY = "__key__"
 SAMPLE_ROWS = 100
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
-    **dict.fromkeys((*ImageReader.extensions, "ppm", "pgm", "pbm", "pnm"), "picture"),
+    **dict.fromkeys(EXTENSIONS["images"], "picture"),
     **dict.fromkeys(("txt", "text"), "text"),
     **dict.fromkeys(("cls", "cls2", "index"), "number"),
     "json": "json",
@@ -168,8 +168,6 @@ Row = dict[str, Any]
 
 
 class WebdatasetReader(Reader):
-    extensions = ("tar", "tar.gz", "tgz")
-
     def __init__(self, options: WebdatasetOptions) -> None:
         self._options = options
         self._names: list[str] = []

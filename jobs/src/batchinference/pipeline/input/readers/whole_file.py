@@ -23,7 +23,6 @@ class WholeFileReader(Reader):
     """A reader of files that are one row each. A subclass decodes a file and builds the columns for
     several decoded files."""
 
-    extensions: ClassVar[tuple[str, ...]] = ()
     rows_exact = True
     names: ClassVar[tuple[str, ...]]
     """The columns of the format."""
@@ -83,11 +82,6 @@ class BinaryReader(WholeFileReader):
 
 class ImageReader(WholeFileReader):
     names = ("image",)
-    extensions = (
-        *("jpg", "jpeg", "jpe", "jfif", "png", "apng", "webp", "bmp", "dib", "gif", "tif", "tiff"),
-        *("ppm", "pgm", "pbm", "pnm", "jp2", "j2k", "jpx", "jpf", "avif", "heic", "heif", "hif"),
-        "mpo",
-    )
 
     def __init__(self, options: ImageOptions) -> None:
         super().__init__(options)
@@ -106,11 +100,6 @@ class ImageReader(WholeFileReader):
 
 class AudioReader(WholeFileReader):
     names = ("amplitude", "sample_rate")
-    extensions = (
-        *("wav", "flac", "mp3", "ogg", "oga", "opus"),
-        *("aif", "aiff", "aifc", "au", "caf", "w64", "rf64", "wave", "snd"),
-        *("m4a", "m4b", "aac", "webm", "weba", "mka", "wma", "mp2", "ac3", "amr", "3gp", "mp4"),
-    )
 
     def __init__(self, options: AudioOptions) -> None:
         super().__init__(options)

@@ -25,6 +25,7 @@ from batchinference.pipeline.errors import (
     require_package,
 )
 from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of
+from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet, digest
 from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
@@ -52,6 +53,7 @@ class TableInput:
     version: str | None = None
     """Identifies the current state of the source, if the source has a version; else None."""
     rows_each: None = None
+    ignored: IgnoredFiles = NONE_IGNORED
     explain: Explain = describe
 
     def __len__(self) -> int:

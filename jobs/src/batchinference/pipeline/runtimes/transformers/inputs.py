@@ -1,7 +1,8 @@
 """Converts images, audio and video to the tensors that the model requires.
 
-Small images are resized and normalized on the GPU of the model. The library would treat a text in place of an image, an audio
-file or a video as an address, and fetch it. The functions here refuse text for these inputs.
+Small images are resized and normalized on the GPU of the model. The library would treat a text in
+place of an image, an audio file or a video as an address, and fetch it. The functions here refuse
+text for these inputs.
 """
 
 from __future__ import annotations

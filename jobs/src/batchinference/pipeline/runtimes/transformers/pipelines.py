@@ -354,8 +354,10 @@ def _length(row: Any, pipeline: Any) -> Hashable:
 
 def _is_long(row: Any, pipeline: Any) -> bool:
     """Return whether Whisper computes a recording in several windows."""
-    is_whisper = pipeline.type == "seq2seq_whisper"
-    return is_whisper and len(row) > pipeline.feature_extractor.n_samples
+    if pipeline.type != "seq2seq_whisper":
+        return False
+    longest: int = pipeline.feature_extractor.n_samples
+    return len(row) > longest
 
 
 @dataclass(frozen=True)

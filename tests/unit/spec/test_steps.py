@@ -144,7 +144,10 @@ def test_nearest_is_refused(fields: Document, message: str) -> None:
         ({"unit": "tokens"}, ": unit tokens needs a 'tokenizer'"),
         ({"tokenizer": "org/model"}, ": unit tokens needs a 'tokenizer'"),
         ({"revision": "v1"}, ": unit tokens needs a 'tokenizer'"),
-        ({"unit": "tokens", "tokenizer": "./model", "revision": "v1"}, ": 'revision' is for models"),
+        (
+            {"unit": "tokens", "tokenizer": "./model", "revision": "v1"},
+            ": 'revision' is for models",
+        ),
         ({"column": "chunk_start"}, ": column: the step adds chunk_index, chunk_start"),
     ],
 )

@@ -116,8 +116,9 @@ class CsvReader(Reader):
     def _names(self, text: CsvText) -> list[str] | Damage:
         """Return the column names, and read the header if there is one."""
         names = self._options.column_names or read_header(text, self._options.encoding)
-        renames = self._options.duplicate_columns == "rename" and not isinstance(names, Damage)
-        return unique_names(names) if renames else names
+        if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
+            return names
+        return unique_names(names)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as source:
@@ -143,7 +144,8 @@ class CsvReader(Reader):
 
     def types(self) -> dict[str, pa.DataType]:
         sampled = {name: sample.kind for name, sample in self._types.sampled.items()}
-        return {name: arrow_type(kind) for name, kind in (sampled | self._types.declared).items()}
+        kinds = {**sampled, **self._types.declared}
+        return {name: arrow_type(kind) for name, kind in kinds.items()}
 
 
 def _bad_rows(damage: Damage) -> Iterator[BadRow]:

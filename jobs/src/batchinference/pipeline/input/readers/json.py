@@ -11,6 +11,7 @@ the number of lines, and 4 MB of them take 1 TB.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as paj
 
+from batchinference.pipeline.input.json_lines import (
+    NULL_ROW,
+    as_lines,
+    begins_with_null,
+    explained,
+    has_null,
+    spans_lines,
+)
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
@@ -160,12 +169,9 @@ def check_names(rows: bytes) -> None:
 
 
 NO_SCHEMA = pa.schema([])
-ARRAY = "a file that is one array is read with read.options.lines: false"
 SMALLER_FILE = "Split the file, or write one row per line and set read.options.lines to true"
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
-_NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
-"""Matches a chunk whose first row is null, on which pyarrow crashes."""
 
 
 class JsonReader(Reader):
@@ -180,25 +186,41 @@ class JsonReader(Reader):
         self._schema = agreed_schema(part for _, found in parts for part in found)
 
     def _sample(self, file: Location) -> list[Chunk]:
-        return few_fields(sample_rows(sample_of(file) if self._lines else self._as_lines(file)))
+        if not self._lines:
+            chunks = [part for part in self._elements(file) if isinstance(part, bytes)]
+            return few_fields(sample_rows(b"".join(chunks)))
+        sample = sample_of(file)
+        return few_fields(sample_rows(as_lines(sample) if spans_lines(sample) else sample))
 
     def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._schema)
-        chunks = line_chunks(file, self._most) if self._lines else [self._as_lines(file)]
-        for chunk in chunks:
+        for chunk in self._chunks(file) if self._lines else self._elements(file):
             rows = [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._schema)
             for part in rows:
                 if isinstance(part, pa.Table):
                     fields.add(part.schema)
                 yield part
 
-    def _as_lines(self, file: Location) -> bytes:
-        """Return a file that is one array of objects (or one object) as JSON Lines."""
+    def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
+        """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
+        for number, chunk in enumerate(line_chunks(file, self._most)):
+            if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
+                yield as_lines(whole(file, self._most))
+                return
+            yield chunk
+
+    def _elements(self, file: Location) -> Iterator[bytes | BadRow]:
+        """Yield the objects of a file that is one array (or one object) as JSON Lines."""
         content = whole(file, self._most)
         check_depth(content)
         value = load_limited_json(content, MAX_FILE_VALUES, SMALLER_FILE)
         rows = value if isinstance(value, list) else [value]
-        return "".join(json.dumps(row) + "\n" for row in rows).encode()
+        for is_row, group in itertools.groupby(rows, lambda row: isinstance(row, dict)):
+            if is_row:
+                yield "".join(json.dumps(row) + "\n" for row in group).encode()
+            else:
+                error = ValueError("an element of the array is no object, and each row must be one")
+                yield BadRow(error, len(list(group)))
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size) if self._lines else None
@@ -267,8 +289,7 @@ def _rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
     except ValueError as error:
         lines = [line for line in chunk.splitlines(keepends=True) if line.strip()]
         if len(lines) == 1:
-            array = lines[0].lstrip().startswith(b"[")
-            yield BadRow(ValueError(f"{error} ({ARRAY})") if array else error)
+            yield BadRow(explained(error, lines[0].decode(errors="replace").strip()))
             return
         half = len(lines) // 2
         yield from _rows_of(b"".join(lines[:half]), schema)
@@ -276,16 +297,20 @@ def _rows_of(chunk: bytes, schema: pa.Schema) -> Iterator[Chunk]:
 
 
 def parse(chunk: bytes, schema: pa.Schema) -> pa.Table:
-    """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON."""
+    """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON, and
+    for a row that is null, which pyarrow reads as an object without fields."""
     check_depth(chunk)
     check_names(chunk)
     chunk.decode()  # pyarrow accepts invalid UTF-8
-    if _NULL_FIRST.match(chunk):
-        chunk = chunk.replace(b"null", b"{}", 1)
+    if begins_with_null(chunk):  # pyarrow crashes
+        raise ValueError(NULL_ROW)
     options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
     # use one block, because a record must not span two blocks
     reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
-    return paj.read_json(io.BytesIO(chunk), reading, options)
+    table = paj.read_json(io.BytesIO(chunk), reading, options)
+    if all(column.null_count for column in table.columns) and has_null(chunk):
+        raise ValueError(NULL_ROW)
+    return table
 
 
 def _text_or_first(known: pa.DataType, other: pa.DataType) -> pa.DataType:

@@ -89,8 +89,7 @@ def prepare(
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
-        earlier = _earlier_input(spec, target, state.layout, start)
-        source = open_input(spec.read, earlier, spec.errors.failing_warnings)
+        source = _open_input(spec, target, state.layout, start)
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
     check_input(spec, source, target.layout)
@@ -169,6 +168,14 @@ def _check_replacement(layout: Layout, write: Write, job: str) -> None:
         others.append(layout.replacement)
     for other in others:
         ensure_not_running(other, read_lease(other), job)
+
+
+def _open_input(
+    spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
+) -> JobInput:
+    """Return the input of the job, with the files of the output to resume."""
+    earlier = _earlier_input(spec, target, layout, start)
+    return open_input(spec.read, earlier, spec.errors.failing_warnings)
 
 
 def _earlier_input(

@@ -190,7 +190,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         message = _unknown_field(details["loc"], location, owners)
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
-    elif kind == "literal_error":
+    elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
     else:
         message = _message(details, value, str(location[-1]) if location else "")

@@ -137,7 +137,7 @@ _BY_VALUE = {name.value: name for name in WarningName}
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
 
-    name: WarningName
+    name: Annotated[WarningName, Field(strict=False)]
     """The name of the warning."""
     action: Literal["count", "fail"] = "count"
     """`count`: the warning is counted and shown. `fail`: each row with the warning is a failed row.

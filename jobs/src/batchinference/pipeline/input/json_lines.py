@@ -44,7 +44,7 @@ def as_lines(content: bytes) -> bytes:
 def explained(error: ValueError, line: str) -> ValueError:
     """Return the error of a line that cannot be parsed, with a cause that users know."""
     if line.startswith("{"):
-        comma = line.endswith(",")
+        comma = line.endswith("},")
         return ValueError(f"the line ends with a comma. Remove it ({error})") if comma else error
     with suppress(ValueError, RecursionError):
         json.loads(line)

@@ -9,7 +9,11 @@ from contextlib import suppress
 
 ARRAY = "a file that is one array is read with read.options.lines: false"
 NULL_ROW = "a row of the line is null, and must be an object"
-_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_OTHER_FILES = {
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "UTF-16. Convert it to UTF-8"),
+    b"\x1f\x8b": "compressed with gzip. Let its name end with .gz",
+}
+"""What a file is that begins with these bytes, and what to do."""
 _NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
 """What separates two objects that are not on one line each. Within an object, there is a comma."""
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
@@ -23,9 +27,10 @@ _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"
 def spans_lines(content: bytes) -> bool:
     """Return whether JSON begins with an array or an object that ends on a later line.
 
-    Raises ValueError if it is UTF-16."""
-    if content.startswith(_UTF_16):
-        raise ValueError("the file is UTF-16, and must be UTF-8. Convert it")
+    Raises ValueError if it is UTF-16 or gzip."""
+    for mark, found in _OTHER_FILES.items():
+        if content.startswith(mark):
+            raise ValueError(f"the file is {found}")
     first, _, rest = content.lstrip().partition(b"\n")
     first, next_mark = first.rstrip(), rest.lstrip()[:1]
     if not first.startswith(b"{"):

@@ -58,8 +58,8 @@ class ReadParquet(ReadFiles):
 
 class JsonOptions(RowOptions):
     lines: bool = True
-    """Whether each line is a JSON object (JSON Lines). Objects may also span lines. If false, a file
-    is one array of objects."""
+    """Whether each line is a JSON object (JSON Lines). An object may also span lines. If false, a
+    file is one array of objects."""
 
 
 class ReadJson(ReadFiles):

@@ -17,6 +17,7 @@ from batchinference.pipeline.input.readers import (
     StatsReader,
 )
 from batchinference.pipeline.input.readers.records import BUFFER_BYTES, opened
+from batchinference.pipeline.row_warnings import collect_warnings, with_warnings
 from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.numpy_files import (
@@ -50,14 +51,15 @@ class NumpyReader(StatsReader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
-            with opened(file, BUFFER_BYTES) as source:
+            with opened(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
                 headers = array_headers(source, self._most)
                 with_types(_elements(headers).empty_table(), self._types)
                 arrays = load_arrays(source, headers)
         except DAMAGE as error:
             yield BadRow(error)
         else:
-            yield from _tables(arrays, self._types)
+            for number, table in enumerate(_tables(arrays, self._types)):
+                yield table if number else with_warnings(table, {0: warnings})
 
     def stats(self, file: Location, size: int) -> FileStats:
         headers = self._headers(file)

@@ -71,9 +71,11 @@ message_type { name: "Features"
             type: TYPE_MESSAGE type_name: ".tensorflow.Feature" } } }
 message_type { name: "Example"
   field { name: "features" number: 1 label: LABEL_OPTIONAL
-          type: TYPE_MESSAGE type_name: ".tensorflow.Features" } }
+          type: TYPE_MESSAGE type_name: ".tensorflow.Features" }
+  field { name: "feature_lists" number: 2 label: LABEL_OPTIONAL type: TYPE_BYTES } }
 """
-"""The definitions in tensorflow/core/example/{example,feature}.proto."""
+"""The definitions in tensorflow/core/example/{example,feature}.proto. `feature_lists` is the second
+field of a SequenceExample, which has the same first field."""
 VALUE_BYTES = 8
 """Bytes of a number in memory. In a record, a number may take only one byte."""
 _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
@@ -251,6 +253,8 @@ def features_of(record: bytes, most: int) -> dict[str, Feature]:
         example = Example.FromString(record)
     except DecodeError as error:
         raise ValueError(f"the record is no tf.train.Example: {error}") from error
+    if example.feature_lists or (record and not example.HasField("features")):
+        raise ValueError("the record is a SequenceExample or another message, no tf.train.Example")
     features = {}
     values = example.features.feature  # a protobuf map has no fixed order
     for name in sorted(values):

@@ -20,10 +20,10 @@ def cut(batch: dict[str, np.ndarray]) -> dict[str, Any]:
     return {**batch, "n": np.minimum(batch["n"], 9)}
 
 
-def fail_even(batch: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Raise an error for each row whose `id` is even."""
-    if (batch["id"] % 2 == 0).any():
-        raise ValueError("even")
+def fail_odd(batch: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Raise an error for each row whose `id` is odd."""
+    if (batch["id"] % 2 == 1).any():
+        raise ValueError("odd")
     return batch
 
 

@@ -36,6 +36,13 @@ class TransformResult:
     rows: int | None = None
 
 
+def as_result(result: pa.Table | TransformResult) -> TransformResult:
+    """Return a result. A table has one row for each row of the batch."""
+    if isinstance(result, TransformResult):
+        return result
+    return TransformResult(result, np.arange(result.num_rows))
+
+
 def checked(
     result: pa.Table | TransformResult,
     warnings: Sequence[RowWarning] = (),
@@ -47,8 +54,7 @@ def checked(
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
         return result
-    if isinstance(result, pa.Table):
-        result = TransformResult(table, np.arange(table.num_rows))
+    result = as_result(result)
     errors |= {int(result.parents[row]): error for row, error in unreadable.items()}
     good = ~np.isin(result.parents, list(errors))
     left = table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows, so no types
@@ -58,9 +64,7 @@ def checked(
 
 def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformResult:
     """Return a result that covers only the first `rows` rows of a batch."""
-    if isinstance(result, pa.Table):
-        result = TransformResult(result, np.arange(rows))
-    return replace(result, rows=rows)
+    return replace(as_result(result), rows=rows)
 
 
 def all_failed(rows: int, error: Exception) -> TransformResult:

@@ -135,7 +135,7 @@ class FileRows:
         row = file.start
         for chunk in self.chunks(file):
             for skipped, wanted in within(chunk, row, file.gaps):
-                if size_of(wanted):
+                if size_of(wanted) or row == file.start:  # without rows, the columns are known
                     yield self._batch(wanted, file, row + skipped)
             row += size_of(chunk)
         if file.stop is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,6 +89,10 @@ def _elements(headers: dict[str, ArrayHeader]) -> pa.Schema:
 
 def _tables(arrays: dict[str, np.ndarray], types: dict[str, pa.DataType]) -> Iterator[pa.Table]:
     length = max((len(array) for array in arrays.values()), default=0)
+    if arrays and not length:  # the columns are those of a row
+        row = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+        with suppress(TypeError):
+            yield from (table.slice(0, 0) for table in _tables(row, types))
     size = sum(array.nbytes for array in arrays.values())
     rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES * length // max(1, size)))
     for start in range(0, length, rows):

@@ -71,6 +71,8 @@ class ParquetReader(StatsReader, DivisibleReader):
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
+            if not opened.metadata.num_rows:
+                yield with_types(self._wanted_of(opened.schema_arrow.empty_table()), self._types)
             for group, (first, after) in enumerate(pairwise(_edges(opened.metadata))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:

@@ -150,7 +150,7 @@ def _row(features: dict[str, Feature], columns: dict[str, Column]) -> dict[str, 
 
 def _table(rows: list[dict[str, Any]], columns: dict[str, Column]) -> pa.Table:
     schema = pa.schema([(name, column.type) for name, column in columns.items()])
-    return pa.Table.from_pylist(rows, schema) if rows else pa.table({})
+    return pa.Table.from_pylist(rows, schema)
 
 
 def _size(record: Record) -> int:

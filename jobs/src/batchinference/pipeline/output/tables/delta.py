@@ -31,6 +31,7 @@ from batchinference.pipeline.output.tables import (
     without_nulls,
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
+from batchinference.pipeline.schema import is_complete
 from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
@@ -68,6 +69,16 @@ class DeltaLakeTable(Table):
             (self._address / name).write(content)
             action = {"path": name, "size": len(content), "rows": rows.num_rows}
             yield receipt(expected_schema(table), **action, partitions=values)
+
+    def create(self, schema: pa.Schema) -> None:
+        if is_complete(schema) and self._table() is None:
+            DeltaTable.create(
+                self._address.library_uri,
+                Schema.from_arrow(common_types(tensors_to_lists(schema.empty_table())).schema),
+                mode="ignore",
+                partition_by=list(self._partition_by) or None,
+                storage_options=self._address.storage_options,
+            )
 
     def commits(self, mark: str) -> int:
         table = self._table()

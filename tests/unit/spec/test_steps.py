@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec import json_types, parse
+from batchinference.spec import parse
 from batchinference.spec.steps import Replicas, Step
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import READ_OPTIONS, refused, short
@@ -23,6 +23,7 @@ KINDS: dict[str, Any] = {
     "dropColumns": ["a"],
     "renameColumns": {"a": "b"},
     "explode": {"column": "a"},
+    "chunk": {"column": "a", "size": 100},
     "repartition": {"rowsPerBlock": 100},
     "nearest": {"path": "s3://out/index/", "column": "a", "output": "b"},
 }
@@ -136,6 +137,26 @@ def test_nearest_is_refused(fields: Document, message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"size": 1}, ".size: expected at least 2, got 1"),
+        ({"overlap": 51}, ": overlap is more than half of size (51 of 100)"),
+        ({"unit": "tokens"}, ": unit tokens needs a 'tokenizer'"),
+        ({"tokenizer": "org/model"}, ": unit tokens needs a 'tokenizer'"),
+        ({"revision": "v1"}, ": unit tokens needs a 'tokenizer'"),
+        (
+            {"unit": "tokens", "tokenizer": "./model", "revision": "v1"},
+            ": 'revision' is for models",
+        ),
+        ({"column": "chunk_start"}, ": column: the step adds chunk_index, chunk_start"),
+    ],
+)
+def test_chunk_is_refused(fields: Document, message: str) -> None:
+    found = refused(with_step(chunk={**KINDS["chunk"], **fields}))
+    assert found.startswith(f"{STEP}.chunk{message}")
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"nearest": KINDS["nearest"], "resources": {"cpu": 2}},
@@ -243,25 +264,6 @@ def test_steps_of_every_kind_follow_every_format() -> None:
         read = {"format": format_, "paths": ["in"], "options": {"include_paths": True}}
         steps = [{"name": kind.lower(), kind: value} for kind, value in KINDS.items()]
         assert len(parse(document(read=read, steps=steps)).spec.steps) == len(KINDS)
-
-
-def test_types_of_json_fields() -> None:
-    text = " struct< a:int64,b : list<struct<c: string>> >"
-    parsed = {"a": "int64", "b": [{"c": "string"}]}
-    assert json_types.parse_json_type(text) == parsed
-    deep = "list<" * 40 + "bool" + ">" * 40
-    for bad, reason in {
-        "int32": "there is no type 'int32', only bool, int64, float64, string, list, struct",
-        "list": "expected <, found the end",
-        "list<string": "expected >, found the end",
-        "list<string>>": "'>' follows a complete type",
-        "struct<>": "expected a name, found >",
-        "struct<a>": "expected :, found >",
-        "struct<a: bool, a: bool>": "field 'a' is named twice",
-        deep: "nested more than 32 levels deep",
-    }.items():
-        decode = {"column": "a", "format": "json", "fields": {"x": bad}}
-        assert reason in "".join(refused(with_step(decode=decode)))
 
 
 @pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "idna", "none", "a\0"])

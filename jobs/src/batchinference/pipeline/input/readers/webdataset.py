@@ -10,7 +10,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -18,18 +18,15 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
-from batchinference.pipeline.input.readers.json import (
+from batchinference.pipeline.input.file_kinds import EXTENSIONS
+from batchinference.pipeline.input.json_rows import (
     MAX_FIELDS,
-    NO_SCHEMA,
     Fields,
-    TooManyFields,
-    agreed_schema,
-    few_fields,
-    parse,
-    row_slices,
-    sample_rows,
+    JsonRows,
+    sampled_rows,
 )
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
+from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.records import (
     archive_in,
     beginning,
@@ -37,7 +34,6 @@ from batchinference.pipeline.input.readers.records import (
     opened,
     up_to_damage,
 )
-from batchinference.pipeline.input.readers.whole_file import ImageReader
 from batchinference.pipeline.input.tar_samples import (
     DAMAGE,
     Sample,
@@ -45,6 +41,7 @@ from batchinference.pipeline.input.tar_samples import (
     in_memory,
     samples_of,
 )
+from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
 from batchinference.pipeline.row_warnings import (
     WARNING_COLUMN,
@@ -52,8 +49,9 @@ from batchinference.pipeline.row_warnings import (
     warn,
     with_warnings,
 )
-from batchinference.pipeline.storage.json import check_depth, load_limited_json
+from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.column_types import parse_types
 from batchinference.spec.warnings import WarningName
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ KEY = "__key__"
 SAMPLE_ROWS = 100
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
-    **dict.fromkeys((*ImageReader.extensions, "ppm", "pgm", "pbm", "pnm"), "picture"),
+    **dict.fromkeys(EXTENSIONS["images"], "picture"),
     **dict.fromkeys(("txt", "text"), "text"),
     **dict.fromkeys(("cls", "cls2", "index"), "label"),
     "json": "json",
@@ -79,31 +77,45 @@ an object {name: value}."""
 
 
 class WebdatasetReader(Reader):
-    extensions = ("tar", "tar.gz", "tgz")
-
     def __init__(self, options: WebdatasetOptions) -> None:
         self._options = options
         self._names: list[str] = []
-        self._json = NO_SCHEMA
+        self._declared = parse_types(options.types)
+        self._json = JsonRows(self._declared, {})
         self._integers: set[str] = set()
         """The names of the labels that are integers. All other labels are texts."""
 
     def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, self._beginning)
         first = [sample for _, samples_of_file in found for sample in samples_of_file]
+        self._check_types()
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
-        self._json = agreed_schema(part for line in lines for part in _small(sample_rows(line)))
+        self._json = sampled_rows(self._declared, lines)
         self._integers = {name for name in names if self._are_integers(name, first)}
 
     def _are_integers(self, name: str, samples: list[Sample]) -> bool:
-        """Return whether all labels with this name are integers."""
+        """Return whether labels with this name are integers: as declared, or else if all sampled
+        ones are."""
+        if name in self._declared:
+            return self._declared[name] == "int64"
         labels = (sample.members[name] for sample in samples if name in sample.members)
         texts = (label.decode("utf-8-sig", "replace").strip() for label in labels)
         return self._kind(name) == "label" and all(map(_INTEGER.fullmatch, filter(None, texts)))
+
+    def _check_types(self) -> None:
+        """Raise BadInput for a declared type of a member that has only one type."""
+        for name, kind in self._declared.items():
+            is_label = self._kind(name) == "label" and kind in ("int64", "string")
+            if self._kind(name) != "json" and not is_label:
+                raise BadInput(
+                    f"read.options.types.{name}: '{kind}' cannot be declared for this member. "
+                    "Members that end in .json have any type, and labels (.cls, .index) are int64 "
+                    "or string. Remove it"
+                )
 
     def _check_suffixes(self, found: set[str]) -> None:
         missing = [name for name in self._options.suffixes or [] if name not in found]
@@ -139,7 +151,7 @@ class WebdatasetReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
-            fields = Fields(self._json, [KEY, *self._names])
+            fields = Fields(self._json.schema, [KEY, *self._names])
             yield from self._tables(self._samples(samples_of, source), fields)
 
     def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
@@ -233,7 +245,7 @@ class WebdatasetReader(Reader):
         if kind == "picture":
             return images.to_arrow(values, self._options.size)
         if kind == "json":
-            known = pa.schema([field for field in self._json if field.name == name])
+            known = self._json.of_column(name)
             return _parsed(b"".join(values), known, fields).column(name)
         return pa.array(values, pa.int64() if name in self._integers else _TYPES[kind])
 
@@ -263,23 +275,17 @@ def _text(name: str, content: bytes) -> str:
 
 def _line(name: str, content: bytes) -> bytes:
     check_depth(content)
-    return json.dumps({name: load_limited_json(content)}).encode() + b"\n"
+    check_size(content)
+    (value,) = lines_of(content, elements=False)
+    return f"{{{json.dumps(name)}: {value}}}\n".encode()
 
 
-def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:
+def _parsed(lines: bytes, known: JsonRows, fields: Fields) -> pa.Table:
     """Return JSON members as a table. Raises ValueError or TypeError if types do not unify."""
-    parts = [parse(rows, known) for rows in row_slices(lines)]
+    parts = [known.parse(rows) for rows in row_slices(lines)]
     for part in parts:
         fields.add(part.schema)
     return pa.concat_tables(parts, promote_options="permissive")
-
-
-def _small(parts: Iterable[Chunk]) -> list[Chunk]:
-    """Return the rows of a member, or an empty list if they have too many fields."""
-    try:
-        return few_fields(parts)
-    except TooManyFields:
-        return []
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:

@@ -10,9 +10,6 @@ import pyarrow as pa
 
 from batchinference.pipeline.row_batch import without_rows
 from batchinference.pipeline.steps import Transform, TransformResult
-from batchinference.plan.columns import columns_after
-from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
-from batchinference.spec.models.transformers_tasks import CLASSIFICATION, EMBEDDING
 
 if TYPE_CHECKING:
     from batchinference.spec.models import Model
@@ -42,6 +39,8 @@ def result_without_rows(
     unknown types are null. There are no columns if they are unknown.
 
     `transform` is called without rows, unless it is a model or the user's code."""
+    from batchinference.plan.columns import columns_after  # most workers do not need it
+
     empty = without_rows([table])
     if transform is not None and step.model is None and step.python is None:
         with suppress(Exception):
@@ -60,6 +59,9 @@ def result_without_rows(
 
 def _type_of(model: Model) -> pa.DataType:
     """Return the type of a model's output; null if it depends on the files of the model."""
+    from batchinference.spec.models import HttpModel, TransformersModel, VllmModel
+    from batchinference.spec.models.transformers_tasks import CLASSIFICATION, EMBEDDING
+
     match model:
         case HttpModel():
             kind = model.result_type if model.api == "json" else model.api

@@ -36,6 +36,9 @@ from batchinference.pipeline.storage.arrow_files import checked
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteDelta
 
+MAX_ROWS = (1 << 31) - 1
+"""The largest number of rows that pyarrow takes as a limit."""
+
 
 class DeltaLakeTable(Table):
     def __init__(self, write: WriteDelta) -> None:
@@ -140,7 +143,8 @@ class DeltaLakeTable(Table):
         table = self._table()
         if table is None:
             return []
-        return list(checked(table.to_pyarrow_dataset().head(count)).to_pylist())
+        found = table.to_pyarrow_dataset().head(min(count, MAX_ROWS))
+        return list(checked(found).to_pylist())
 
     def _table(self) -> DeltaTable | None:
         if not (self._address / "_delta_log").files():

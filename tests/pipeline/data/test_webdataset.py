@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,18 @@ def test_json_types_are_shared_by_all_archives(tmp_path: Path) -> None:
     assert [row["json"] for row in outcome.good] == [
         *({"x": 1.0, "y": None}, {"x": 1.5, "y": "late"}, {"x": None, "y": None})
     ]
+
+
+def test_json_of_several_shapes_is_text_and_types_can_be_declared(tmp_path: Path) -> None:
+    about = {"1.json": b'{"x": 1.50}', "2.json": b'"a text"', "3.json": b'[{"x":\n2}]'}
+    shard(tmp_path / "a.tar", about)
+    texts = ['{"x": 1.50}', "a text", '[{"x": 2}]']
+    assert [row["json"] for row in read_files("webdataset", tmp_path).good] == texts
+    declared = read_files("webdataset", tmp_path, types={"json": "struct<x: decimal<3, 2>>"})
+    assert [row["json"] for row in declared.good] == [{"x": Decimal("1.50")}]
+    assert set(declared.bad) == {(0, 1), (0, 2)}
+    with pytest.raises(BadInput, match=r"types\.txt: only members that end in \.json"):
+        read_files("webdataset", tmp_path, types={"txt": "int64"})
 
 
 def test_missing_members_are_null(tmp_path: Path) -> None:

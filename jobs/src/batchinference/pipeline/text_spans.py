@@ -18,7 +18,9 @@ import numpy as np
 Units = Callable[[str], np.ndarray]
 """Returns the first character of each unit of a text, ascending (int64)."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
-_SENTENCE = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[」』”’）]*\s*")
+_CLOSING = "\N{RIGHT DOUBLE QUOTATION MARK}\N{RIGHT CORNER BRACKET}"
+_FULL_STOPS = "\N{IDEOGRAPHIC FULL STOP}\N{FULLWIDTH EXCLAMATION MARK}\N{FULLWIDTH QUESTION MARK}"
+_SENTENCE = re.compile(rf"[.!?]+[\"'{_CLOSING})\]]*\s+|[{_FULL_STOPS}]+[{_CLOSING}]*\s*")
 _LINE = re.compile(r"\n\s*")
 _WORD = re.compile(r"\s+")
 _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)

@@ -118,6 +118,13 @@ class WarningName(StrEnum):
         "row",
         "tokens",
     )
+    AUDIO_CUT = (
+        "AudioCut",
+        "recordings were longer than the model takes, and it got only a part of them",
+        "Divide the recordings before the job, or use a model for longer ones",
+        "row",
+        "seconds",
+    )
     NULL_INPUT = (
         "NullInput",
         "the input of a model was null, so its output is null",

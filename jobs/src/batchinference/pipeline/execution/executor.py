@@ -113,7 +113,8 @@ class AttemptRun:
 
     def _described(self, warnings: list[WarnedRows]) -> list[WarningCount]:
         paths = paths_of(self.attempt.layout.input)
-        return counts_of_warnings(warnings, lambda file: paths[file].as_py())
+        about_rows = counts_of_warnings(warnings, lambda file: str(paths[file].as_py()))
+        return [*self.input.ignored.warnings(), *about_rows]
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""

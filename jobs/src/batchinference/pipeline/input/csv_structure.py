@@ -197,8 +197,10 @@ class Structure:
                 self.stop = start if self._ended else self.stop
                 return
             end = self._closing(start)
-            closed = end is not None and self._is_closed(start, end)
-            position = end + 1 if closed else self._damaged(start, end)
+            if end is not None and self._is_closed(start, end):
+                position = end + 1
+            else:
+                position = self._damaged(start, end)
 
     def _comment_before(self, stop: int, position: int) -> int | None:
         if not self._dialect.comment:
@@ -252,7 +254,7 @@ class Structure:
 
     def _rows_follow(self, position: int, end: int) -> bool:
         """Return whether the lines from a position on, and that of a later quote, are rows."""
-        lines = []
+        lines: list[bytes] = []
         while position < len(self._text) and len(lines) < NEXT_LINES:
             stop = self._line_stop(position)
             lines.append(self._text[position:stop])

@@ -50,8 +50,13 @@ class CsvText:
         self.dialect = dialect
         self._source, self._row_bytes = source, row_bytes
         self._store = bytearray(2 * BLOCK_BYTES)
-        self._begin = self._end = 0
+        self._begin = self._end = self._moved = 0
         self._ended = False
+
+    @property
+    def position(self) -> int:
+        """The number of bytes before the unread text."""
+        return self._moved + self._begin
 
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
         """Remove a byte order mark, a line such as `sep=;`, the first lines, blank lines and
@@ -110,7 +115,8 @@ class CsvText:
         while True:
             unread = min(self._load(size), size)
             ended = self._ended and self._begin + unread == self._end
-            begin, text = self._begin, self._store
+            begin: int = self._begin
+            text: bytes | bytearray = self._store
             if self.dialect.escape:
                 begin, text = 0, without_escapes(self._unread(size), self.dialect)
             stop = last_record_end(text, begin, begin + unread, self.dialect, ended=ended)
@@ -169,6 +175,7 @@ class CsvText:
             if self._begin + size > len(self._store):
                 store = bytearray(size) if size > len(self._store) else self._store
                 store[:unread] = self._store[self._begin : self._end]
+                self._moved += self._begin
                 self._store, self._begin, self._end = store, 0, unread
             stop = self._begin + size
             self._end += self._source.readinto(memoryview(self._store)[self._end : stop])

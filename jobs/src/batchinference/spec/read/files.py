@@ -28,11 +28,10 @@ _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
-_CSV_RULES = tuple(
-    (f"!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other}",
-     _SAME_CHARACTER)
-    for one, other in combinations(("delimiter", "quote", "escape", "comment"), 2)
-)  # fmt: skip
+_DIFFERENT = " && ".join(
+    f"(!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other})"
+    for one, other in combinations(("quote", "escape", "comment", "delimiter"), 2)
+)
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
     Field(max_length=64, json_schema_extra=NAMED_ONCE),
@@ -105,7 +104,7 @@ class ReadJson(ReadFiles):
 
 
 class CsvOptions(TableOptions, RowOptions):
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, *_CSV_RULES))
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, (_DIFFERENT, _SAME_CHARACTER)))
 
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
     """The character between two fields. By default, it is a comma, in .tsv files a tab, or what

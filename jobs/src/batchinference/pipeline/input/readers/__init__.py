@@ -80,6 +80,10 @@ class Reader(Protocol):
 
         Call `prepare` first."""
 
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns whose type is known before reading, after `prepare`."""
+        return {}
+
 
 @runtime_checkable
 class StatsReader(Reader, Protocol):

@@ -143,6 +143,9 @@ class JsonReader(Reader):
     def columns(self) -> list[str] | None:
         return self._rows.schema.names or None
 
+    def types(self) -> dict[str, pa.DataType]:
+        return {field.name: field.type for field in self._rows.schema}
+
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
     """Yield the rows of a chunk. A part that cannot be parsed is split in half until each invalid

@@ -111,6 +111,9 @@ class ParquetReader(StatsReader, DivisibleReader):
     def columns(self) -> list[str] | None:
         return self._columns
 
+    def types(self) -> dict[str, pa.DataType]:
+        return self._casts.shared
+
 
 def _edges(footer: pq.FileMetaData) -> list[int]:
     """Return the first row of each row group, followed by the total number of rows."""

@@ -38,6 +38,7 @@ from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
 from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.column_types import parse_types
 
 if TYPE_CHECKING:
     from batchinference.spec.read import WebdatasetOptions
@@ -171,17 +172,23 @@ class WebdatasetReader(Reader):
     def __init__(self, options: WebdatasetOptions) -> None:
         self._options = options
         self._names: list[str] = []
-        self._json = JsonRows({}, {})
+        self._declared = parse_types(options.types)
+        self._json = JsonRows(self._declared, {})
 
     def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda file: list(self._beginning(file)))
         first = [sample for _, samples_of_file in found for sample in samples_of_file]
+        if no_json := [name for name in self._declared if self._kind(name) != "json"]:
+            raise BadInput(
+                f"read.options.types.{no_json[0]}: only members that end in .json, and partition "
+                "values, have declared types. Remove it"
+            )
         self._check_suffixes(set().union(*(sample.suffixes for sample in first)))
         names = list(dict.fromkeys(name for sample in first for name in sample.members))
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
-        self._json = sampled_rows({}, lines)
+        self._json = sampled_rows(self._declared, lines)
 
     def _check_suffixes(self, found: set[str]) -> None:
         missing = [name for name in self._options.suffixes or [] if name not in found]

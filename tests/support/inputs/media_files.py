@@ -10,6 +10,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.codec.context import Flags
 from PIL import Image
 
 HEIGHT, WIDTH = 48, 64
@@ -85,15 +86,19 @@ def turn_film(path: Path, a: int, b: int, c: int, d: int) -> Path:
 
 
 def recorded(
-    samples: np.ndarray, container: str, codec: str, rate: int = 48000, tracks: int = 1
+    samples: np.ndarray, container: str, codec: str, tracks: int = 1, quality: int | None = None
 ) -> bytes:
-    """Return audio of one channel as FFmpeg writes it."""
+    """Return audio of one channel as FFmpeg writes it. With `quality`, its bit rate varies."""
+    rate = 48000
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=container) as output:
         for stream in [output.add_stream(codec, rate=rate, layout="mono") for _ in range(tracks)]:
             frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), "fltp", "mono")
             frame.sample_rate, frame.pts = rate, 0
             context = stream.codec_context
+            if quality is not None:
+                context.flags |= Flags.qscale
+                context.global_quality = quality
             size = context.frame_size or 1024
             converter = av.AudioResampler(context.format, "mono", rate, size)
             for part in [*converter.resample(frame), *converter.resample(None)]:

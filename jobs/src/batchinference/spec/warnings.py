@@ -87,7 +87,7 @@ class WarningName(StrEnum):
     PAGES_IGNORED = (
         "PagesIgnored",
         "only the first page, frame or track of a file was read",
-        "Set the option pages to all, to read a row for each page",
+        "Nothing, or read images with pages: all for a row per page. Other tracks cannot be read",
         "row",
         "pages",
     )

@@ -138,10 +138,13 @@ def _progress(report: Report) -> list[str]:
 
 
 def _details(report: Report) -> list[str]:
-    """Return the speed, the remaining time and the number of failed rows, if they are known."""
+    """Return the speed, the remaining time, and the numbers of failed rows and of warnings, if
+    they are known."""
     eta = report.progress.eta if report.progress and report.state is JobState.RUNNING else None
-    failed = report.counts.failed if report.counts else 0
-    figures = [_speed(report), f"ETA {eta}" if eta else "", f"{failed} failed" if failed else ""]
+    counts = report.counts
+    figures = [_speed(report), f"ETA {eta}" if eta else ""]
+    figures += [f"{counts.failed} failed"] if counts and counts.failed else []
+    figures += [f"{counts.warned} with warnings"] if counts and counts.warned else []
     return [figure for figure in figures if figure]
 
 
@@ -157,6 +160,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         shown += f", {counts.failed} failed" if counts.failed else ""
         shown += f", {counts.filtered} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
+    lines += named_lines("warnings", report.warnings)
     if report.state == JobState.SUCCEEDED and (speed := _speed(report)):
         lines.append(("speed", speed))
     if report.steps:
@@ -173,6 +177,11 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     if report.errors:
         lines.append(("errors", report.errors))
     return lines
+
+
+def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
+    """Return a line for each value. Only the first one has the name."""
+    return [("" if number else name, str(value)) for number, value in enumerate(values)]
 
 
 def _result(report: Report, *, resumes: bool) -> str:

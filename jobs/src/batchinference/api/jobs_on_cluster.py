@@ -13,6 +13,7 @@ from batchinference.rendering.paths import check_paths
 from batchinference.spec import SpecError, parse
 from batchinference.spec.parameters import Values, substitute
 from batchinference.spec.phases import ENDED_PHASES
+from batchinference.spec.warnings import WarningCount
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class JobStatus:
     """GPUs of the pods at present."""
     cost: str
     """The cost so far and the expected total; empty if the platform has no prices."""
+    warnings: list[WarningCount]
     raw: dict[str, Any] = field(repr=False)
 
     @classmethod
@@ -61,6 +63,7 @@ class JobStatus:
             status.get("output") or job["spec"]["write"]["path"],
             status.get("gpus"),
             _describe_cost(status.get("cost")),
+            [WarningCount.model_validate(one) for one in status.get("warnings", ())],
             status,
         )
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from batchinference.api.display import Display, summary_of
 from batchinference.spec.report import Report
+from batchinference.spec.warnings import summarize
 from batchinference.text import in_one_line
 
 _CELL = "text-align:left;vertical-align:top;white-space:pre-wrap"
@@ -83,4 +84,6 @@ def _progress(report: Report) -> list[tuple[str, str]]:
             lines.append(("time left", progress.eta))
     if report.counts and report.counts.failed:
         lines.append(("failed rows", f"{report.counts.failed:,}"))
+    if report.warnings:
+        lines.append(("warnings", summarize(report.warnings)))
     return lines

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from batchinference.spec.report import Report
+from batchinference.spec.warnings import WarningCount
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +55,8 @@ class OutputStatus:
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None
     logs: list[str] = field(default_factory=list)
+    warnings: list[WarningCount] = field(default_factory=list)
+    """Differences between the input and the output, according to the last report."""
 
     @property
     def percent(self) -> int | None:
@@ -96,6 +99,7 @@ def _status(output: str, work: Work) -> OutputStatus:
         age,
         f"{failed.reason}: {failed.message}" if failed else None,
         [log.uri for log in logs_of(work)],
+        report.warnings if report else [],
     )
 
 

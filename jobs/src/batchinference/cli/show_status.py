@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from batchinference.api.display import named_lines
 from batchinference.api.jobs_on_cluster import JobStatus
 from batchinference.api.outputs import OutputStatus, status_of
 from batchinference.api.targets import Target
@@ -34,6 +35,7 @@ def _show_job(job: JobStatus, workers: Sequence[Workers], form: Format) -> None:
     lines += [("", job.message)] if job.message else []
     lines += [("rows", rows_text(job.rows, job.total, job.percent))]
     lines += [("failed rows", str(job.failed))] if job.failed else []
+    lines += named_lines("warnings", job.warnings)
     if job.rate and not job.ended:
         lines += [("speed", f"{job.rate:g} rows/s, ETA {job.eta}")]
     lines += [("stage", job.stage)] if job.stage else []
@@ -51,6 +53,7 @@ def _lines_of_output(status: OutputStatus) -> list[tuple[str, str]]:
         ("state", status.state),
         ("rows", rows_text(status.rows, status.total, status.percent)),
         ("", f"{status.written} written, {status.failed} failed, {status.filtered} filtered"),
+        *named_lines("warnings", status.warnings),
         ("attempt", str(status.attempt)),
         ("job", status.job),
     ]

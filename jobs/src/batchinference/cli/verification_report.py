@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batchinference.api.display import named_lines
 from batchinference.cli.printing import echo
 from batchinference.pipeline.verify.findings import (
     Finding,
@@ -12,6 +13,7 @@ from batchinference.pipeline.verify.findings import (
     Spot,
     VerificationReport,
 )
+from batchinference.spec.warnings import summarize
 
 SHOWN_SPOTS = 5
 WIDTH = 13
@@ -53,13 +55,14 @@ def _job_lines(work: JobReport, *, named: bool) -> Iterator[Line]:
         yield from _spot_lines("to be done", work.missing, len(work.missing))
     for finding in work.findings:
         yield from _finding_lines(finding)
-    for number, reason in enumerate(work.unproven):
-        yield "" if number else "not shown", reason
+    yield from named_lines("warnings", work.warnings)
+    yield from named_lines("not shown", work.unproven)
 
 
 def _result(work: JobReport) -> str:
     if work.finished or work.result is not Result.UNFINISHED:
-        return _RESULT_TEXTS[work.result]
+        warnings = summarize(work.warnings)
+        return _RESULT_TEXTS[work.result] + (f"; warnings: {warnings}" if warnings else "")
     return f"unfinished: {work.accounted} of {'?' if work.rows is None else work.rows} rows"
 
 

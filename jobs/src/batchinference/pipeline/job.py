@@ -44,6 +44,7 @@ from batchinference.plan import Plan
 from batchinference.spec.job import BatchInference, ErrorPolicy
 from batchinference.spec.prices import PodPrices
 from batchinference.spec.report import JobState, Report
+from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteTable
 
 MAX_ATTEMPTS = 4
@@ -163,9 +164,11 @@ class JobRun:
         except OSError:
             return  # a transient storage error may fail the work, but not the progress update
         self._reports.read(counts, executor.stage)
+        self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
         check_errors(self.job.spec.errors, counts, run.count, run.bad_row)
+        check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
 
     def _finalize(self, run: AttemptRun, end: AttemptEnd, executor: Executor) -> Report:
         """Complete the output, in which no rows are missing, and return the report."""
@@ -175,9 +178,12 @@ class JobRun:
         rows = snapshot.rows(len(run.input), run.input.rows_each)
         counts = replace(snapshot.counts, read=rows)
         self._reports.finish(counts)
+        self._reports.warnings = run.final_warnings(snapshot)
         self._publish(self._reports.build())
         example = partial(bad_row, attempt.layout, snapshot.entries)
-        check_errors(self.job.spec.errors, counts, RowCount(rows, estimated=False), example)
+        total = RowCount(rows, estimated=False)
+        check_errors(self.job.spec.errors, counts, total, example)
+        check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
         unified = executor.rewrite_files(snapshot)
         if unified.entries != snapshot.entries:
             attempt.put_unified(unified)
@@ -211,6 +217,7 @@ class JobRun:
                     notes = [note for manifest in manifests for note in manifest.notes]
                     self._entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._reports.add_notes(collect_notes(notes), spilled_bytes())
+                    self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
         self._reports.cost = cost_so_far(self.prices, self._start)
         self._reports.enter(JobState.FAILED)
         report = self._reports.build(failure)
@@ -256,8 +263,8 @@ def check_errors(
         return
     if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
         limit = f"errors.maxRows ({max_rows})"
-    elif (percentage := _exceeded_percentage(policy, counts, total)) is not None:
-        limit = f"errors.maxPercent ({percentage})"
+    elif limit_text := _exceeded_percentage(policy.max_percent, counts.failed, counts, total):
+        limit = f"errors.maxPercent ({limit_text})"
     elif not policy.tolerant:
         limit = "0, because spec.errors allows none"
     else:
@@ -265,18 +272,43 @@ def check_errors(
     raise TooManyErrors(f"{counts.failed} row(s) failed, limit: {limit}. One of them: {example()}")
 
 
+def check_warnings(
+    policy: ErrorPolicy,
+    warnings: Sequence[WarningCount],
+    counts: RowCounts,
+    total: RowCount | None,
+) -> None:
+    """Raise TooManyErrors if there are more warnings than the policy allows. Percentages are
+    checked like those of `check_errors`."""
+    for index, limits in enumerate(policy.warnings):
+        of_name = [warning for warning in warnings if warning.name == limits.name]
+        count = sum(warning.count for warning in of_name)
+        percentage = _exceeded_percentage(limits.max_percent, count, counts, total)
+        if limits.max_rows is not None and count > limits.max_rows:
+            limit = f"maxRows ({limits.max_rows})"
+        elif percentage is not None:
+            limit = f"maxPercent ({percentage})"
+        else:
+            continue
+        raise TooManyErrors(
+            f"{count} {limits.name.unit}(s) have the warning {limits.name.value}, limit: "
+            f"errors.warnings[{index}].{limit}. {limits.name.message}. One of them: "
+            f"{of_name[0].example}"
+        )
+
+
 def _exceeded_percentage(
-    policy: ErrorPolicy, counts: RowCounts, total: RowCount | None
+    max_percent: float | None, count: int, counts: RowCounts, total: RowCount | None
 ) -> str | None:
-    """Return the exceeded percentage limit as text; None if it is not exceeded.
+    """Return the percentage limit as text if `count` rows exceed it; None if they do not.
 
     If the row count is an estimate, the input may have many more rows."""
-    if policy.max_percent is None or total is None:
+    if max_percent is None or total is None:
         return None
     if total.estimated and counts.read < ESTIMATE_FROM:
         return None
     rows = max(total.rows, counts.read) if total.estimated else max(total.rows, 1)
     margin = ESTIMATE_MARGIN if total.estimated else 1
-    if 100 * counts.failed <= policy.max_percent * rows * margin:
+    if 100 * count <= max_percent * rows * margin:
         return None
-    return f"{policy.max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"
+    return f"{max_percent:g} % of {'about ' if total.estimated else ''}{rows} rows"

@@ -89,7 +89,8 @@ def prepare(
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
-        source = open_input(spec.read, _earlier_input(spec, target, state.layout, start))
+        earlier = _earlier_input(spec, target, state.layout, start)
+        source = open_input(spec.read, earlier, spec.errors.failing_warnings)
     except NoNewFiles:
         return NothingToDo(target.complete[0], "there are no new files in its input")
     check_input(spec, source, target.layout)

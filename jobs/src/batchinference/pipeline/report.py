@@ -23,6 +23,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.storage.stored_texts import LargeReport, read_report
 from batchinference.spec.report import (
+    MAX_WARNINGS,
     Capacity,
     JobState,
     Memory,
@@ -32,6 +33,7 @@ from batchinference.spec.report import (
     StepTimes,
 )
 from batchinference.spec.status import Counts, Progress
+from batchinference.spec.warnings import WarningCount
 
 MAX_NOTES = 20
 MAX_POINTS = 60
@@ -47,12 +49,14 @@ def now() -> str:
 @dataclass
 class ReportBuilder:
     """The state of a run, as its reports show it. `layout` is the layout of the current output,
-    `notes` summarizes the last attempt that has ended, and `cost` covers the whole run."""
+    `notes` summarizes the last attempt that has ended, and `cost` covers the whole run. `warnings`
+    are those about the files of the input and the committed rows."""
 
     name: str
     layout: Layout
     notes: RunNotes | None = field(default=None, init=False)
     cost: RunCost | None = field(default=None, init=False)
+    warnings: list[WarningCount] = field(default_factory=list, init=False)
     _spilled_bytes: int | None = field(default=None, init=False)
     _capacity: Capacity | None = field(default=None, init=False)
     _attempt: int | None = field(default=None, init=False)
@@ -70,6 +74,7 @@ class ReportBuilder:
         self.enter(JobState.PREPARING)
         self.layout = layout
         self._attempt = self.notes = self._tracker = self._capacity = None
+        self.warnings = []
         self._history = History(self._history.start)
 
     def begin_rows(self, tracker: ProgressTracker) -> None:
@@ -139,6 +144,7 @@ class ReportBuilder:
             capacity=self._capacity,
             cost=self.cost,
             notes=self.notes.notes if self.notes else [],
+            warnings=self.warnings[:MAX_WARNINGS],
             rowsOverTime=self._history.points() if self._tracker else None,
             versions=dict(versions()),
             version=__version__,
@@ -320,6 +326,7 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
             "errors": next((item.errors for item in reports if item.errors), None),
             "retries": sum(item.retries for item in reports),
             "notes": list(dict.fromkeys(note for item in reports for note in item.notes)),
+            "warnings": _sum_warnings(warning for item in reports for warning in item.warnings),
         }
     )
 
@@ -327,6 +334,19 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
 def _sum(found: Iterable[Counts | None]) -> Counts:
     all_counts = [counts.model_dump() for counts in found if counts]
     return Counts(**{name: sum(item[name] for item in all_counts) for name in Counts.model_fields})
+
+
+def _sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
+    """Return the sums by name and step. The example is the first one."""
+    sums: dict[tuple[str, str | None], WarningCount] = {}
+    for warning in warnings:
+        before = sums.get((warning.name, warning.step))
+        if before is not None:
+            amounts = [part.amount for part in (before, warning) if part.amount is not None]
+            added = {"count": before.count + warning.count, "amount": sum(amounts) or None}
+            warning = before.model_copy(update=added)  # noqa: PLW2901 - the sum so far
+        sums[warning.name, warning.step] = warning
+    return list(sums.values())[:MAX_WARNINGS]
 
 
 def _progress(parts: Sequence[Progress]) -> Progress | None:

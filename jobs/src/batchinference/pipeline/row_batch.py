@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import describe
+from batchinference.pipeline.row_warnings import ROW_WARNINGS
 
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
@@ -90,6 +91,8 @@ class RowBatch:
     """The share of each row of `source` that the batch holds (int64), if Ray split the rows of an
     input row over several blocks. None if the batch holds all rows of each input row. The shares of
     an input row in all batches add up to FULL_SHARE."""
+    warnings: pa.Table = field(default_factory=ROW_WARNINGS.empty_table)
+    """The warnings about input rows, with the columns of ROW_WARNINGS."""
 
     @classmethod
     def read(cls, table: pa.Table, ids: np.ndarray) -> RowBatch:
@@ -127,6 +130,12 @@ class RowBatch:
             filtered=np.concatenate([self.filtered, self.ids[lost]]),
         )
 
+    def with_warnings(self, warnings: pa.Table) -> RowBatch:
+        """Return the batch with further warnings, which have the columns of ROW_WARNINGS."""
+        if not warnings.num_rows:
+            return self
+        return replace(self, warnings=pa.concat_tables([self.warnings, warnings]))
+
     def cut(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
         """Split a batch in which no input row has several rows, or a row and an error: return its
         first rows, and the rest with its errors, filtered rows and notes. The rest is None if
@@ -138,7 +147,15 @@ class RowBatch:
         remaining = self.source[rows:] if one_to_one else self.source[~np.isin(self.source, first)]
         table = self.table.slice(rows)
         rest = replace(self, table=table, ids=self.ids[rows:], source=remaining)
-        return RowBatch.read(self.table.slice(0, rows), first), rest
+        begin = RowBatch.read(self.table.slice(0, rows), first)
+        if not self.warnings.num_rows:
+            return begin, rest
+        of_first = np.isin(self.warnings.column("id").to_numpy(), first)
+        begin, rest = (
+            replace(part, warnings=self.warnings.filter(pa.array(rows)))
+            for part, rows in ((begin, of_first), (rest, ~of_first))
+        )
+        return begin, rest
 
     @property
     def has_unique_ids(self) -> bool:
@@ -181,6 +198,7 @@ class RowBatch:
         """Return the part of the batch that belongs to these input rows (int64 ids)."""
         rows, source = np.isin(self.ids, ids), np.isin(self.source, ids)
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
+        warned = np.isin(self.warnings.column("id").to_numpy(), ids)
         return replace(
             self,
             table=_selected(self.table, rows) if rows.any() else NO_ROWS,
@@ -189,6 +207,7 @@ class RowBatch:
             errors=self.errors.filter(pa.array(failed)),
             filtered=self.filtered[np.isin(self.filtered, ids)],
             shares=None if self.shares is None else self.shares[source],
+            warnings=self.warnings.filter(pa.array(warned)),
         )
 
 
@@ -213,6 +232,7 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         _joined(batches, "filtered"),
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),
+        warnings=pa.concat_tables([ROW_WARNINGS.empty_table(), *(b.warnings for b in batches)]),
     )
 
 

@@ -10,12 +10,23 @@ of the row collects the warnings. Without a collector, they are dropped:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.warnings import WarningName
+
+ROW_WARNINGS = pa.schema(
+    [("id", pa.int64()), ("step", pa.string()), ("name", pa.string()), ("amount", pa.int64())]
+)
+"""The columns of the warnings of a batch. `id` is the id of the input row."""
+WARNING_COLUMN = OWN_PREFIX + "warnings"
+WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())]))
 
 
 class RowWarning(NamedTuple):
@@ -25,6 +36,18 @@ class RowWarning(NamedTuple):
     row: int
     name: WarningName
     amount: int
+
+
+class WarnedRow(ValueError):
+    """The error of a row that fails because the job does not accept one of its warnings."""
+
+    def __init__(self, warning: RowWarning) -> None:
+        name, amount = warning.name, warning.amount
+        added = f" ({amount} {name.amount})" if name.amount and amount else ""
+        super().__init__(
+            f"{name.value}: {name.meaning}{added}, and errors.warnings makes such rows failed "
+            f"rows. {name.fix}"
+        )
 
 
 _collected: ContextVar[list[RowWarning] | None] = ContextVar("warnings", default=None)
@@ -46,3 +69,48 @@ def collect_warnings() -> Iterator[list[RowWarning]]:
         yield warnings
     finally:
         _collected.reset(token)
+
+
+def errors_of(warnings: Iterable[RowWarning], failing: Collection[str]) -> dict[int, Exception]:
+    """Return the error of each row that has a warning with a name in `failing`, by row index."""
+    errors: dict[int, Exception] = {}
+    for warning in warnings if failing else ():
+        if warning.name in failing:
+            errors.setdefault(warning.row, WarnedRow(warning))
+    return errors
+
+
+def warning_table(step: str, ids: np.ndarray, warnings: Sequence[RowWarning]) -> pa.Table:
+    """Return the warnings of a step as a table with the columns of ROW_WARNINGS. `ids` are the ids
+    of the input rows of the batch (int64)."""
+    columns = [
+        pa.array(ids[[warning.row for warning in warnings]]),
+        pa.repeat(step, len(warnings)),
+        pa.array([warning.name.value for warning in warnings], pa.string()),
+        pa.array([warning.amount for warning in warnings], pa.int64()),
+    ]
+    return pa.table(columns, schema=ROW_WARNINGS)
+
+
+def with_warnings(table: pa.Table, by_row: Mapping[int, Iterable[RowWarning]]) -> pa.Table:
+    """Return a table of rows with their warnings in a hidden last column, by row index. It is the
+    table itself if there are no warnings."""
+    if not any(by_row.values()):
+        return table
+    lists = [
+        [(warning.name.value, warning.amount) for warning in by_row.get(row, ())] or None
+        for row in range(table.num_rows)
+    ]
+    return table.append_column(WARNING_COLUMN, pa.array(lists, WARNING_LIST))
+
+
+def split_warnings(table: pa.Table) -> tuple[pa.Table, list[RowWarning]]:
+    """Return a table without its hidden column of warnings, and these warnings."""
+    if not table.num_columns or table.schema[-1].name != WARNING_COLUMN:
+        return table, []
+    warnings = [
+        RowWarning(row, WarningName.named(item["name"]), item["amount"])
+        for row, items in enumerate(table.column(WARNING_COLUMN).to_pylist())
+        for item in items or ()
+    ]
+    return table.drop_columns([WARNING_COLUMN]), warnings

@@ -87,7 +87,7 @@ _MEANINGS = {
     Cause.BAD_INPUT: "the input is missing, empty or unreadable",
     Cause.BAD_OUTPUT: "the output path cannot be written, or holds rows of other work or code",
     Cause.MODEL_LOAD: "a model or module cannot be found or loaded",
-    Cause.TOO_MANY_ERRORS: "more rows failed than `errors` allows",
+    Cause.TOO_MANY_ERRORS: "more rows failed, or more warnings occurred, than `errors` allows",
     Cause.INCOMPLETE: "the output did not contain each input row exactly once",
     Cause.INTERRUPTED: "the driver was stopped, but not by the operator",
     Cause.APPLICATION: "a step raised an error that no row caused",

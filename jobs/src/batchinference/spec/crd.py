@@ -40,6 +40,7 @@ PRINTER_COLUMNS = (
     ("Attempts", "integer", ".status.attempt", 0),
     ("Age", "date", ".metadata.creationTimestamp", 0),
     ("GPUs", "integer", ".status.gpus", 1),
+    ("Warnings", "integer", ".status.counts.warned", 1),
     ("Cost", "number", ".status.cost.amount", 1),
     ("RayJob", "string", ".status.rayJobName", 1),
     ("Message", "string", ".status.conditions[?(@.type=='Ready')].message", 1),
@@ -196,7 +197,7 @@ def _known_causes() -> Schema:
 
 
 _IMMUTABLE = (
-    f"only {', '.join(MUTABLE)}, the limits {' and '.join(MUTABLE_LIMITS)} of errors, and "
+    f"only {', '.join(MUTABLE)}, the limits {', '.join(MUTABLE_LIMITS)} of errors, and "
     f"{', '.join(MUTABLE_OF_STEP)} of steps can be changed: for other rows, create a new "
     "BatchInference"
 )

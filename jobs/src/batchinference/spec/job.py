@@ -15,6 +15,7 @@ from batchinference.spec.read import Read, ReadFiles
 from batchinference.spec.reserved import RESERVED_STEPS
 from batchinference.spec.steps import Step
 from batchinference.spec.uris import Uri
+from batchinference.spec.warnings import WarningPolicy
 from batchinference.spec.write import Write, WriteTable
 
 GROUP = "batchinference.dev"
@@ -32,10 +33,19 @@ OPERATOR_FIELDS = ("suspend", "priority", "retry", "deadlines", "ttl", "managedB
 """Fields that only the operator reads. The job file of the driver does not contain them."""
 MUTABLE = ("resume", "cluster", "suspend", "priority", "retry", "deadlines", "ttl")
 """Fields of the spec that do not define the rows of the output. They can be changed."""
-MUTABLE_LIMITS = ("maxRows", "maxPercent")
+MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
 """Fields of `errors` that can be changed."""
 MUTABLE_OF_STEP = ("batchSize", "replicas", "resources")
 """Fields of a step that can be changed: they affect its speed, but not its result."""
+
+
+def _check_warning_names(policies: list[WarningPolicy]) -> list[WarningPolicy]:
+    """Return the policies. Raises PydanticCustomError if two are for the same warning."""
+    names = [policy.name for policy in policies]
+    if duplicates := [name for name in names if names.count(name) > 1]:
+        message = "'{name}' is listed twice. Remove one of them"
+        raise PydanticCustomError("warning_name", message, {"name": duplicates[0].value})
+    return policies
 
 
 class ErrorPolicy(SpecModel):
@@ -60,11 +70,29 @@ class ErrorPolicy(SpecModel):
     retry: bool = False
     """Whether rows that failed in earlier runs are retried, including rows of added files. If
     false, their error records are kept, and a complete output is not changed. Not for tables."""
+    warnings: Annotated[
+        list[WarningPolicy],
+        Field(
+            max_length=32,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        ),
+        AfterValidator(_check_warning_names),
+    ] = []
+    """What happens if the job cuts, changes or leaves out something. Warnings that are not listed
+    are counted and shown. A change applies to rows that are not committed yet."""
 
     @property
     def tolerant(self) -> bool:
         """Return whether the job may have failed rows."""
         return bool(self.max_rows) or bool(self.max_percent)
+
+    @property
+    def failing_warnings(self) -> frozenset[str]:
+        """Return the names of the warnings that make their rows failed rows."""
+        return frozenset(policy.name for policy in self.warnings if policy.action == "fail")
 
 
 def _check_step_names(steps: list[Step]) -> list[Step]:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from batchinference.spec.base import SpecModel
 from batchinference.spec.status import Counts, Progress, Rows, Timestamp
+from batchinference.spec.warnings import WarningCount
 from batchinference.text import in_one_line
 
 REPORT_FILE = "batchinference-report.json"
@@ -42,6 +43,10 @@ def parse_failure_line(log: str) -> tuple[str, str] | None:
     if not (isinstance(cause, str) and isinstance(message, str)):
         return None
     return cause, in_one_line(message)
+
+
+MAX_WARNINGS = 32
+"""Maximum number of warnings of a report: one for each name and step."""
 
 
 class JobState(StrEnum):
@@ -188,6 +193,9 @@ class Report(SpecModel):
     """The versions of Python and of the packages that affect results, by name."""
     notes: list[str] = []
     """Other events, as text."""
+    warnings: Annotated[list[WarningCount], Field(max_length=MAX_WARNINGS)] = []
+    """Differences between the input and what the job made of it, such as files that were not read
+    or texts that were cut: the most frequent ones, by name and step."""
     version: str
     """The version of BatchInference that ran the job."""
 

@@ -11,6 +11,7 @@ from batchinference.spec.base import REASON, SpecModel
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
 from batchinference.spec.times import time_of
+from batchinference.spec.warnings import WarningCount
 
 MAX_ROWS = 10**15
 
@@ -76,6 +77,8 @@ class Counts(SpecModel):
     """Rows that have an error record."""
     filtered: Rows = 0
     """Filtered rows: rows that a filter or another step removed."""
+    warned: Rows = 0
+    """Warnings about rows that have not failed. A row may have several."""
 
 
 class Cost(SpecModel):
@@ -154,6 +157,12 @@ class BatchInferenceStatus(SpecModel):
     `read, embed, write`."""
     counts: Counts | None = None
     """Rows by result."""
+    warnings: Annotated[
+        list[WarningCount],
+        Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = []
+    """Differences between the input and what the job made of it, such as files that were not read
+    or texts that were cut."""
     start_time: Timestamp | None = None
     """When the RayJob was created."""
     completion_time: Timestamp | None = None

@@ -6,6 +6,7 @@ warning is counted, and shown with one example and what to do about it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -35,6 +36,16 @@ class WarningName(StrEnum):
         name._value_ = value
         name.meaning, name.fix, name.unit, name.amount = meaning, fix, unit, amount
         return name
+
+    @classmethod
+    def named(cls, name: str) -> WarningName:
+        """Return the warning with this name. Raises KeyError if there is none."""
+        return _BY_VALUE[name]
+
+    @property
+    def message(self) -> str:
+        """Return what has happened and what to do, for people."""
+        return f"{self.meaning}. {self.fix}"
 
     FILES_IGNORED = (
         "FilesIgnored",
@@ -120,6 +131,9 @@ class WarningName(StrEnum):
     )
 
 
+_BY_VALUE = {name.value: name for name in WarningName}
+
+
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
 
@@ -158,3 +172,22 @@ class WarningCount(SpecModel):
     """One of these rows or files."""
     message: Annotated[str, Field(max_length=1024)]
     """What has happened, and what to do, for people."""
+
+    @property
+    def quantity(self) -> str:
+        """Return the name and the numbers, such as `TextCut (embed) 3 rows (120 tokens)`."""
+        kind = _BY_VALUE.get(self.name)  # a newer version may know more
+        unit = kind.unit if kind else "row"
+        step = f" ({self.step})" if self.step and self.step != "read" else ""
+        amount = f" ({self.amount:,} {kind.amount})" if kind and self.amount else ""
+        return f"{self.name}{step} {self.count:,} {unit}{'' if self.count == 1 else 's'}{amount}"
+
+    def __str__(self) -> str:
+        """Return the warning for people, with an example and what to do."""
+        example = f" Example: {self.example}." if self.example else ""
+        return f"{self.quantity}: {self.message}.{example}"
+
+
+def summarize(warnings: Iterable[WarningCount]) -> str:
+    """Return the numbers of all warnings on one line; empty if there are none."""
+    return ", ".join(warning.quantity for warning in warnings)

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.phases import Phase
+from batchinference.spec.warnings import WarningName
 from batchinference_operator.reconcile.job_summary import JobSummary
 from batchinference_operator.status.attempts import newly_ended
 from batchinference_operator.status.job_status import Status
@@ -21,6 +22,7 @@ OTHER = "_other"
 """The label value for all values beyond the limit. No namespace can have this name."""
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
+_WARNING_NAMES = frozenset(name.value for name in WarningName)
 _OUTCOMES = [("Succeeded", ""), ("Suspended", ""), ("Preempted", "")]
 _OUTCOMES += [("Failed", cause.value) for cause in Cause]
 
@@ -68,6 +70,11 @@ class JobMetrics(Collector):
         self._failed_rows = self._counter(
             "batchinference_rows_failed", "Rows that failed and have an error record."
         )
+        self._warnings = self._counter(
+            "batchinference_warnings",
+            "Rows and files that a job has left out, cut or changed, by the name of the warning.",
+            "name",
+        )
         self._gpu_seconds = self._counter(
             "batchinference_gpu_seconds", "GPU seconds that jobs have used."
         )
@@ -95,6 +102,9 @@ class JobMetrics(Collector):
             counter.labels(label).inc(
                 max(0, _counter_value(after, *path) - _counter_value(before, *path))
             )
+        counted, known = _warnings_by_name(after), _warnings_by_name(before)
+        for name in counted:
+            self._warnings.labels(label, name).inc(max(0, counted[name] - known[name]))
         for attempt in newly_ended(before, after):
             outcome = attempt["outcome"], attempt.get("cause", "")
             self._attempts.labels(label, *outcome).inc()
@@ -110,6 +120,8 @@ class JobMetrics(Collector):
         if len(self._namespaces.values) > known:
             for counter in (self._rows, self._failed_rows, self._gpu_seconds, self._cpu_seconds):
                 counter.labels(label)
+            for name in WarningName:
+                self._warnings.labels(label, name.value)
             for outcome in _OUTCOMES:
                 self._attempts.labels(label, *outcome)
                 self._attempt_gpu_seconds.labels(label, *outcome)
@@ -166,6 +178,16 @@ def _gauge(
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
+
+
+def _warnings_by_name(status: Status) -> Counts[str]:
+    """Return the number of rows or files with each warning. The driver of a tenant has written the
+    names, so unknown ones are counted together."""
+    counts = Counts[str]()
+    for warning in status.get("warnings", ()):
+        name = warning["name"] if warning["name"] in _WARNING_NAMES else OTHER
+        counts[name] += warning["count"]
+    return counts
 
 
 def _counter_value(status: Status, *path: str) -> int:

@@ -11,7 +11,7 @@ USAGE_SECONDS = 30.0
 """Minimum seconds between two writes that change only the usage of an attempt without progress.
 Pods may take minutes to start, and each change of a pod changes the usage."""
 _DEFERRABLE_FIELDS = {
-    *("progress", "stage", "counts", "progressTime"),
+    *("progress", "stage", "counts", "warnings", "progressTime"),
     *("usageTime", "gpus", "gpuSeconds", "cpuSeconds", "cost"),
 }
 _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "gpuSeconds", "cpuSeconds"}

@@ -40,8 +40,10 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     if report is not None:
         found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
         status.pop("stage", None)
-        reported = ("progress", "stage", "counts", "output")
-        status |= {key: found[key] for key in reported if key in found}
+        if report.counts is not None:
+            status.pop("warnings", None)  # a driver that started over may have none
+        reported = ("progress", "stage", "counts", "warnings", "output")
+        status |= {key: found[key] for key in reported if found.get(key)}
     if update.phase not in PROCESSING_PHASES:
         status.pop("stage", None)
         if "progress" in status:
@@ -57,7 +59,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
             # without the driver's final report, the completed percentage is unknown
             status["progress"].pop("percent", None)
     if summary.complete and not (report and report.state.ended):
-        status.pop("counts", None)  # they are from an earlier report and out of date
+        status = without(status, "counts", "warnings")  # of an earlier report, and out of date
     return status
 
 
@@ -103,7 +105,7 @@ def without_newer_fields(patch: Status) -> Status:
     These are new fields, and enum fields that may have new values. The reasons of conditions are
     not enums and contain the same information.
     """
-    left = without(patch, "phase", "cost")
+    left = without(patch, "phase", "cost", "warnings")
     if "attempts" in left:
         left["attempts"] = [_attempt_without_newer_fields(one) for one in left["attempts"]]
     return left

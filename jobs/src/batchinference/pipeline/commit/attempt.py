@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from batchinference.pipeline.commit.layout import Layout, part_prefix
@@ -128,6 +129,20 @@ class Attempt:
         for name, _, counts in self._commits():
             if counts.failed and (manifest := self._manifest(name)) is not None:
                 yield from manifest.entries
+
+    def warned_manifests(
+        self, known: Collection[tuple[int, int]], most: int
+    ) -> Iterator[tuple[tuple[int, int], Manifest]]:
+        """Yield up to `most` commits with warnings: their task and number, and their manifest.
+        Commits in `known` are left out."""
+        commits = (
+            (name, commit)
+            for name, commit, counts in self._commits()
+            if counts.warned and commit not in known
+        )
+        for name, commit in islice(commits, most):
+            if (manifest := self._manifest(name)) is not None:
+                yield commit, manifest
 
     def _manifest(self, name: str) -> Manifest | None:
         try:

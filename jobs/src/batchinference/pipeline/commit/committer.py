@@ -23,12 +23,14 @@ from batchinference.pipeline.commit.manifest import (
     Range,
     RowCounts,
     Share,
+    WarnedRows,
     ranges_of,
 )
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.row_batch import FULL_SHARE, WRITE_STEP, RowBatch, unpack_ids
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.storage.location import Location, delete_all
+from batchinference.spec.warnings import WarningName
 
 PUT_THREADS = 8
 
@@ -113,6 +115,7 @@ class Committer:
             self._put_data(table, task, written) if len(group.ids) else [],
             self.files.columns(table),
             self._put_errors(group.errors, task, written) if group.errors.num_rows else None,
+            warned_rows_of(group),
         )
 
     def _put_data(self, table: pa.Table, task: int, written: list[Location]) -> list[DataFile]:
@@ -187,7 +190,31 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
 def counts_of_group(group: RowBatch) -> RowCounts:
     """Return the number of whole input rows, and of all rows with each outcome."""
     whole = int((~_partial(group)).sum())
-    return RowCounts(whole, len(group.ids), group.errors.num_rows, len(group.filtered))
+    warned = sum(warned.rows for warned in warned_rows_of(group))
+    return RowCounts(whole, len(group.ids), group.errors.num_rows, len(group.filtered), warned)
+
+
+def warned_rows_of(group: RowBatch) -> list[WarnedRows]:
+    """Return the warnings of a group by step and name, without those of failed rows, which have an
+    error record instead."""
+    if not group.warnings.num_rows:
+        return []
+    failed = np.isin(group.warnings.column("id").to_numpy(), group.errors.column("id").to_numpy())
+    table = group.warnings.filter(pa.array(~failed))
+    counted = table.group_by(["step", "name"], use_threads=False).aggregate(
+        [("id", "count"), ("amount", "sum"), ("id", "min")]
+    )
+    examples = zip(*unpack_ids(counted.column("id_min").to_numpy()), strict=True)
+    return [
+        WarnedRows(
+            row["step"],
+            WarningName.named(row["name"]),
+            row["id_count"],
+            row["amount_sum"] or 0,
+            (int(file), int(number)),
+        )
+        for row, (file, number) in zip(counted.to_pylist(), examples, strict=True)
+    ]
 
 
 def row_ranges_of(group: RowBatch) -> list[Range]:

@@ -11,7 +11,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import reduce
 from operator import add
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -28,6 +28,7 @@ from batchinference.pipeline.storage.json import (
     verify_checksum,
 )
 from batchinference.pipeline.storage.location import base_name, is_inside
+from batchinference.spec.warnings import WarningName
 
 STRICT = ConfigDict(extra="forbid")
 Natural = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
@@ -82,6 +83,8 @@ class RowCounts:
     written: Natural = 0
     failed: Natural = 0
     filtered: Natural = 0
+    warned: Natural = 0
+    """Warnings about rows. A row may have several."""
 
     def __add__(self, other: RowCounts) -> RowCounts:
         return RowCounts(
@@ -89,6 +92,7 @@ class RowCounts:
             self.written + other.written,
             self.failed + other.failed,
             self.filtered + other.filtered,
+            self.warned + other.warned,
         )
 
 
@@ -108,6 +112,20 @@ class DataFile:
 
 
 @dataclass(frozen=True)
+class WarnedRows:
+    """The rows of a manifest entry that have the same warning of the same step."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    step: str
+    name: WarningName
+    rows: Natural
+    amount: Natural
+    """What is added up over the rows, such as the number of tokens that were cut."""
+    example: tuple[_File, _Row]
+    """One of the rows: its file and its number."""
+
+
+@dataclass(frozen=True)
 class ManifestEntry:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     counts: RowCounts
@@ -119,6 +137,7 @@ class ManifestEntry:
     columns: list[tuple[str, str]]
     """Names and types of the columns of the data."""
     errors: DataFile | None
+    warnings: list[WarnedRows] = field(default_factory=list)
 
     @property
     def files(self) -> list[DataFile]:
@@ -129,7 +148,29 @@ class ManifestEntry:
         # asdict(self) would copy every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
-        return {**vars(self), **files, "counts": asdict(self.counts)}
+        warnings = [asdict(warned) for warned in self.warnings]
+        return {**vars(self), **files, "counts": asdict(self.counts), "warnings": warnings}
+
+
+def total_warnings(warnings: Iterable[WarnedRows]) -> list[WarnedRows]:
+    """Return the sums of warnings by step and name, the most frequent first. The example is the
+    first row in the order of the input."""
+    sums: dict[tuple[str, WarningName], WarnedRows] = {}
+    for warning in warnings:
+        key = warning.step, warning.name
+        before = sums.get(key, replace(warning, rows=0, amount=0))
+        sums[key] = replace(
+            before,
+            rows=before.rows + warning.rows,
+            amount=before.amount + warning.amount,
+            example=min(before.example, warning.example),
+        )
+    return sorted(sums.values(), key=lambda warning: (-warning.rows, warning.step, warning.name))
+
+
+def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarnedRows]:
+    """Return the sums of the warnings of several entries."""
+    return total_warnings(warning for entry in entries for warning in entry.warnings)
 
 
 def total(counts: Iterable[RowCounts]) -> RowCounts:
@@ -144,7 +185,7 @@ def counts_of(entries: Iterable[ManifestEntry]) -> RowCounts:
     return total([*(entry.counts for entry in entries), RowCounts(read=parts)])
 
 
-_NAME = re.compile(r"^(\d{8,})-(\d{4,})\.(\d+)\.(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{8}\.json$")
+_NAME = re.compile(r"^(\d{8,})-(\d{4,})((?:\.\d+){5})\.[0-9a-f]{8}\.json$")
 _NOTE = TypeAdapter(dict[str, float])
 
 
@@ -175,8 +216,7 @@ class Manifest:
     def new_name(self) -> str:
         """Return a unique name."""
         counts = counts_of(self.entries)
-        numbers = (counts.read, counts.written, counts.failed, counts.filtered)
-        counted = ".".join(map(str, numbers))
+        counted = ".".join(map(str, astuple(counts)))
         return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 
     def serialized(self) -> bytes:
@@ -204,8 +244,8 @@ def parse_manifest_name(name: str) -> tuple[tuple[int, int], RowCounts] | None:
     match = _NAME.match(name)
     if match is None:
         return None
-    task, number, *counts = map(int, match.groups())
-    return (task, number), RowCounts(*counts)
+    task, number, counts = match.groups()
+    return (int(task), int(number)), RowCounts(*map(int, counts[1:].split(".")))
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:

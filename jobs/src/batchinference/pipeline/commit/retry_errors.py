@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.row_batch import READ_STEP, ROW_BITS, pack_id
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -68,7 +68,7 @@ def _without_failed_rows(entry: ManifestEntry, failed: np.ndarray) -> ManifestEn
     if not row_ranges:
         return None
     counts = entry.counts
-    remaining = RowCounts(counts.read - len(failed), counts.written, 0, counts.filtered)
+    remaining = replace(counts, read=counts.read - len(failed), failed=0)
     return replace(entry, row_ranges=row_ranges, counts=remaining, errors=None)
 
 

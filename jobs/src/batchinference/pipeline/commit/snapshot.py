@@ -39,7 +39,7 @@ from batchinference.pipeline.storage.json import (
 )
 from batchinference.pipeline.storage.location import Location
 
-FORMAT = 4
+FORMAT = 5
 """The version of the format of state files. An output in another format cannot be resumed."""
 
 

@@ -2,8 +2,8 @@
 
 A block has the user's columns, the id of the input row of each row, and at most one sidecar row. A
 sidecar row has no data. It holds, in one binary value, the provenance that belongs to no row: the
-input rows without a row in the block, the failed rows, the ends of files, and notes. Ray may cut a
-block, or concatenate blocks: every row and every sidecar row stays complete.
+input rows without a row in the block, the failed rows, the ends of files, notes, and warnings. Ray
+may cut a block, or concatenate blocks: every row and every sidecar row stays complete.
 
 Ray collects a number of rows for each write task. Empty rows follow the sidecar row, so that
 failed and filtered rows count as well. Only rows with an id have data.
@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, NO_IDS, NO_ROWS, RowBatch
+from batchinference.pipeline.row_warnings import ROW_WARNINGS
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -72,6 +73,7 @@ def decode(block: pa.Table) -> RowBatch:
         tuple(end for part in parts for end in part.ends),
         tuple(note for part in parts for note in part.notes),
         shares,
+        pa.concat_tables([ROW_WARNINGS.empty_table(), *(part.warnings for part in parts)]),
     )
 
 
@@ -152,15 +154,25 @@ class Sidecar:
     of_errors: np.ndarray | None
     ends: Sequence[tuple[int, int]]
     notes: Sequence[tuple[str, str]]
+    warnings: pa.Table
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
-        divided = shares.of_lost, shares.of_errors
-        return cls(shares.lost, batch.filtered, batch.errors, *divided, batch.ends, batch.notes)
+        return cls(
+            shares.lost,
+            batch.filtered,
+            batch.errors,
+            shares.of_lost,
+            shares.of_errors,
+            batch.ends,
+            batch.notes,
+            batch.warnings,
+        )
 
     @property
     def is_empty(self) -> bool:
-        return not any(map(len, (self.lost, self.errors, self.filtered, self.ends, self.notes)))
+        parts = self.lost, self.errors, self.filtered, self.ends, self.notes, self.warnings
+        return not any(map(len, parts))
 
     def rows(self) -> pa.Table:
         """Return the sidecar row and the empty rows that follow it."""
@@ -169,11 +181,11 @@ class Sidecar:
 
     def serialized(self) -> bytes:
         """Return an Arrow stream with one row. Ids are stored as differences, which compress."""
-        errors = self.errors.combine_chunks().to_struct_array()
         columns = {
             "lost": np.diff(self.lost, prepend=0),
             "filtered": np.diff(self.filtered, prepend=0),
-            "errors": pa.concat_arrays(errors.chunks) if errors.num_chunks else _NO_ERRORS,
+            "errors": _as_structs(self.errors),
+            "warnings": _as_structs(self.warnings),
             "of_lost": self.of_lost,
             "of_errors": self.of_errors,
             "ends": pa.array(np.array(self.ends, dtype=np.int64).reshape(-1)),
@@ -201,10 +213,16 @@ class Sidecar:
             None if of_errors is None else of_errors.to_numpy(),
             list(zip(ends[::2], ends[1::2], strict=True)),
             list(zip(notes[::2], notes[1::2], strict=True)),
+            pa.Table.from_struct_array(values["warnings"]),
         )
 
 
-_NO_ERRORS = pa.array([], pa.struct(list(ERRORS)))
+def _as_structs(table: pa.Table) -> pa.Array:
+    """Return the rows of a table as one array of structs."""
+    rows = table.combine_chunks().to_struct_array()
+    if rows.num_chunks:
+        return pa.concat_arrays(rows.chunks)
+    return pa.array([], pa.struct(list(table.schema)))
 
 
 def _as_list_array(values: pa.Array | np.ndarray | None) -> pa.Array:

@@ -17,8 +17,14 @@ import ray
 from ray.data import DataContext
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.manifest import ManifestEntry, RowCounts
+from batchinference.pipeline.commit.manifest import (
+    ManifestEntry,
+    RowCounts,
+    WarnedRows,
+    warnings_of,
+)
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
+from batchinference.pipeline.commit.warning_counts import WarningTracker, counts_of_warnings
 from batchinference.pipeline.execution.control import ControlCallback, ExecutionControl
 from batchinference.pipeline.execution.crashed_rows import MAX_RUNS
 from batchinference.pipeline.execution.fused import (
@@ -41,6 +47,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.text_windows import WindowLimits, columns_of_first_model
 from batchinference.pipeline.input import JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.planning import Sizing, row_bytes
+from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.file_rewrites import Rewrite, fit_in_driver, rewrites
 from batchinference.pipeline.output.input_order import RowOrder, ordered_rewrites
@@ -50,6 +57,7 @@ from batchinference.pipeline.row_batch import MissingRows
 from batchinference.plan import Plan
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
+from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import Write, WriteOrdered
 
 _WITHOUT_TEXTS = ("audio", "binary", "images", "numpy", "video")
@@ -89,6 +97,23 @@ class AttemptRun:
     def counts(self) -> RowCounts:
         """Return the counts of the committed rows."""
         return self.start.counts + self.attempt.counts()
+
+    @cached_property
+    def _warnings(self) -> WarningTracker:
+        return WarningTracker(self.attempt, warnings_of(self.start.entries))
+
+    def warnings(self, counts: RowCounts) -> list[WarningCount]:
+        """Return the warnings about files, and about the committed rows, of which there are
+        `counts`. Fetches manifests with warnings."""
+        return self._described(self._warnings.update(counts.warned))
+
+    def final_warnings(self, end: Snapshot) -> list[WarningCount]:
+        """Return the warnings about files, and about the rows of a snapshot."""
+        return self._described(warnings_of(end.entries))
+
+    def _described(self, warnings: list[WarnedRows]) -> list[WarningCount]:
+        paths = paths_of(self.attempt.layout.input)
+        return counts_of_warnings(warnings, lambda file: paths[file].as_py())
 
     def bad_row(self) -> str:
         """Return a description of one failed row."""
@@ -215,7 +240,8 @@ class Executor:
     @property
     def _errors(self) -> ErrorHandling:
         errors = self._spec.errors
-        return ErrorHandling(errors.tolerant, self._prepared.attempt.layout.input, errors.values)
+        frozen = self._prepared.attempt.layout.input
+        return ErrorHandling(errors.tolerant, frozen, errors.values, errors.failing_warnings)
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -32,6 +32,7 @@ from batchinference.pipeline.input.snapshot import paths_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import put_note, remove_note, replaces_dead_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids
+from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
 from batchinference.pipeline.runtimes.device import device_of, empty_caches
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps import Transform, TransformResult, checked, load_step
@@ -57,12 +58,14 @@ class ErrorHandling:
     """Handles an error of a step on a row: the row becomes a failed row, or the job fails.
 
     `input` is the address of the input snapshot, which error messages use to name a row. With
-    `values`, the failed row keeps its values.
+    `values`, the failed row keeps its values. `failing` are the names of the warnings that make
+    their rows failed rows.
     """
 
     tolerant: bool
     input: Location
     values: bool = False
+    failing: Collection[str] = ()
 
     def note_start(self, step: str, ids: np.ndarray) -> None:
         """Store the step and the rows that this process computes next, for the error message and
@@ -156,7 +159,7 @@ class StepRunner:
                 batch, rest = batch.divided(results.rows)
             sizes = ((self.name, note) for note in self._batch.take_notes())
             notes = (*batch.notes, *sizes, *self._time.take_notes())
-            yield replace(results.applied_to(batch), notes=notes)
+            yield replace(results.applied_to(batch, self.name), notes=notes)
 
     def add_wait(self, seconds: float) -> None:
         """Record that this process waited for rows."""
@@ -202,9 +205,10 @@ class StepRunner:
         """Return the results of rows, or of the first ones if these are large. The first of the
         rows is row `offset` of the batch."""
         found = StepResults()
-        for part in isolate(self._transform, rows):
+        for part in isolate(self._transform, rows, self._errors.failing):
             start = offset + part.start
             found.rows = part.start + part.rows
+            found.warnings += [w._replace(row=start + w.row) for w in part.warnings]
             match part.result:
                 case pa.Table() as table:
                     found.add_table(table, np.arange(start, start + part.rows))
@@ -236,6 +240,7 @@ class StepResults:
     """For each table, the index of the row that each of its rows was made from."""
     failed: list[tuple[int, pa.Table]] = field(default_factory=list)
     """The index of each failed row, and the failed row."""
+    warnings: list[RowWarning] = field(default_factory=list)
     rows: int = 0
     """The number of rows of the batch that have results."""
     nbytes: int = 0
@@ -262,55 +267,70 @@ class StepResults:
         self.tables += other.tables
         self.parents += other.parents
         self.failed += other.failed
+        self.warnings += other.warnings
         self.rows += other.rows
         self.nbytes += other.nbytes
 
-    def applied_to(self, batch: RowBatch) -> RowBatch:
-        """Return the batch after the step."""
+    def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
+        """Return the batch after a step with this name."""
         tables = [table for table in self.tables if table.num_rows] or self.tables
         table = concat(tables) if tables else pa.table({})
         parents = np.concatenate(self.parents) if self.parents else np.empty(0, dtype=np.int64)
+        if self.warnings:
+            batch = batch.with_warnings(warning_table(step, batch.ids, self.warnings))
         return batch.derived(table, parents, self.failed)
 
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a batch and their result, or the error of one row."""
+    """Consecutive rows of a batch and their result, or the error of one row. The rows of warnings
+    count from `start`."""
 
     start: int
     rows: int
     result: pa.Table | TransformResult | Exception
+    warnings: Sequence[RowWarning] = ()
 
 
-def isolate(apply: Transform, batch: pa.Table, start: int = 0) -> Iterator[Part]:
+def isolate(
+    apply: Transform, batch: pa.Table, failing: Collection[str] = (), start: int = 0
+) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
-    result is for fewer rows, the next part begins after them.
+    result is for fewer rows, the next part begins after them. `failing` are the names of the
+    warnings that make their rows failed rows.
 
     Makes up to 2 x log2(rows) additional calls per failed row. Raises errors that are not about a
     row: see `is_about_the_row`.
     """
     stop = start + batch.num_rows
     while True:
-        result = _try(apply, batch)
+        result, warnings = _try(apply, batch, failing)
         if isinstance(result, Exception) and batch.num_rows > 1:
             break
         rows = result.rows if isinstance(result, TransformResult) else None
         rows = batch.num_rows if rows is None else rows
-        yield Part(start, rows, result)
+        yield Part(start, rows, result, [warning for warning in warnings if warning.row < rows])
         start, batch = start + rows, batch.slice(rows)
         if start == stop:
             return
     del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
-    yield from isolate(apply, batch.slice(0, half), start)
-    yield from isolate(apply, batch.slice(half), start + half)
+    yield from isolate(apply, batch.slice(0, half), failing, start)
+    yield from isolate(apply, batch.slice(half), failing, start + half)
 
 
-def _try(apply: Transform, batch: pa.Table) -> pa.Table | TransformResult | Exception:
+def _try(
+    apply: Transform, batch: pa.Table, failing: Collection[str]
+) -> tuple[pa.Table | TransformResult | Exception, list[RowWarning]]:
+    """Return the result of a step, and its warnings about rows that have not failed."""
     # do not halve here: this error would become the context of the errors of single rows
     try:
-        return checked(apply(batch))
+        with collect_warnings() as warnings:
+            result = apply(batch)
+        result = checked(result, warnings, failing)
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        return error
+        return error, []
+    failed = result.failed if isinstance(result, TransformResult) else {}
+    return result, [warning for warning in warnings if warning.row not in failed]

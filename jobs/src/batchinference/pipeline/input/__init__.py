@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol, TypeAlias
@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import unreadable_rows
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.row_batch import MissingRows, RowBatch, merged
+from batchinference.pipeline.row_batch import READ_STEP, MissingRows, RowBatch, merged
+from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -91,11 +92,22 @@ def check_names(names: list[str], place: str) -> None:
             raise BadInput(f"{place} has two columns '{name}'")
 
 
-def batch_of(table: pa.Table, ids: np.ndarray) -> RowBatch:
-    """Return a batch of rows that were read. Rows with unreadable values are failed rows."""
-    errors = unreadable_rows(table)
-    if not errors:
-        return RowBatch.read(table, ids)
+def batch_of(
+    table: pa.Table,
+    ids: np.ndarray,
+    warnings: Sequence[RowWarning] = (),
+    failing: Collection[str] = (),
+) -> RowBatch:
+    """Return a batch of rows that were read, with their warnings. Rows with unreadable values are
+    failed rows, and so are rows with a warning whose name is in `failing`."""
+    errors = {**errors_of(warnings, failing), **unreadable_rows(table)}
+    about_good = [warning for warning in warnings if warning.row not in errors]
+    batch = _batch_without(errors, table, ids) if errors else RowBatch.read(table, ids)
+    return batch.with_warnings(warning_table(READ_STEP, ids, about_good)) if about_good else batch
+
+
+def _batch_without(errors: Mapping[int, Exception], table: pa.Table, ids: np.ndarray) -> RowBatch:
+    """Return rows that were read, with the rows in `errors` as failed rows."""
     readable = np.ones(len(ids), dtype=bool)
     readable[list(errors)] = False
     rows_by_error: dict[str, list[int]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -53,14 +53,19 @@ FILE_COST = 1 << 16
 """The cost of opening a file, as the number of bytes that could be read in the same time."""
 
 
-def open_input(read: Read, earlier: ResumedInput | ProcessedFiles | None = None) -> JobInput:
+def open_input(
+    read: Read,
+    earlier: ResumedInput | ProcessedFiles | None = None,
+    failing: Collection[str] = (),
+) -> JobInput:
     """Return the input of a job, as an input that does not change.
 
     `earlier` is the input snapshot of the job to resume, or the files that were processed already.
+    `failing` are the names of the warnings that make their rows failed rows.
     Raises BadInput if a file is missing or has changed since then, and NoNewFiles if all files were
     processed before."""
     if isinstance(read, ReadFiles):
-        return open_files(read, earlier=earlier)
+        return open_files(read, earlier=earlier, failing=failing)
     return open_table(read)
 
 
@@ -68,6 +73,7 @@ def open_files(
     read: ReadFiles,
     sampled: int = SAMPLED_FILES,
     earlier: ResumedInput | ProcessedFiles | None = None,
+    failing: Collection[str] = (),
 ) -> FileInput:
     """Return the input for a read configuration: list the files and inspect `sampled` of them.
 
@@ -91,7 +97,7 @@ def open_files(
     frozen = prepare_reader(frozen, reader, sample(existing, sampled))
     path_columns = PathColumns.of(options, frozen.uris)
     path_columns.check(reader.columns() or [], frozen.uris[0])
-    rows = FileRows(frozen.root, reader, path_columns)
+    rows = FileRows(frozen.root, reader, path_columns, failing)
     if options.limit is not None and not resumes:
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options, counted=counted)

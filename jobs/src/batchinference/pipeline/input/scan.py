@@ -6,10 +6,10 @@ Files that contain one row each are prefetched in groups.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from batchinference.pipeline.input.readers import (
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.input.snapshot import InputFile
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged, pack_id
+from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, split_warnings
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
 from batchinference.pipeline.storage.partitions import partition_values
@@ -117,6 +118,8 @@ class FileRows:
     root: Location
     reader: Reader
     path_columns: PathColumns
+    failing: Collection[str] = ()
+    """The names of the warnings that make their rows failed rows."""
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield all rows of these files.
@@ -176,8 +179,9 @@ class FileRows:
         if isinstance(chunk, BadRow):
             return RowBatch.unreadable(ids, chunk.error)
         uri = self.root.at(file.path).uri
-        check_names(chunk.column_names, uri)
-        return batch_of(self.path_columns.added_to(chunk, [uri]), ids)
+        table, warnings = split_warnings(chunk)
+        check_names(table.column_names, uri)
+        return batch_of(self.path_columns.added_to(table, [uri]), ids, warnings, self.failing)
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield the rows of files that contain one row each, without ends of files.
@@ -190,28 +194,41 @@ class FileRows:
                 for group in _grouped(files, lambda file: file.size)
             )
             for group, fetching in _prefetch(begun):
-                fetched = (_decode(reader, content.result()) for content in fetching)
+                contents = zip(group, fetching, strict=True)
+                files_read = (_decode(reader, file, content.result()) for file, content in contents)
                 # files may be much larger when they are decoded
-                for decoded in _grouped(zip(group, fetched, strict=True), _decoded_bytes):
+                for decoded in _grouped(files_read, _decoded_bytes):
                     yield self._whole_file_batch(reader, decoded)
         finally:
             pool.shutdown(cancel_futures=True)  # do not fetch further files after a stop
 
-    def _whole_file_batch(
-        self, reader: WholeFileReader, decoded: list[tuple[InputFile, Any | BadRow]]
-    ) -> RowBatch:
+    def _whole_file_batch(self, reader: WholeFileReader, decoded: list[_DecodedFile]) -> RowBatch:
         batches = [
-            RowBatch.unreadable(consecutive_ids(file.number, 0, 1), value.error)
-            for file, value in decoded
-            if isinstance(value, BadRow)
+            RowBatch.unreadable(consecutive_ids(item.file.number, 0, 1), item.value.error)
+            for item in decoded
+            if isinstance(item.value, BadRow)
         ]
-        good = [(file, value) for file, value in decoded if not isinstance(value, BadRow)]
+        good = [item for item in decoded if not isinstance(item.value, BadRow)]
         if good:
-            table = reader.table([value for _, value in good])
-            uris = [self.root.at(file.path).uri for file, _ in good]
-            ids = np.array([pack_id(file.number, 0) for file, _ in good], dtype=np.int64)
-            batches.append(batch_of(self.path_columns.added_to(table, uris), ids))
+            table = reader.table([item.value for item in good])
+            uris = [self.root.at(item.file.path).uri for item in good]
+            ids = np.array([pack_id(item.file.number, 0) for item in good], dtype=np.int64)
+            warnings = [
+                warning._replace(row=row)
+                for row, item in enumerate(good)
+                for warning in item.warnings
+            ]
+            table = self.path_columns.added_to(table, uris)
+            batches.append(batch_of(table, ids, warnings, self.failing))
         return merged(batches)
+
+
+class _DecodedFile(NamedTuple):
+    """A file that is one row, its decoded content, and the warnings of the decoder."""
+
+    file: InputFile
+    value: Any | BadRow
+    warnings: list[RowWarning]
 
 
 def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
@@ -228,8 +245,8 @@ def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[
         yield group
 
 
-def _decoded_bytes(item: tuple[InputFile, Any]) -> int:
-    values = item[1] if isinstance(item[1], tuple) else (item[1],)
+def _decoded_bytes(item: _DecodedFile) -> int:
+    values = item.value if isinstance(item.value, tuple) else (item.value,)
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
@@ -242,8 +259,11 @@ def _fetch(reader: WholeFileReader, file: Location) -> bytes | BadRow:
         return BadRow(error)
 
 
-def _decode(reader: WholeFileReader, content: bytes | BadRow) -> Any | BadRow:
-    return content if isinstance(content, BadRow) else reader.decode_or_bad(content)
+def _decode(reader: WholeFileReader, file: InputFile, content: bytes | BadRow) -> _DecodedFile:
+    if isinstance(content, BadRow):
+        return _DecodedFile(file, content, [])
+    with collect_warnings() as warnings:
+        return _DecodedFile(file, reader.decode_or_bad(content), warnings)
 
 
 def _prefetch(items: Iterable[Item]) -> Iterator[Item]:

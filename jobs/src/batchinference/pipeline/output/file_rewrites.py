@@ -23,7 +23,13 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
 from batchinference.pipeline.commit.layout import renamed_part
-from batchinference.pipeline.commit.manifest import Content, DataFile, ManifestEntry, total
+from batchinference.pipeline.commit.manifest import (
+    Content,
+    DataFile,
+    ManifestEntry,
+    total,
+    warnings_of,
+)
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import TEXT
@@ -163,6 +169,7 @@ class RewriteTask(Rewrite):
             [self._put(entries[0].data[0].name, content)],
             self.schema.columns(entries[0]),
             merged_errors(self.attempt, entries),
+            warnings_of(entries),
         )
 
     def _rewritten(self, entry: ManifestEntry) -> ManifestEntry:

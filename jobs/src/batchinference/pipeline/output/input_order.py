@@ -18,7 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.commit.attempt import Attempt
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Range, total
+from batchinference.pipeline.commit.manifest import (
+    DataFile,
+    ManifestEntry,
+    Range,
+    total,
+    warnings_of,
+)
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.output.file_rewrites import (
     OutputSchema,
@@ -95,7 +101,8 @@ class OrderTask(Rewrite):
         held = RowSet.of(self.entries)
         counts = replace(total(entry.counts for entry in self.entries), read=held.rows)
         errors = merged_errors(self.attempt, self.entries)
-        return [ManifestEntry(counts, _ranges(held), [], data, columns, errors)]
+        warnings = warnings_of(self.entries)
+        return [ManifestEntry(counts, _ranges(held), [], data, columns, errors, warnings)]
 
     def _tables(self) -> Iterator[tuple[DataFile, pa.Table]]:
         """Yield the rows of each new file, with a file that it replaces. Files are not merged if

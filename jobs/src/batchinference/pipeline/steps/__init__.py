@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import unreadable_rows
+from batchinference.pipeline.row_warnings import RowWarning, errors_of
 
 if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
@@ -35,18 +36,23 @@ class TransformResult:
     rows: int | None = None
 
 
-def checked(result: pa.Table | TransformResult) -> pa.Table | TransformResult:
+def checked(
+    result: pa.Table | TransformResult,
+    warnings: Sequence[RowWarning] = (),
+    failing: Collection[str] = (),
+) -> pa.Table | TransformResult:
     """Return a result without unreadable values. A batch row fails if a row made from it has such a
-    value."""
+    value, or if it has a warning whose name is in `failing`."""
     table = result if isinstance(result, pa.Table) else result.table
-    if not (unreadable := unreadable_rows(table)):
+    errors = errors_of(warnings, failing)
+    if not (unreadable := unreadable_rows(table)) and not errors:
         return result
     if isinstance(result, pa.Table):
         result = TransformResult(table, np.arange(table.num_rows))
-    errors = {int(result.parents[row]): error for row, error in unreadable.items()}
+    errors |= {int(result.parents[row]): error for row, error in unreadable.items()}
     good = ~np.isin(result.parents, list(errors))
     left = table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows, so no types
-    failed = {**result.failed, **errors}
+    failed = {**errors, **result.failed}
     return replace(result, table=left, parents=result.parents[good], failed=failed)
 
 

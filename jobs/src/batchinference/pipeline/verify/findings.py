@@ -14,6 +14,7 @@ from batchinference.pipeline.commit.manifest import (
     RowCounts,
     counts_of,
 )
+from batchinference.spec.warnings import WarningCount
 
 MAX_SPOTS = 1000
 """Maximum number of locations that are listed per kind. All of them are counted."""
@@ -197,6 +198,8 @@ class JobReport:
     unproven: list[str] = field(default_factory=list)
     layout: Layout | None = None
     names: Sequence[str] = ()
+    warnings: Sequence[WarningCount] = ()
+    """What the job has left out, cut or changed."""
 
     @property
     def key(self) -> str:
@@ -221,6 +224,10 @@ class JobReport:
             "missing": [spot.as_json() for spot in self.missing[:MAX_SPOTS]],
             "findings": [finding.as_json() for finding in self.findings],
             "unproven": self.unproven,
+            "warnings": [
+                warning.model_dump(mode="json", by_alias=True, exclude_none=True)
+                for warning in self.warnings
+            ],
         }
 
 

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from batchinference.pipeline.commit.layout import Layout, part_prefix
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts
+from batchinference.pipeline.commit.manifest import ManifestEntry, Range, RowCounts, warnings_of
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
+from batchinference.pipeline.commit.warning_counts import counts_of_warnings
 from batchinference.pipeline.error_attribution import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, table_for
@@ -252,6 +253,7 @@ class JobCheck:
             unproven=list(self._unproven()),
             layout=self.work.layout,
             names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
+            warnings=counts_of_warnings(warnings_of(self.end.entries), self.input.name),
         )
 
     @cached_property

@@ -102,7 +102,7 @@ def without_ray(job: BatchInference) -> Report:
     """Run a job in this process."""
     from support.jobs.without_ray import run_without_ray
 
-    return run_without_ray(job, rows_per_task=200)
+    return run_without_ray(job, rows_per_task=1_000_000)
 
 
 def on_ray(job: BatchInference) -> Report:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -52,14 +54,14 @@ def _difference(
     if isinstance(expected, Refused):
         text = outcome.problems if expected.check_only else outcome.error
         named = bool(text) and (not ours or found(expected.says, text))
-        return "" if named else f"not refused with {expected.says!r}: {text or list(outcome.rows)}"
+        return "" if named else f"not refused with {expected.says!r}: {text or _shown(outcome.rows)}"
     if outcome.error:
         return outcome.error
     if expected.holds is not None and not expected.holds(_viewed(case, outcome.rows)):
-        return f"rows: {_viewed(case, outcome.rows)}"
+        return f"rows: {_shown(_viewed(case, outcome.rows))}"
     missing, wrong = _unequal(case, expected, outcome, directory, exact=ours)
     if expected.holds is None and (missing or wrong):
-        return f"missing: {missing}, wrong: {wrong}"
+        return f"missing: {_shown(missing)}; wrong: {_shown(wrong)}"
     if len(outcome.failed) != expected.failed:
         return f"{len(outcome.failed)} failed rows, not {expected.failed}: {outcome.failed}"
     if silent := [each for each in outcome.failed if not found(expected.says, each)]:
@@ -69,6 +71,10 @@ def _difference(
     if not ours and expected.notice and not found(expected.notice, outcome.said):
         return f"says nothing about {expected.notice!r}"
     return ""
+
+
+def _shown(rows: Sequence[Row]) -> str:
+    return f"{len(rows)} rows, such as {rows[0]}" if rows else "none"
 
 
 def _accounted(case: Case, expected: Right, outcome: Outcome, directory: Path) -> bool:
@@ -85,10 +91,49 @@ def _unequal(
     """Return the rows that are missing, and those that should not be there."""
     rows = expected.rows(directory) if callable(expected.rows) else expected.rows
     left = _viewed(case, outcome.rows)
+    if not exact:
+        names = {name for row in rows for name in row}
+        rows = [_some(row, names) for row in rows]
+        left = [_some(row, names) for row in left]
+    return (_differ_nearly if case.near else _differ)(rows, left, case.near)
+
+
+def _some(row: Row, names: Collection[str]) -> Row:
+    """Return the named values of a row. Other tools give null or NaN for a missing value."""
+    return {name: _null(row.get(name)) for name in names if _null(row.get(name)) is not None}
+
+
+def _null(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _differ(rows: Sequence[Row], left: Sequence[Row], near: float) -> tuple[list[Row], list[Row]]:
+    expected, given = Counter(map(_key, rows)), Counter(map(_key, left))
+    texts = {_key(row): row for row in (*rows, *left)}
+    missing, wrong = expected - given, given - expected
+    return [texts[key] for key in missing.elements()], [texts[key] for key in wrong.elements()]
+
+
+def _key(value: Any) -> Hashable:
+    """Return a nested value as one that can be counted. Numbers are equal across types."""
+    if isinstance(value, dict):
+        return frozenset((name, _key(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_key, value))
+    if hasattr(value, "tolist"):
+        return _key(value.tolist())
+    if isinstance(value, dt.datetime):
+        return ("time", value.tzinfo is None, value)
+    if isinstance(value, float) and math.isnan(value):
+        return "NaN"
+    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return ("number" if number else type(value).__name__, value)
+
+
+def _differ_nearly(rows: Sequence[Row], left: list[Row], near: float) -> tuple[list[Row], list[Row]]:
     missing = []
     for row in rows:
-        names = None if exact else row.keys()
-        match = next((n for n, other in enumerate(left) if _same_row(row, other, case.near, names)), None)
+        match = next((n for n, other in enumerate(left) if same(row, other, near)), None)
         if match is None:
             missing.append(row)
         else:
@@ -100,31 +145,14 @@ def _viewed(case: Case, rows: Sequence[Row]) -> list[Row]:
     return [case.view(row) if case.view else row for row in rows]
 
 
-def _same_row(row: Row, other: Row, near: float, names: Any) -> bool:
-    """Return whether two rows are equal. With `names`, only these columns are compared, and other
-    tools may give NaN for null."""
-    if names is None:
-        return row.keys() == other.keys() and all(same(row[n], other[n], near) for n in row)
-    return all(name in other and same(row[name], _null(other[name]), near) for name in names)
-
-
-def _null(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def same(one: Any, other: Any, near: float = 0.0) -> bool:
-    """Return whether two nested values are equal. Numbers are equal across types; truth values and
-    texts equal nothing else."""
+def same(one: Any, other: Any, near: float) -> bool:
+    """Return whether two nested values are equal, with this tolerance for numbers."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[n], other[n], near) for n in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(
             same(a, b, near) for a, b in zip(one, other, strict=True)
         )
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other or abs(one - other) <= near or (one != one and other != other)
-    if isinstance(one, dt.datetime) and isinstance(other, dt.datetime):
-        return (one.tzinfo is None) == (other.tzinfo is None) and one == other
-    return bool(one == other)
+        return _key(one) == _key(other) or abs(one - other) <= near
+    return _key(one) == _key(other)

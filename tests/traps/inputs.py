@@ -73,11 +73,11 @@ def pixels(array: Any, kind: str = "PNG", **options: Any) -> Content:
     return make
 
 
-def photo(kind: str = "JPEG", seed: int = 0, **options: Any) -> bytes:
-    """Return a picture of 60 x 40 pixels with noise, of several kilobytes."""
+def photo(kind: str = "JPEG", seed: int = 0, size: tuple[int, int] = (40, 60), **options: Any) -> bytes:
+    """Return a picture of noise, of several kilobytes. `size` is its height and width."""
     from PIL import Image
 
-    noise = np.random.default_rng(seed).integers(0, 255, (40, 60, 3), dtype="uint8")
+    noise = np.random.default_rng(seed).integers(0, 255, (*size, 3), dtype="uint8")
     return saved(Image.fromarray(noise), kind, **options)
 
 
@@ -195,3 +195,32 @@ def rotated(mp4: bytes, degrees: int) -> bytes:
     one = 1 << 16
     matrix = struct.pack(">iiiiiiiii", cos * one, sin * one, 0, -sin * one, cos * one, 0, 0, 0, 1 << 30)
     return mp4[:at] + matrix + mp4[at + 36 :]
+
+
+def exif(orientation: int) -> bytes:
+    """Return the metadata that says how the camera was held."""
+    from PIL import Image
+
+    data = Image.Exif()
+    data[274] = orientation
+    return data.tobytes()
+
+
+def halves(kind: str = "PNG", **options: Any) -> Content:
+    """Return a picture of 32 x 16 pixels whose left half is red and whose right half is blue."""
+    image = np.zeros((16, 32, 3), "uint8")
+    image[:, :16, 0], image[:, 16:, 2] = 255, 255
+    return pixels(image, kind, **options)
+
+
+def hidden(color: tuple[int, int, int], mode: str = "RGBA", kind: str = "PNG", **options: Any) -> Content:
+    """Return a picture of one blue pixel; all others are transparent and have this colour."""
+
+    def make() -> bytes:
+        from PIL import Image
+
+        image = Image.new("RGBA", (8, 8), (*color, 0))
+        image.putpixel((7, 7), (0, 0, 255, 255))
+        return saved(image if mode == "RGBA" else image.convert(mode), kind, **options)
+
+    return make

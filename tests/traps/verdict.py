@@ -68,6 +68,8 @@ def _difference(
         return f"the error does not name {expected.says!r}: {silent[0]}"
     if ours and dict(outcome.warnings) != dict(expected.warnings):
         return f"warnings: {dict(outcome.warnings)}, not {dict(expected.warnings)}"
+    if ours and outcome.problems:
+        return f"validate --deep refuses it: {outcome.problems}"
     if not ours and expected.notice and not found(expected.notice, outcome.said):
         return f"says nothing about {expected.notice!r}"
     return ""

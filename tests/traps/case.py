@@ -139,7 +139,9 @@ class Cases:
         read = {**defaults.get("read", {}), **fields.get("read", {})}
         if options := given.pop("options", None):
             read["options"] = {**read.get("options", {}), **options}
-        self.list.append(Case(f"{number}.{letter}", title, right, **{**given, "read": read}))
+        peers = {**defaults.get("peers", {}), **fields.get("peers", {})}
+        given |= {"read": read, "peers": peers}
+        self.list.append(Case(f"{number}.{letter}", title, right, **given))
 
 
 def found(pattern: str, text: str) -> bool:

@@ -89,7 +89,9 @@ def _rows_in(file: Path) -> list[Row]:
     if file.suffix == ".csv":
         with file.open(newline="") as text:
             return list(csv.DictReader(text))
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in file.read_text().splitlines()]
+    return []
 
 
 def _error_records(output: Path) -> list[Row]:

@@ -6,7 +6,7 @@ import importlib
 
 from traps.case import Case
 
-_MODULES = ("files", "types", "dialects", "containers", "media", "inference")
+_MODULES = ("files", "types", "dialects", "containers", "media", "inference", "runs")
 _COLLECTED = [importlib.import_module(f"traps.cases.{name}").CASES for name in _MODULES]
 CASES: dict[str, Case] = {
     case.id: case

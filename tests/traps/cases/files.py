@@ -182,7 +182,7 @@ latin(
     options={"include_paths": True},
     files={"good.txt": "good\n"},
     write=write_as(BAD),
-    peers={"daft": {"file_path_column": "path"}},
+    peers={"ray": {"include_paths": True}, "daft": {"file_path_column": "path"}, "datasets": "has no option for paths"},
 )
 latin(
     "such a file in a glob",
@@ -235,7 +235,7 @@ strange(
     peers={
         "ray": lambda at: _ray_texts([f"{at}/in/a[1].txt", f"{at}/in/a|b.txt"]),
         "daft": lambda at: _daft_texts([f"{at}/in/a[1].txt", f"{at}/in/a|b.txt"]),
-        "datasets": {"data_files": ["in/a[1].txt", "in/a|b.txt"]},
+        "datasets": {"data_files": ["a[1].txt", "a|b.txt"]},
     },
 )
 strange(
@@ -315,7 +315,7 @@ unicode(
     peers={
         "ray": lambda at: _ray_texts([f"{at}/in/{NFD}"]),
         "daft": lambda at: _daft_texts([f"{at}/in/{NFD}"]),
-        "datasets": {"data_files": [f"in/{NFD}"]},
+        "datasets": {"data_files": [NFD]},
     },
 )
 unicode(

@@ -65,7 +65,7 @@ def member(row: Row) -> Row:
         from PIL import Image
 
         value = Image.open(io.BytesIO(value))
-    return views.corners(value)
+    return views.corners(value.convert("RGB") if hasattr(value, "convert") else value)
 
 
 def in_archive(name: str, content: Content) -> dict[str, Any]:
@@ -149,16 +149,16 @@ def _palette(kind: str) -> bytes:
 
 
 def _gray_16_transparent() -> bytes:
-    """Return a gray PNG of 16 bits whose value 1000 is transparent, and which has no other."""
+    """Return a gray PNG of 16 bits whose value 100 is transparent, and which has no other."""
     import struct
     import zlib
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    rows = (b"\0" + struct.pack(">H", 1000) * 8) * 8
+    rows = (b"\0" + struct.pack(">H", 100) * 8) * 8
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, 0, 0, 0, 0))
-            + chunk(b"tRNS", struct.pack(">H", 1000)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))  # fmt: skip
+            + chunk(b"tRNS", struct.pack(">H", 100)) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))  # fmt: skip
 
 
 ROTATED = {"Rotated": 1}
@@ -296,22 +296,38 @@ def _half(content: Content) -> bytes:
 
 GRAY = np.linspace(0, 4095, 64).reshape(8, 8).astype("uint16")
 REDUCED = {"DepthReduced": 1}
-SCALED = [looks("a.tif", (0, 0, 0), WHITE)]
-depth = CASES.kind("R21", "pictures with more than 8 bits", **pictures)
+
+
+def shade(row: Row) -> Row:
+    """Return the view of a picture, and a pixel in its middle."""
+    middle = np.asarray(row["image"])[4, 4]
+    return {**(views.image(row) if "path" in row else views.corners(row["image"])), "middle": middle.tolist()}
+
+
+GRAYS = {"middle": [145, 145, 145]}
+BLACK = (0, 0, 0)
+SCALED = [{**looks("a.tif", BLACK, WHITE), **GRAYS}]
+def clipped() -> list[Right]:
+    """Return what is right for a range from 100 to 3000: 2340 becomes 197."""
+    rows = [{**looks("a.tif", BLACK, WHITE), "middle": [197, 197, 197]}]
+    return [Right(rows, warnings={**REDUCED, **more}) for more in ({}, {"OutOfRange": 1})]
+
+
+depth = CASES.kind("R21", "pictures with more than 8 bits", **{**pictures, "view": shade})
 depth("12 bits in a TIFF of 16 bits", Right(SCALED, warnings=REDUCED, notice="bit|range"), files={"a.tif": pixels(GRAY, "TIFF")})
 depth("the same with a range", Right(SCALED, warnings=REDUCED), Right(SCALED), options={"range": [0, 4095]}, files={"a.tif": pixels(GRAY, "TIFF")}, peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"))
-depth("the same as 16-bit numbers", Right([looks("a.tif", 0, 4095, (8, 8))]), options={"mode": "I;16"}, files={"a.tif": pixels(GRAY, "TIFF")},
+depth("the same as 16-bit numbers", Right([{**looks("a.tif", 0, 4095, (8, 8)), "middle": 2340}]), options={"mode": "I;16"}, files={"a.tif": pixels(GRAY, "TIFF")},
       peers=rgb("I;16") | {"daft": {"mode": "L16"}, "datasets": "not compared"})
-depth("16 bits in a gray PNG", Right([looks("a.png", (0, 0, 0), WHITE)], warnings=REDUCED, notice="bit|range"), files={"a.png": pixels(np.linspace(0, 65535, 64).reshape(8, 8).astype("uint16"))})
+depth("16 bits in a gray PNG", Right([{**looks("a.png", BLACK, WHITE), **GRAYS}], warnings=REDUCED, notice="bit|range"), files={"a.png": pixels(np.linspace(0, 65535, 64).reshape(8, 8).astype("uint16"))})
 depth("16 bits in another byte order", Right(SCALED, warnings=REDUCED, notice="bit|range"), files={"a.tif": lambda: _big_endian(GRAY)})
-depth("floating-point numbers, with a range", Right([looks("a.tif", (0, 0, 0), WHITE)], warnings=REDUCED), Right([looks("a.tif", (0, 0, 0), WHITE)]), options={"range": [0, 1]}, files={"a.tif": pixels(np.linspace(0, 1, 64).reshape(8, 8).astype("float32"), "TIFF")}, peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"))
+depth("floating-point numbers, with a range", Right(SCALED, warnings=REDUCED), Right(SCALED), options={"range": [0, 1]}, files={"a.tif": pixels(np.linspace(0, 1, 64).reshape(8, 8).astype("float32"), "TIFF")}, peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"))
 depth("floating-point numbers, without a range", Right([], failed=1, says="range|scale|float|mode"), files={"a.tif": pixels(np.linspace(0, 1, 64).reshape(8, 8).astype("float32"), "TIFF")})
-depth("a picture that is nearly black, with 8 bits", Right([looks("a.png", (1, 1, 1), (1, 1, 1))]), files={"a.png": picture((1, 1, 1))})
-depth("one bit, and a palette", Right([looks("a.png", (0, 0, 0), (0, 0, 0)), looks("b.png", RED, RED)]), files={"a.png": picture(0, mode="1"), "b.png": lambda: _one_color_palette()})
-depth("CMYK in JPEG", Right([looks("a.jpg", WHITE, WHITE)]), files={"a.jpg": picture((0, 0, 0, 0), "JPEG", mode="CMYK")})
-depth("values outside of the range", Right([looks("a.tif", (0, 0, 0), WHITE)], warnings={"DepthReduced": 1}), Right([looks("a.tif", (0, 0, 0), WHITE)], warnings={"DepthReduced": 1, "OutOfRange": 1}), Right([looks("a.tif", (0, 0, 0), WHITE)], warnings={"OutOfRange": 1}), options={"range": [100, 2000]}, files={"a.tif": pixels(GRAY, "TIFF")}, peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"))
-depth("16 bits per colour in PNG", Right([looks("a.png", (0, 0, 0), WHITE)], warnings=REDUCED, notice="bit|range"), Right([looks("a.png", (0, 0, 0), WHITE)]), files={"a.png": lambda: _color_16()})
-depth("a picture of 16 bits in a column", Right([_view((0, 0, 0), WHITE)], warnings=REDUCED, notice="bit|range"), **in_column(pixels(GRAY, "TIFF")))
+depth("a picture that is nearly black, with 8 bits", Right([{**looks("a.png", (1, 1, 1), (1, 1, 1)), "middle": [1, 1, 1]}]), files={"a.png": picture((1, 1, 1))})
+depth("one bit, and a palette", Right([{**looks("a.png", BLACK, BLACK), "middle": [0, 0, 0]}, {**looks("b.png", RED, RED), "middle": [*RED]}]), files={"a.png": picture(0, mode="1"), "b.png": lambda: _one_color_palette()})
+depth("CMYK in JPEG", Right([{**looks("a.jpg", WHITE, WHITE), "middle": [*WHITE]}]), files={"a.jpg": picture((0, 0, 0, 0), "JPEG", mode="CMYK")})
+depth("values outside of the range", *clipped(), options={"range": [100, 3000]}, files={"a.tif": pixels(GRAY, "TIFF")}, peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"))
+depth("16 bits per colour in PNG", Right([{**looks("a.png", BLACK, WHITE), **GRAYS}], warnings=REDUCED, notice="bit|range"), Right([{**looks("a.png", BLACK, WHITE), **GRAYS}]), files={"a.png": lambda: _color_16()})
+depth("a picture of 16 bits in a column", Right([{**_view(BLACK, WHITE), **GRAYS}], warnings=REDUCED, notice="bit|range"), **{**in_column(pixels(GRAY, "TIFF")), "view": shade})
 
 
 def _big_endian(array: np.ndarray) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,18 @@ datasets.disable_progress_bars()
 
 def load(kind: str, directory: Path, **options: Any) -> datasets.Dataset:
     """Return the rows of a directory, as `load_dataset` finds them."""
-    if "data_files" not in options:
-        options = {"data_dir": str(directory / "in"), **options}
+    if files := options.pop("data_files", None):
+        options["data_files"] = [str(directory / "in" / file) for file in files]
+    else:
+        options["data_dir"] = str(directory / "in")
     cache = str(directory / "cache")
     return datasets.load_dataset(kind, split="train", cache_dir=cache, **options)
 
 
-def read_csv(directory: Path, **options: Any) -> list[Row]:
+def read_csv(directory: Path, texts: Sequence[str] = (), **options: Any) -> list[Row]:
+    """Read CSV files. `texts` declares all columns as texts."""
+    if texts:
+        options["features"] = datasets.Features(dict.fromkeys(texts, datasets.Value("string")))
     return list(load("csv", directory, **options))
 
 
@@ -47,4 +53,4 @@ def read_images(directory: Path, **options: Any) -> list[Row]:
 
 
 def read_webdataset(directory: Path, **options: Any) -> list[Row]:
-    return list(load("webdataset", directory, data_files=f"{directory}/in/*.tar", **options))
+    return list(load("webdataset", directory, **{"data_files": ["*.tar"], **options}))

@@ -73,6 +73,15 @@ def check_some_pets(rows: list[Row]) -> None:
     assert sorted((row["name"], row["kind"]) for row in rows) == expected
 
 
+def check_camera(rows: list[Row]) -> None:
+    found = sorted(Path(row["path"]).name for row in rows)
+    assert found == ["IMG_1.JPG", "photo", "scan.jfif"]
+
+
+def check_exported(rows: list[Row]) -> None:
+    assert rows == [{"id": 1}, {"id": 2}]
+
+
 def check_open_tickets(rows: list[Row]) -> None:
     assert rows == [{"id": 1, "body": "one"}, {"id": 2, "body": "two"}]
 
@@ -135,6 +144,9 @@ EXPECTED = {
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,
+        "camera": check_camera,
+        "exported": check_exported,
+        "inbox": count(0),
         "thumbnails": check_thumbnails,
         "speech": check_speech,
         "frames": check_frames,

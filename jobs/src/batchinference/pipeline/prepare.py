@@ -57,6 +57,7 @@ from batchinference.pipeline.steps.nearest import NearestRows
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
+from batchinference.spec.chunk import Chunk
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.models import Model
 from batchinference.spec.read import ReadFiles
@@ -89,10 +90,10 @@ def prepare(
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
-        earlier = _earlier_input(spec, target, state.layout, start)
-        source = open_input(spec.read, earlier, spec.errors.failing_warnings)
-    except NoNewFiles:
-        return NothingToDo(target.complete[0], "there are no new files in its input")
+        source = _open_input(spec, target, state.layout, start)
+    except NoNewFiles as nothing:
+        ignored = f" ({nothing.ignored.text})" if nothing.ignored.text else ""
+        return NothingToDo(target.complete[0], f"there are no new files in its input{ignored}")
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
@@ -108,6 +109,7 @@ def prepare(
     with storage_errors_as_bad_output(spec.write):
         missing = start.missing_rows(len(source), source.rows_each) if start else None
         attempt, start = _begin(spec, state, action, start, source, request)
+        missing = missing if len(source) else {}
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
 
@@ -169,6 +171,14 @@ def _check_replacement(layout: Layout, write: Write, job: str) -> None:
         others.append(layout.replacement)
     for other in others:
         ensure_not_running(other, read_lease(other), job)
+
+
+def _open_input(
+    spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
+) -> JobInput:
+    """Return the input of the job, with the files of the output to resume."""
+    earlier = _earlier_input(spec, target, layout, start)
+    return open_input(spec.read, earlier, spec.errors.failing_warnings)
 
 
 def _earlier_input(
@@ -271,8 +281,16 @@ def check_step(step: Step) -> None:
         check_callable(step.name, step.python.callable)
     elif step.decode is not None:
         decoder_of(step.name, step.decode)
+    elif step.chunk is not None:
+        _check_chunk(step.chunk)
     elif step.nearest is not None:
         NearestRows(step.name, step.nearest)
+
+
+def _check_chunk(chunk: Chunk) -> None:
+    if chunk.tokenizer is not None:
+        files = ("tokenizer.json", "tokenizer_config.json")
+        check(chunk.tokenizer, files, chunk.revision, chunk.storage)
 
 
 def _check_model(step: str, model: Model) -> None:
@@ -288,13 +306,15 @@ def _check_model(step: str, model: Model) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where attempts remove files, and
-    BadInput if a step reads a column that does not exist."""
+    BadInput if a step reads a column that does not exist, or if the job does not accept that files
+    are ignored."""
     for place in (layout.output, layout.errors):
         if (inside := source.below(place)) is not None:
             raise BadOutput(
                 f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "
                 "another write.path or errors.path"
             )
+    source.ignored.check(spec.errors.warnings)
     if problems := list(check_columns(spec, source.columns())):
         raise BadInput("; ".join(map(str, problems)))
 

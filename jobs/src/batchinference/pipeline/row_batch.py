@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import describe
-from batchinference.pipeline.row_warnings import ROW_WARNINGS
+from batchinference.pipeline.row_warnings import NO_WARNINGS
 
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
@@ -91,7 +91,7 @@ class RowBatch:
     """The share of each row of `source` that the batch holds (int64), if Ray split the rows of an
     input row over several blocks. None if the batch holds all rows of each input row. The shares of
     an input row in all batches add up to FULL_SHARE."""
-    warnings: pa.Table = field(default_factory=ROW_WARNINGS.empty_table)
+    warnings: pa.Table = field(default_factory=lambda: NO_WARNINGS)
     """The warnings about input rows, with the columns of ROW_WARNINGS."""
 
     @classmethod
@@ -232,8 +232,13 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         _joined(batches, "filtered"),
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),
-        warnings=pa.concat_tables([ROW_WARNINGS.empty_table(), *(b.warnings for b in batches)]),
+        warnings=_joined_warnings(batches),
     )
+
+
+def _joined_warnings(batches: list[RowBatch]) -> pa.Table:
+    tables = [batch.warnings for batch in batches if batch.warnings.num_rows]
+    return pa.concat_tables(tables) if tables else NO_WARNINGS
 
 
 def _joined(batches: list[RowBatch], name: str) -> np.ndarray:

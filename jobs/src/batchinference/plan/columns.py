@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from batchinference.plan.pruning import columns_added, columns_read
+from batchinference.spec.chunk import END, INDEX, START
 from batchinference.spec.decode import SAMPLE_RATE, DecodeAudio
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
     CsvOptions,
     FileOptions,
+    ImageOptions,
     LanceOptions,
     ParquetOptions,
     ReadItems,
@@ -35,7 +37,9 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
         stamped = isinstance(options, VideoOptions) and options.include_timestamps
-        columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
+        paged = isinstance(options, ImageOptions) and options.pages == "all"
+        further = ["frame_timestamp"] * stamped + ["page_index"] * paged
+        columns = _FORMAT_COLUMNS[spec.read.format] + further
     elif isinstance(options, ParquetOptions | LanceOptions):
         columns = options.columns
     elif isinstance(spec.read, ReadItems):
@@ -44,7 +48,7 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
         columns = options.column_names
     if columns is None or (isinstance(options, FileOptions) and options.partitioning):
         return None
-    return [*columns, "path"] if spec.read.include_paths else columns
+    return [*columns, *filter(None, [spec.read.path_name])]
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -84,6 +88,7 @@ def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
         for column in sorted(columns_read(step) - set(columns)):
             yield _missing_column(step.name, column, columns)
         yield from _rename_conflicts(step, columns)
+        yield from _chunk_conflicts(step, columns)
 
 
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
@@ -119,6 +124,16 @@ def _rename_conflicts(step: Step, columns: list[str]) -> list[str]:
         f"step '{step.name}' renames '{old}' to '{new}', and there is a column '{new}' already"
         for old, new in renamed.items()
         if new in columns and new not in renamed
+    ]
+
+
+def _chunk_conflicts(step: Step, columns: list[str]) -> list[str]:
+    added = () if step.chunk is None else (INDEX, START, END)
+    return [
+        f"step '{step.name}' adds column '{name}', and there is one already. Rename it before this "
+        "step with renameColumns"
+        for name in added
+        if name in columns
     ]
 
 

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.row_batch import ERRORS, FULL_SHARE, NO_IDS, NO_ROWS, RowBatch
-from batchinference.pipeline.row_warnings import ROW_WARNINGS
+from batchinference.pipeline.row_warnings import NO_WARNINGS
 from batchinference.pipeline.storage.arrow_files import read_stream
 from batchinference.spec.reserved import OWN_PREFIX
 
@@ -73,7 +73,7 @@ def decode(block: pa.Table) -> RowBatch:
         tuple(end for part in parts for end in part.ends),
         tuple(note for part in parts for note in part.notes),
         shares,
-        pa.concat_tables([ROW_WARNINGS.empty_table(), *(part.warnings for part in parts)]),
+        pa.concat_tables([NO_WARNINGS, *(part.warnings for part in parts)]),
     )
 
 

@@ -15,6 +15,7 @@ from batchinference.pipeline.execution.block_codec import decode, encode, has_da
 from batchinference.pipeline.execution.control import INTO
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.ray_compat import HighMemoryIssueDetector
+from batchinference.pipeline.row_warnings import collect_warnings, warning_table
 from batchinference.pipeline.runtimes.vllm_processor import (
     NodeSelectors,
     RetryOptions,
@@ -26,7 +27,8 @@ from batchinference.pipeline.runtimes.vllm_row_codec import (
     requests_of,
     with_results,
 )
-from batchinference.pipeline.steps import TransformResult
+from batchinference.pipeline.steps import TransformResult, as_result, checked
+from batchinference.pipeline.steps.model import without_non_finite
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
 from batchinference.spec.models import VllmModel
@@ -86,7 +88,12 @@ def _decode_results(
     def run(rows: pa.Table) -> Iterator[pa.Table]:
         block = decode_rows(rows)
         batch, data = decode(block), np.flatnonzero(has_data(block))
-        result = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
+        with collect_warnings() as warnings:
+            computed = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
+            computed = without_non_finite(model, computed)
+        result = as_result(checked(computed, warnings, errors.failing))
+        of_good = [warning for warning in warnings if warning.row not in result.failed]
+        batch = batch.with_warnings(warning_table(step, batch.ids, of_good))
         failed = errors.failed_rows(step, batch, result.failed)
         yield from map(encode, others(batch.derived(result.table, result.parents, failed)))
 

@@ -128,7 +128,7 @@ def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[De
         yield Kind.REPORT, Spot(place.uri, detail=f"it says that the job is {report.state}"), 1
         return
     for name, actual in (asdict(made) | {"read": rows}).items():
-        reported = getattr(report.counts, name)
+        reported = getattr(report.counts, name) or 0
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1

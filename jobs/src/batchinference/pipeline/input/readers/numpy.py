@@ -35,7 +35,6 @@ HEADER_BYTES = 1 << 16
 
 
 class NumpyReader(StatsReader):
-    extensions = ("npy", "npz")
     rows_exact = True
 
     def __init__(self, options: NumpyOptions) -> None:

@@ -31,7 +31,6 @@ from batchinference.pipeline.input.readers.records import (
     beginning,
     estimate,
     opened,
-    packed_or_not,
     unpacked,
     up_to_damage,
 )
@@ -80,8 +79,6 @@ _TYPES = {"bytes_list": pa.large_binary(), "float_list": pa.float32(), "int64_li
 
 
 class TfrecordsReader(Reader):
-    extensions = packed_or_not("tfrecords", "tfrecord")
-
     def __init__(self, options: TfrecordsOptions) -> None:
         self._lists = options.list_columns or []
         self._most = options.row_bytes

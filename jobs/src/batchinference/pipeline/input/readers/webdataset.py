@@ -14,7 +14,7 @@ import struct
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -23,18 +23,10 @@ import pyarrow as pa
 
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.file_kinds import EXTENSIONS
+from batchinference.pipeline.input.json_rows import MAX_FIELDS, Fields, JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import MAX_COLUMNS, BadRow, Chunk, Reader, inspected
-from batchinference.pipeline.input.readers.json import (
-    MAX_FIELDS,
-    NO_SCHEMA,
-    Fields,
-    TooManyFields,
-    agreed_schema,
-    few_fields,
-    parse,
-    row_slices,
-    sample_rows,
-)
+from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.records import (
     archive_in,
     beginning,
@@ -42,9 +34,9 @@ from batchinference.pipeline.input.readers.records import (
     opened,
     up_to_damage,
 )
-from batchinference.pipeline.input.readers.whole_file import ImageReader
+from batchinference.pipeline.json_texts import lines_of
 from batchinference.pipeline.media import images
-from batchinference.pipeline.storage.json import check_depth, load_limited_json
+from batchinference.pipeline.storage.json import check_depth, check_size
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -160,7 +152,7 @@ KEY = "__key__"
 SAMPLE_ROWS = 100
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
-    **dict.fromkeys((*ImageReader.extensions, "ppm", "pgm", "pbm", "pnm"), "picture"),
+    **dict.fromkeys(EXTENSIONS["images"], "picture"),
     **dict.fromkeys(("txt", "text"), "text"),
     **dict.fromkeys(("cls", "cls2", "index"), "number"),
     "json": "json",
@@ -176,12 +168,10 @@ Row = dict[str, Any]
 
 
 class WebdatasetReader(Reader):
-    extensions = ("tar", "tar.gz", "tgz")
-
     def __init__(self, options: WebdatasetOptions) -> None:
         self._options = options
         self._names: list[str] = []
-        self._json = NO_SCHEMA
+        self._json = JsonRows({}, {})
 
     def prepare(self, samples: list[Location]) -> None:
         found = inspected(samples, lambda file: list(self._beginning(file)))
@@ -191,7 +181,7 @@ class WebdatasetReader(Reader):
         self._names = names[:MAX_FIELDS]  # any other member becomes a column where it occurs
         members = (item for sample in first for item in sample.members.items())
         lines = (_line_or_none(*item) for item in members if self._kind(item[0]) == "json")
-        self._json = agreed_schema(part for line in lines for part in _small(sample_rows(line)))
+        self._json = sampled_rows({}, lines)
 
     def _check_suffixes(self, found: set[str]) -> None:
         missing = [name for name in self._options.suffixes or [] if name not in found]
@@ -214,7 +204,7 @@ class WebdatasetReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with opened(file) as source:
-            fields = Fields(self._json, [KEY, *self._names])
+            fields = Fields(self._json.schema, [KEY, *self._names])
             yield from self._tables(self._samples(source), fields)
 
     def _tables(self, samples: Iterator[Sample | Exception], fields: Fields) -> Iterator[Chunk]:
@@ -292,7 +282,7 @@ class WebdatasetReader(Reader):
         if kind == "picture":
             return images.to_arrow(values, self._options.size)
         if kind == "json":
-            known = pa.schema([field for field in self._json if field.name == name])
+            known = self._json.of_column(name)
             return _parsed(b"".join(values), known, fields).column(name)
         return pa.array(values, _TYPES[kind])
 
@@ -316,23 +306,17 @@ def _bytes(value: Any) -> int:
 
 def _line(name: str, content: bytes) -> bytes:
     check_depth(content)
-    return json.dumps({name: load_limited_json(content)}).encode() + b"\n"
+    check_size(content)
+    (value,) = lines_of(content, elements=False)
+    return f"{{{json.dumps(name)}: {value}}}\n".encode()
 
 
-def _parsed(lines: bytes, known: pa.Schema, fields: Fields) -> pa.Table:
+def _parsed(lines: bytes, known: JsonRows, fields: Fields) -> pa.Table:
     """Return JSON members as a table. Raises ValueError or TypeError if types do not unify."""
-    parts = [parse(rows, known) for rows in row_slices(lines)]
+    parts = [known.parse(rows) for rows in row_slices(lines)]
     for part in parts:
         fields.add(part.schema)
     return pa.concat_tables(parts, promote_options="permissive")
-
-
-def _small(parts: Iterable[Chunk]) -> list[Chunk]:
-    """Return the rows of a member, or an empty list if they have too many fields."""
-    try:
-        return few_fields(parts)
-    except TooManyFields:
-        return []
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:

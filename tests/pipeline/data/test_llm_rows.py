@@ -46,6 +46,7 @@ from support.outputs.batches import (
     rows_of,
     shares_of,
 )
+from support.outputs.row_warnings import warnings_of
 
 PARAMETERS = {"sampling_params": {"max_tokens": 3}}
 TOLERANT = ErrorHandling(tolerant=True, input=Location("/none"))
@@ -119,9 +120,18 @@ def test_request_names_the_adapter() -> None:
     assert [request[ADAPTER] for request in asked] == ["poem", None]
 
 
-def test_row_with_null_input_fails_alone() -> None:
-    done = asked(rows(text=pa.array(["a", None])))
-    assert errors_of(done) == {1: "EngineError: ValueError: input 'question' is null"}
+def test_answer_to_a_null_or_empty_input_is_null() -> None:
+    done = asked(rows(text=pa.array(["a", None, " "])))
+    answers = [(0, "a", "well"), (1, None, None), (2, " ", None)]
+    assert rows_of(done) == [(row, {"text": t, "answer": a}) for row, t, a in answers]
+    assert warnings_of(done) == [(1, "NullInput", 0), (2, "EmptyInput", 0)]
+    nulls = asked(rows(text=pa.array([None], pa.string())))
+    assert rows_of(nulls) == [(0, {"text": None, "answer": None})]
+
+
+def test_row_with_null_input_fails_alone_if_wanted() -> None:
+    done = asked(rows(text=pa.array(["a", None])), spec=model(nullInput="fail"))
+    assert "question is null" in errors_of(done)[1]
     assert rows_of(done) == [(0, {"text": "a", "answer": "well"})]
 
 
@@ -146,7 +156,8 @@ def test_embeddings_are_float32_vectors() -> None:
     vectors = to_table({"answer": np.zeros((2, 2), dtype=np.float32)})
     for texts in (["a", "bcd"], ["a", None, "bcd"]):
         done = asked(rows(text=pa.array(texts)), embedded, spec).table
-        assert np.stack(to_batch(done)["answer"]).tolist() == [[1, 0.5], [3, 0.5]]
+        vectors_ = [vector for vector in to_batch(done)["answer"] if vector is not None]
+        assert np.stack(vectors_).tolist() == [[1, 0.5], [3, 0.5]]
         assert done.schema.field("answer").type == vectors.schema.field("answer").type
 
 
@@ -179,6 +190,10 @@ def test_failed_row_ends_a_job_without_tolerance(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     snapshot = Location(str(tmp_path / "input.parquet"))
     snapshot.write(snapshot_input([str(tmp_path / "a.txt")], []).serialized())
-    message = "step 'ask' failed on row 1 of .*a.txt: .*input 'question' is null"
+    message = "step 'ask' failed on row 1 of .*a.txt: .*question is null"
     with pytest.raises(JobFailure, match=message):
-        asked(rows(text=pa.array(["a", None])), errors=ErrorHandling(False, snapshot))
+        asked(
+            rows(text=pa.array(["a", None])),
+            spec=model(nullInput="fail"),
+            errors=ErrorHandling(False, snapshot),
+        )

@@ -1,4 +1,4 @@
-"""Parquet: timestamps of INT96, declared types, time zones and names that clash."""
+"""Parquet: timestamps of INT96, declared types and time zones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.column_names import unique_names
 from batchinference.pipeline.errors import BadInput
-from support.inputs.read_files import Outcome, open_input, read_files
+from support.inputs.read_files import open_input, read_files
 
 YEARS = [datetime(year, 1, 1, 12) for year in (1, 1500, 2024, 9999)]  # noqa: DTZ001 - no zone
 NANOSECONDS = [1_700_000_000_123_456_789, -1, 0]
@@ -144,33 +143,3 @@ def test_declared_type_neither_adds_nor_drops_a_time_zone(tmp_path: Path) -> Non
         "parquet", tmp_path, types={"t": "timestamp<Asia/Tokyo>"}, assumeTimezone="UTC"
     )
     assert [row["t"].hour for row in outcome.good] == [19, 19]
-
-
-def twice(*names: str) -> pa.Table:
-    return pa.Table.from_arrays([pa.array([n]) for n in range(len(names))], names=list(names))
-
-
-def test_duplicate_columns_are_renamed_or_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", twice("v", "V", "v", "v_1"))
-    with pytest.raises(BadInput, match=r"two columns 'v'.*duplicateColumns: rename"):
-        open_input("parquet", path)
-
-    def read(**options: Any) -> Outcome:
-        return read_files("parquet", path, duplicateColumns="rename", **options)
-
-    assert read().good == [{"v": 0, "V_2": 1, "v_3": 2, "v_1": 3}]
-    assert read(columns=["v_3", "v_1"]).good == [{"v_3": 2, "v_1": 3}]
-    assert read_files("parquet", path, columns=["V", "v_1"]).good == [{"V": 1, "v_1": 3}]
-
-
-@pytest.mark.parametrize(
-    ("names", "unique"),
-    [
-        (["a", "b"], ["a", "b"]),
-        (["a", "a", "a"], ["a", "a_1", "a_2"]),
-        (["a", "a_1", "a"], ["a", "a_1", "a_2"]),
-        (["id", "ID"], ["id", "ID_1"]),
-    ],
-)
-def test_names_are_made_unique(names: list[str], unique: list[str]) -> None:
-    assert unique_names(names) == unique

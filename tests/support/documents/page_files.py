@@ -19,6 +19,7 @@ import torchvision
 from onnx import TensorProto, helper
 from PIL import Image
 
+from support.documents.page_media import write_media
 from support.documents.pages import blocks, code_of_pages
 from support.inputs.formats import add_member, write_video
 from support.inputs.photographs import photograph
@@ -70,6 +71,7 @@ def write_files(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(stored), folder / "stored.parquet")
     soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
     write_video(folder / "films")
+    write_media(folder)
     np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))
     write_examples(folder / "records/a.tfrecord", [{"id": 1, "tags": [b"one"]}])
     with tarfile.open(folder / "shards/0.tar", "w") as archive:

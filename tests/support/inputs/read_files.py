@@ -54,6 +54,19 @@ class Outcome:
         return [place for batch in self.batches for place in _places(batch.ids)]
 
     @property
+    def warnings(self) -> dict[Place, dict[str, int]]:
+        """The names of the warnings of each row that has some, with their amounts."""
+        found: dict[Place, dict[str, int]] = {}
+        for batch in self.batches:
+            for place, warning in zip(
+                _places(batch.warnings.column("id").to_numpy()),
+                batch.warnings.to_pylist(),
+                strict=True,
+            ):
+                found.setdefault(place, {})[warning["name"]] = warning["amount"]
+        return found
+
+    @property
     def ends(self) -> dict[int, int]:
         """The number of rows of each file whose end was reached."""
         return dict(end for batch in self.batches for end in batch.ends)

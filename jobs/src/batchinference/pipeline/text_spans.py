@@ -18,7 +18,9 @@ import numpy as np
 Units = Callable[[str], np.ndarray]
 """Returns the first character of each unit of a text, ascending (int64)."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
-_SENTENCE = re.compile(r"[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[」』”’）]*\s*")
+_CLOSING = "\N{RIGHT DOUBLE QUOTATION MARK}\N{RIGHT CORNER BRACKET}"
+_FULL_STOPS = "\N{IDEOGRAPHIC FULL STOP}\N{FULLWIDTH EXCLAMATION MARK}\N{FULLWIDTH QUESTION MARK}"
+_SENTENCE = re.compile(rf"[.!?]+[\"'{_CLOSING})\]]*\s+|[{_FULL_STOPS}]+[{_CLOSING}]*\s*")
 _LINE = re.compile(r"\n\s*")
 _WORD = re.compile(r"\s+")
 _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
@@ -114,7 +116,9 @@ class Splitter:
 
     def _next_begin(self, piece: str, end: int, starts: np.ndarray) -> int:
         """Return where the next span begins: with the beginning of a word, if possible."""
-        if not (repeated := min(self.overlap, len(starts) // 2)):
+        # at least a quarter of a span is new, so that the number of spans is limited
+        repeated = min(self.overlap, len(starts) - self.size // 4 - 1)
+        if repeated < 1:
             return end
         begin = int(starts[-repeated])
         if begin == 0 or piece[begin - 1].isspace():

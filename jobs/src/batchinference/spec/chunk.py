@@ -34,7 +34,7 @@ class Chunk(SpecModel):
     column: ColumnName
     """The column with texts, which are replaced by their chunks. The step adds `chunk_index`, which
     counts the chunks of a text from 0, and `chunk_start` and `chunk_end`, the place of the chunk in
-    the text in characters. An empty text is one empty chunk. A null value stays one row with null."""
+    the text in characters. An empty text is one empty chunk. A null stays one row with null."""
     size: Annotated[int, Field(ge=2, le=10**9)]
     """Maximum number of units of a chunk, without special tokens."""
     overlap: Annotated[int, Field(ge=0, le=10**9)] = 0

@@ -62,8 +62,8 @@ class WarningName(StrEnum):
     )
     MEMBERS_IGNORED = (
         "MembersIgnored",
-        "members of an archive were not read",
-        "Name their suffixes in read.options.suffixes, or remove them from the archive",
+        "members of an archive were not read: links, or files of no kind that the format has",
+        "Pack files without links (tar --dereference), with extensions, and without metadata files",
         "row",
         "members",
     )
@@ -87,7 +87,7 @@ class WarningName(StrEnum):
     PAGES_IGNORED = (
         "PagesIgnored",
         "only the first page, frame or track of a file was read",
-        "Set the option pages to all, to read a row for each page",
+        "Nothing, or read images with pages: all for a row per page. Other tracks cannot be read",
         "row",
         "pages",
     )
@@ -117,6 +117,13 @@ class WarningName(StrEnum):
         "Set the model's field tooLong to windows or fail, or divide the texts with a step chunk",
         "row",
         "tokens",
+    )
+    AUDIO_CUT = (
+        "AudioCut",
+        "recordings were longer than the model takes, and it got only a part of them",
+        "Divide the recordings before the job, or use a model for longer ones",
+        "row",
+        "seconds",
     )
     NULL_INPUT = (
         "NullInput",

@@ -14,19 +14,19 @@ from batchinference.spec.column_types import ColumnType
 
 
 class ColumnCasts:
-    """Casts tables. `declared` are the types that the user has declared, and `zone` is the time
-    zone of timestamps without one, or None."""
+    """Casts tables to the types in `shared`. `declared` are the types that the user has declared,
+    and `zone` is the time zone of timestamps without one, or None."""
 
     def __init__(self, declared: Mapping[str, ColumnType], zone: str | None) -> None:
         self._declared, self._zone = declared, zone
-        self._shared: dict[str, pa.DataType] = {}
+        self.shared: dict[str, pa.DataType] = {}
 
     def share(self, schemas: Mapping[str, pa.Schema]) -> None:
         """Find the types that hold the values of these files. Raises BadInput if there is no type
         for a column, or if its type cannot be cast to the declared one."""
         if self._declared or self._zone:
             schemas = {uri: self._cast_schema(schema, uri) for uri, schema in schemas.items()}
-        self._shared = shared_types(schemas, "declare the type in read.options.types")
+        self.shared = shared_types(schemas, "declare the type in read.options.types")
 
     def _cast_schema(self, schema: pa.Schema, uri: str) -> pa.Schema:
         try:
@@ -37,7 +37,7 @@ class ColumnCasts:
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return a table with the shared types. Raises ValueError for a value that does not fit,
         and TypeError if the type of a column does not fit."""
-        return with_types(self._own(table), self._shared)
+        return with_types(self._own(table), self.shared)
 
     def _own(self, table: pa.Table) -> pa.Table:
         """Return a table with the declared types, and with time zones."""

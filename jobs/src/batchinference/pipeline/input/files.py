@@ -9,9 +9,11 @@ from collections.abc import Collection, Container, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.column_names import check_names
+from batchinference.pipeline.column_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
 from batchinference.pipeline.input.ignored_files import IgnoredFiles
@@ -166,6 +168,13 @@ class FileInput:
     def columns(self) -> list[str] | None:
         known = self.rows.reader.columns()
         return None if known is None else [*dict.fromkeys([*known, *self.rows.path_columns.names])]
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns whose type is known before the rows are read."""
+        columns = self.rows.path_columns
+        partitions = {key: arrow_type(kind) for key, kind in columns.types.items()}
+        path = {columns.path_name: pa.string()} if columns.path_name else {}
+        return {**self.rows.reader.types(), **partitions, **path}
 
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:

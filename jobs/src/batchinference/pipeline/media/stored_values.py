@@ -18,8 +18,8 @@ from PIL.ExifTags import Base
 from PIL.ImageFile import ImageFile
 
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
-_SEPARATE = 2
-"""The planar configuration of a TIFF file whose channels are stored one after the other."""
+_PLANES, _SEPARATE = Base.PlanarConfiguration, 2
+"""The tag and value of a TIFF file whose channels are stored one after the other."""
 FULL_WHITE = 65535
 _PPM_CODECS = ("ppm", "ppm_plain")
 
@@ -59,7 +59,7 @@ def with_planes(image: ImageFile) -> ImageFile:
     """Return an image that is not decoded yet. Pillow takes separate channels of 16 bits for
     channels of 8 bits, so their raw modes are corrected."""
     tags: Any = getattr(image, "tag_v2", {})
-    if tags.get(Base.PlanarConfiguration) == _SEPARATE and 16 in tags.get(Base.BitsPerSample, ()):
+    if tags.get(_PLANES) == _SEPARATE and 16 in tags.get(Base.BitsPerSample, ()):
         suffix = ";16L" if tags.prefix == b"II" else ";16B"
         image.tile = [
             tile._replace(args=(f"{tile.args[0]}{suffix}", *tile.args[1:]))
@@ -75,7 +75,7 @@ def stored_values(
 ) -> np.ndarray | None:
     """Return the values of a decoded image as its file stores them: height x width, or height x
     width x 3 or 4 channels. None if Pillow reduces them in a way that cannot be avoided. `again`
-    returns the image before it is decoded."""
+    returns the image before it is decoded. Raises ValueError if they cannot be read."""
     if image.mode not in ("RGB", "RGBA"):
         values = np.asarray(image)
         if values.dtype.kind == "u":
@@ -94,6 +94,11 @@ def stored_values(
         return _gray_and_opacity(again())
     if raw.name[:-1] not in ("RGB;16", "RGBA;16", "RGBX;16", "R;16"):
         return None
+    if raw.codec == "libtiff" and getattr(image, "tag_v2", {}).get(_PLANES) == _SEPARATE:
+        raise ValueError(
+            "its compressed channels are stored one after the other, and only their high bytes can "
+            "be read. Store the channels of each pixel together"
+        )
     high, low = np.asarray(image), _decoded_in_other_order(again())
     both: np.ndarray = np.bitwise_or(high.astype(np.uint16) << 8, low)
     return both

@@ -149,8 +149,8 @@ class TextLimit:
             warn(WarningName.TEXT_CUT, row=rows[at], amount=cut)
 
     def windows(self, texts: Sequence[str], reserved: Sequence[int]) -> Windows:
-        """Return the windows of texts. `reserved` is the number of tokens of each window for special
-        tokens and other texts. Raises TextTooLong if these leave no room."""
+        """Return the windows of texts. `reserved` is the number of tokens of each window for
+        special tokens and other texts. Raises TextTooLong if these leave no room."""
         limit = self.tokens or 0
         windows = Windows([], [], np.empty(0, dtype=np.int64))
         owners: list[int] = []
@@ -178,8 +178,8 @@ class TextLimit:
             )
         if self.overlap is not None and 2 * self.overlap > (self.tokens or 0):
             raise ModelLoad(
-                f"windowOverlap: a window of '{source}' has {self.tokens} tokens, and {self.overlap} "
-                "are more than half of them. Use a smaller number"
+                f"windowOverlap: a window of '{source}' has {self.tokens} tokens, and "
+                f"{self.overlap} are more than half of them. Use a smaller number"
             )
 
 

@@ -105,7 +105,7 @@ class IsolatingStage(StatefulStageUDF):
 
 
 class GuardedTemplate(IsolatingStage):
-    """Wraps Ray's class that applies the chat template, and first checks the messages of the job."""
+    """Wraps Ray's class that applies the chat template, and checks the messages of the job."""
 
     processor: Any
 

@@ -119,11 +119,10 @@ def requests_of(step: str, model: VllmModel, rows: pa.Table) -> list[Asked]:
     missing = missing_inputs(model, rows)
     columns = to_batch(rows.select(sorted(set(model.inputs.values()))))
     inputs = {name: columns[column] for name, column in model.inputs.items()}
-    asked = [
+    return [
         Asked() if number in missing.skipped else _asked(model, row, missing.failed.get(number))
         for number, row in enumerate(rows_of(inputs))
     ]
-    return asked
 
 
 def _asked(model: VllmModel, row: dict[str, Any], error: Exception | None) -> Asked:

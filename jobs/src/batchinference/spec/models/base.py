@@ -35,8 +35,8 @@ class RuntimeModel(SpecModel):
     """Whether a single process loads and runs the model, without other processes or services."""
 
     null_input: Literal["null", "fail"] | None = None
-    """What happens to a row if one of its inputs is null. `null`, the default: the output is null, as
-    in SQL, and the row is counted as NullInput. `fail`: the row is a failed row."""
+    """What happens to a row if one of its inputs is null. `null`, the default: the output is null,
+    as in SQL, and the row is counted as NullInput. `fail`: the row is a failed row."""
     empty_input: Literal["null", "fail", "compute"] | None = None
     """What happens to a row whose inputs are all empty: texts of white space only, or bytes, lists
     and arrays without elements. `null`, the default: the output is null, and the row is counted as

@@ -88,6 +88,6 @@ class SentenceTransformersModel(WindowedModel):
         if "image" in self.inputs and (self.prompt is not None or self.prompt_name is not None):
             raise PydanticCustomError("model_prompt", _NO_PROMPT, {})
         if "image" in self.inputs and self.too_long is not None:
-            raise PydanticCustomError("too_long", _NO_TEXT, {})
+            raise PydanticCustomError("text_limit", _NO_TEXT, {})
         self.check_overlap()
         return self

@@ -32,7 +32,7 @@ class TextModel(RuntimeModel):
     def check_no_windows(self) -> None:
         """Raise PydanticCustomError if texts are to be divided into windows."""
         if self.too_long == "windows":
-            raise PydanticCustomError("too_long", _NO_WINDOWS, {})
+            raise PydanticCustomError("text_limit", _NO_WINDOWS, {})
 
 
 class WindowedModel(TextModel):

@@ -185,9 +185,9 @@ class TransformersModel(WindowedModel):
     def _check_too_long(self) -> None:
         self.check_overlap()
         if self.too_long == "windows" and self.task not in WINDOWED:
-            raise _error("too_long", _NO_WINDOWS)
+            raise _error("text_limit", _NO_WINDOWS)
         if self.too_long == "truncateLeft" and self.task == "table-question-answering":
-            raise _error("too_long", _ROWS_OF_TABLES)
+            raise _error("text_limit", _ROWS_OF_TABLES)
 
     def _check_prompt(self) -> None:
         check_prompt(self, images_suffice=True)

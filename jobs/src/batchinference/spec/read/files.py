@@ -28,11 +28,10 @@ _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
-_CSV_RULES = tuple(
-    (f"!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other}",
-     _SAME_CHARACTER)
-    for one, other in combinations(("delimiter", "quote", "escape", "comment"), 2)
-)  # fmt: skip
+_DIFFERENT = " && ".join(
+    f"(!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other})"
+    for one, other in combinations(("quote", "escape", "comment", "delimiter"), 2)
+)
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],
     Field(max_length=64, json_schema_extra=NAMED_ONCE),
@@ -92,7 +91,8 @@ class ReadParquet(ReadFiles):
 
 class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
-    """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
+    """Whether each line is a JSON object (JSON Lines). An object may also span lines. If false, a
+    file is one array of objects."""
 
 
 class ReadJson(ReadFiles):
@@ -105,7 +105,7 @@ class ReadJson(ReadFiles):
 
 
 class CsvOptions(TableOptions, RowOptions):
-    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, *_CSV_RULES))
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, (_DIFFERENT, _SAME_CHARACTER)))
 
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
     """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
@@ -237,8 +237,9 @@ class ReadTfrecords(ReadFiles):
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
-    """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
-    Other members are bytes. If false, all members are bytes."""
+    """Decode members by their extension: images, JSON, text, and the labels in .cls and .index,
+    which are integers if the first samples have only integers, and texts otherwise. Other members
+    are bytes. If false, all members are bytes."""
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
@@ -247,13 +248,14 @@ class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
         ]
         | None
     ) = None
-    """The extensions to read, without the first dot. Other members are skipped. The first samples
+    """The extensions to read, without the first dot. Other members are left out. The first samples
     of a few archives must have each of these extensions."""
 
 
 class ReadWebdataset(ReadFiles):
-    """Tar archives of samples. Members with the same name up to the first dot are a row, with this
-    name in the column `__key__` and a column for each extension."""
+    """Tar archives of samples. Members with the same name up to the first dot are a row, wherever
+    they are in the archive, with this name in the column `__key__` and a column for each
+    extension."""
 
     format: Literal["webdataset"]
     """The format of the files."""

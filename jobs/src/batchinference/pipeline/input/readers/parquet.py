@@ -79,6 +79,8 @@ class ParquetReader(StatsReader, DivisibleReader):
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
+            if not opened.footer.num_rows:
+                yield self._casts(opened.empty())
             for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
@@ -110,6 +112,9 @@ class ParquetReader(StatsReader, DivisibleReader):
 
     def columns(self) -> list[str] | None:
         return self._columns
+
+    def types(self) -> dict[str, pa.DataType]:
+        return self._casts.shared
 
 
 def _edges(footer: pq.FileMetaData) -> list[int]:

@@ -1,12 +1,14 @@
 """Converts images, audio and video to the tensors that the model requires.
 
-Small images are resized and normalized on the GPU of the model. The library would treat a text in place of an image, an audio
-file or a video as an address, and fetch it. The functions here refuse text for these inputs.
+Small images are resized and normalized on the GPU of the model. The library would treat a text in
+place of an image, an audio file or a video as an address, and fetch it. The functions here refuse
+text for these inputs.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +22,7 @@ from PIL import Image
 from PIL.Image import Resampling
 
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, missing_package
+from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
     check_options,
@@ -29,10 +32,14 @@ from batchinference.pipeline.runtimes.transformers.loading import (
 )
 from batchinference.spec.media import FrameFields
 from batchinference.spec.models import TransformersModel
+from batchinference.spec.warnings import WarningName
 
 _MAX_BYTES_ON_GPU = 256 << 20
 """Images of a batch with more bytes are prepared on the CPU. On a GPU, the library copies them
 several times, also as float32, and the memory is needed by the model."""
+
+_FRAME, _OVERHANG = 0.010, 0.015
+"""Seconds from one frame of a spectrogram to the next, and by which a frame is longer."""
 
 # Arrow's memory is read-only, and processors do not change the pixels
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -104,6 +111,43 @@ def _resampled(samples: np.ndarray, rate: int, wanted: int) -> np.ndarray:
         what = f"audio of {rate} Hz for a model that expects {wanted} Hz"
         raise ModelLoad(missing_package(what, "av", FORMATS_EXTRA)) from error
     return resampled(samples, rate, wanted)
+
+
+def warn_of_cut_audio(values: Iterable[np.ndarray], extractor: Any) -> None:
+    """Report a warning for each recording of which the model gets only a part."""
+    longest = _longest(extractor)
+    for row, value in enumerate(values if longest is not None else ()):
+        if longest is not None and len(value) > longest:
+            seconds = math.ceil((len(value) - longest) / extractor.sampling_rate)
+            warn(WarningName.AUDIO_CUT, row=row, amount=seconds)
+
+
+def _longest(extractor: Any) -> int | None:
+    """Return the number of samples to which an extractor cuts recordings; None if it does not."""
+    for name in ("nb_max_samples", "n_samples"):
+        if (samples := getattr(extractor, name, None)) is not None:
+            return int(samples)
+    if hasattr(extractor, "num_mel_bins") and (frames := getattr(extractor, "max_length", None)):
+        return int(extractor.sampling_rate * (frames * _FRAME + _OVERHANG))
+    return None
+
+
+def crop_alike(extractor: Any) -> None:
+    """Make an extractor that crops recordings at a random place always crop a recording in the same
+    way, so that its result is the same in each batch and each run."""
+    if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
+        return
+    kind: Any = type(extractor)
+
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        state = np.random.get_state()
+        np.random.seed(0)
+        try:
+            return kind.__call__(self, *arguments, **options)
+        finally:
+            np.random.set_state(state)
+
+    extractor.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
 def _what(value: Any) -> str:
@@ -199,6 +243,7 @@ class AudioInput:
     def __init__(self, source: Source, model: TransformersModel) -> None:
         self._extractor = source.processor(transformers.AutoFeatureExtractor)
         check_options(model.options, feature_extractor_options(self._extractor))
+        crop_alike(self._extractor)
         padding = inspect.signature(type(self._extractor).__call__).parameters.get("padding")
         # some extractors already pad by default, to a length that their model requires
         pads = padding is not None and padding.default is False
@@ -209,6 +254,7 @@ class AudioInput:
     def __call__(self, inputs: dict[str, np.ndarray]) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
         values = audio_samples(inputs["audio"], inputs.get("sampling_rate"), rate)
+        warn_of_cut_audio(values, self._extractor)
         for rows in self._groups(values):
             group = [values[row] for row in rows]
             yield (

@@ -6,6 +6,7 @@ The pipelines cut texts themselves, and do not say so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
     """Return the entities of all windows with their places in the whole text. In an overlap, the
     entities of its first half are those of the first window."""
     found: list[dict[str, Any]] = []
-    limits = [(one.end + other.start) // 2 for one, other in zip(spans, spans[1:], strict=False)]
+    limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
     for result, span, limit in zip(results, spans, [*limits, spans[-1].end + 1], strict=True):
         for entity in result:

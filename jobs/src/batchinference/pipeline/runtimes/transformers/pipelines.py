@@ -20,7 +20,9 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import LABELED
 from batchinference.pipeline.runtimes.transformers.inputs import (
     audio_samples,
+    crop_alike,
     pillow_images,
+    warn_of_cut_audio,
 )
 from batchinference.pipeline.runtimes.transformers.loading import (
     NO_CODE,
@@ -106,8 +108,12 @@ def image_pair_rows(batch: Batch) -> list[Any]:
 
 
 def audio_rows(batch: Batch) -> list[Any]:
-    rate = batch.pipeline.feature_extractor.sampling_rate
-    return list(audio_samples(batch.inputs["audio"], batch.inputs.get("sampling_rate"), rate))
+    extractor = batch.pipeline.feature_extractor
+    rates = batch.inputs.get("sampling_rate")
+    samples = audio_samples(batch.inputs["audio"], rates, extractor.sampling_rate)
+    if batch.model.task != "automatic-speech-recognition":
+        warn_of_cut_audio(samples, extractor)
+    return samples
 
 
 def document_rows(batch: Batch) -> list[Any]:
@@ -271,8 +277,13 @@ class PipelineRuntime:
     def _run(self, rows: list[Any], at_once: int) -> list[Any]:
         # some tasks override __call__, which then treats a list of one row as a single row
         call: Any = transformers.Pipeline.__call__
-        size = 1 if self._task.kind is None else min(len(rows), at_once)
-        found: list[Any] = call(self._pipeline, rows, batch_size=size, **self._options)
+        options = self._options
+        # the library computes the times of words from the tokens of the whole batch
+        alone = self._task.kind is None or options.get("return_timestamps") == "word"
+        size = 1 if alone else min(len(rows), at_once)
+        if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
+            options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
+        found: list[Any] = call(self._pipeline, rows, batch_size=size, **options)
         return found
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
@@ -304,6 +315,8 @@ def _pipeline(source: Source, model: TransformersModel, loading: dict[str, Any])
         **NO_CODE,
         **where,
     )
+    if loaded.feature_extractor is not None:
+        crop_alike(loaded.feature_extractor)
     if loaded.tokenizer is not None:
         fit(loaded.tokenizer, network, model.source)
         pad_behind(loaded.tokenizer, network)
@@ -337,6 +350,14 @@ def _length(row: Any, pipeline: Any) -> Hashable:
         shortest: int = pipeline.feature_extractor.n_samples
         return max(len(row), shortest)
     return len(row) if pipeline.type in ("ctc", "ctc_with_lm") else 0
+
+
+def _is_long(row: Any, pipeline: Any) -> bool:
+    """Return whether Whisper computes a recording in several windows."""
+    if pipeline.type != "seq2seq_whisper":
+        return False
+    longest: int = pipeline.feature_extractor.n_samples
+    return len(row) > longest
 
 
 @dataclass(frozen=True)

@@ -179,8 +179,8 @@ def limit_of(
     chosen: int | None = None,
     policy: TooLong = "truncate",
 ) -> TextLimit:
-    """Return the limit of a model, whose texts have at most `chosen` tokens. `policy` is used unless
-    the user has set another."""
+    """Return the limit of a model, whose texts have at most `chosen` tokens. `policy` is used
+    unless the user has set another."""
     longest = tokenizer.model_max_length
     tokens = chosen or (longest if longest < NO_LIMIT else None)
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
@@ -247,8 +247,8 @@ class TextInput:
         self._config.pad_token_id = padding
 
     def divided(self, inputs: Batch) -> tuple[Batch, Windows | None]:
-        """Return the windows of long texts as inputs. For a pair, the longer text is divided. Return
-        the inputs themselves if texts are not divided."""
+        """Return the windows of long texts as inputs. For a pair, the longer text is divided.
+        Return the inputs themselves if texts are not divided."""
         limit = self._tokens.limit
         if not limit.divides:
             return inputs, None

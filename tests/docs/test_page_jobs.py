@@ -6,6 +6,8 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +121,32 @@ def check_exported(rows: list[Row]) -> None:
     assert rows == [{"id": 1}, {"id": 2}]
 
 
+def check_orders(rows: list[Row]) -> None:
+    assert rows == [
+        {"id": "7", "when": date(2026, 1, 31), "price": Decimal("1.10"), "note": '["a", {"b": 1}]'},
+        {"id": "A12", "when": None, "price": Decimal("2.50"), "note": '"none"'},
+    ]
+
+
+def check_conversations(rows: list[Row]) -> None:
+    assert [row["ask"][:5] for row in rows] == ["a tex", '[{"ro']
+    assert all(isinstance(row["answer"], str) for row in rows)
+
+
+def check_visits(rows: list[Row]) -> None:
+    assert {row["visitor"] for row in rows} == {"7", "A12"}
+    assert {row["at"] for row in rows} == {datetime.fromtimestamp(1_700_000_000, UTC)}
+
+
+def check_recent_sales(rows: list[Row]) -> None:
+    assert rows == [{"item": "ink", "year": 2025, "month": 6}]
+
+
+def check_joined(rows: list[Row]) -> None:
+    ((source, row),) = [(row.pop("source"), row) for row in rows]
+    assert (Path(source).name, row) == ("joined.csv", {"id": 1, "path": "a", "id_1": 2})
+
+
 def check_open_tickets(rows: list[Row]) -> None:
     assert rows == [{"id": 1, "body": "one"}, {"id": 2, "body": "two"}]
 
@@ -184,6 +212,11 @@ EXPECTED = {
         "camera": check_camera,
         "exported": check_exported,
         "inbox": count(0),
+        "orders": check_orders,
+        "conversations": check_conversations,
+        "visits": check_visits,
+        "recent-sales": check_recent_sales,
+        "joined": check_joined,
         "thumbnails": check_thumbnails,
         "as-stored": check_as_stored,
         "logos": check_logos,

@@ -116,7 +116,9 @@ class Splitter:
 
     def _next_begin(self, piece: str, end: int, starts: np.ndarray) -> int:
         """Return where the next span begins: with the beginning of a word, if possible."""
-        if not (repeated := min(self.overlap, len(starts) // 2)):
+        # at least a quarter of a span is new, so that the number of spans is limited
+        repeated = min(self.overlap, len(starts) - self.size // 4 - 1)
+        if repeated < 1:
             return end
         begin = int(starts[-repeated])
         if begin == 0 or piece[begin - 1].isspace():

@@ -62,7 +62,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     for index, step in enumerate(spec.steps):
         for message in _step_problems(step, columns):
             yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
-        columns = _columns_after(step, columns)
+        columns = columns_after(step, columns)
     yield from _check_sampling_rates(spec.steps)
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
@@ -80,7 +80,7 @@ def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
                 "earlier step (audio). Rename that column before this step with renameColumns"
             )
             yield Problem(f"spec.steps[{index}].decode.format", message)
-        made = _columns_after(step, made) or []
+        made = columns_after(step, made) or []
 
 
 def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _chunk_conflicts(step: Step, columns: list[str]) -> list[str]:
     ]
 
 
-def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
+def columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
     """Return the columns after a step, or None if they are unknown."""
     if step.select_columns is not None:
         return step.select_columns

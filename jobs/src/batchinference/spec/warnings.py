@@ -62,8 +62,8 @@ class WarningName(StrEnum):
     )
     MEMBERS_IGNORED = (
         "MembersIgnored",
-        "members of an archive were not read",
-        "Name their suffixes in read.options.suffixes, or remove them from the archive",
+        "members of an archive were not read: links, or files of no kind that the format has",
+        "Pack files without links (tar --dereference), with extensions, and without metadata files",
         "row",
         "members",
     )

@@ -58,7 +58,7 @@ def check_options(
     it is read as another dialect. `delimiter` says whether the delimiter may be another one."""
     hint = (
         (_delimiter_hint(sample) if delimiter and sample.columns == 1 else None)
-        or (_header_hint(sample) if not sample.rows else None)
+        or _header_hint(sample)
         or (_escape_hint(sample, damages_with) if sample.damages else None)
     )
     if hint:
@@ -84,14 +84,17 @@ def _header_hint(sample: CsvSample) -> Hint | None:
     numbers = sample.fields(delimiter)
     first = numbers.index(numbers[-1]) if numbers else 0
     rows = numbers[first:]
-    if first == 0 or len(rows) < 2 or set(rows) != {rows[0]} or rows[0] == 1:
+    comments = all(line.startswith(b"#") for line in lines[:first])
+    if not first or len(rows) < 2 or len(set(rows)) > 1 or rows[0] == 1:
         return None
-    problem = f"has {numbers[0]} fields in its first line, and {rows[0]} in its rows"
-    if all(line.startswith(b"#") for line in lines[:first]):
+    if sample.rows and not comments:
+        return None
+    problem = f"has lines of {rows[0]} fields, but the first line has {numbers[0]}"
+    if comments:
         return Hint("comment", f'{problem}. Set it to "#"')
     if rows[0] == numbers[0] + 1 and all(line.endswith(delimiter) for line in lines[first:]):
         fix = f"Set it to the names of all {rows[0]} columns, and skipLines to 1"
-        return Hint("column_names", f"{problem}, which end with a delimiter. {fix}")
+        return Hint("column_names", f"{problem}: it has no last delimiter. {fix}")
     before = sample.content[: sample.content.index(lines[first], sample.header)]
     number = len(_LINE_END.findall(before))
     return Hint("skipLines", f"{problem}. Set it to {number} if line {number + 1} is the header")

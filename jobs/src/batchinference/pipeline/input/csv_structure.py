@@ -19,6 +19,7 @@ from batchinference.pipeline.input.csv_dialect import Dialect, without_escapes
 NEXT_LINES = 8
 """Lines after a damaged quote that show whether they are rows: at least three quarters must be."""
 SHOWN_BYTES = 80
+_SHORT_VALUES = "If no value has line ends, set read.options.newlinesInValues: false"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
@@ -56,8 +57,8 @@ def last_record_end(
     Return None if the text has comments, or quotes that are not where they should be."""
     if dialect.comment and _comment(dialect).search(text, begin, end):
         return None
-    doubled = not ended and text[end - 1] in dialect.quote  # if another quote follows
-    stop = end - doubled
+    half = not ended and text[end - 1] in b"\r" + dialect.quote  # of a CRLF or a doubled quote
+    stop = end - half
     if not dialect.quote or text.find(dialect.quote, begin, stop) < 0:
         return end if ended else _line_start(text, begin, stop)
     values = np.frombuffer(text, np.uint8)[begin:stop]
@@ -191,7 +192,8 @@ class Structure:
                 self.stop = comment
                 position = self._remove(self._line_stop(comment), None)
                 continue
-            if (record := _line_start(self._text, position, start)) > position:
+            half = start == len(self._text) and not self._complete and self._text.endswith(b"\r")
+            if (record := _line_start(self._text, position, start - half)) > position:
                 self.stop = record
             if start == len(self._text):
                 self.stop = start if self._ended else self.stop
@@ -216,11 +218,11 @@ class Structure:
 
     def _line_stop(self, position: int) -> int:
         """Return the position after the line end that follows a position."""
-        if line_end := _LINE_END.search(self._text, position):
-            return line_end.end()
-        if not self._complete:
+        line_end = _LINE_END.search(self._text, position)
+        stop = line_end.end() if line_end else len(self._text)
+        if stop == len(self._text) and not self._complete and not self._text.endswith(b"\n"):
             raise NeedsMore
-        return len(self._text)
+        return stop
 
     def _closing(self, start: int) -> int | None:
         """Return the position of the quote that closes the one at `start`; None if there is none.
@@ -244,12 +246,12 @@ class Structure:
         """Remove the line with the damaged quote at `start`, and return where the next record
         begins. Sets `fault` if that is unknown."""
         stop = self._line_stop(start)
-        fault = self._fault(start, end, stop)
+        fault = self._fault(end, stop)
         quotes = bisect_left(self._quotes, stop) - bisect_left(self._quotes, self.stop)
         alone = quotes % 2 == 0 or not self._dialect.newlines_in_values
         if alone or self._rows_follow(stop, end or 0):
             return self._remove(stop, fault.damage(1, stop - self.stop))
-        self.fault = fault
+        self.fault = fault._replace(fix=f"{_SHORT_VALUES}. {fault.fix}")
         return stop
 
     def _rows_follow(self, position: int, end: int) -> bool:
@@ -270,10 +272,10 @@ class Structure:
         shown = self._columns > 1 or any(self._dialect.quote in line for line in lines)
         return not lines or (shown and 4 * rows >= 3 * len(lines))
 
-    def _fault(self, start: int, end: int | None, stop: int) -> Fault:
+    def _fault(self, end: int | None, stop: int) -> Fault:
         line = self._original[self.stop : stop]
-        on_line = end is not None and (end < stop or self._dialect.newlines_in_values)
-        problem = "text follows a quote that closes a value" if on_line else "a quote is not closed"
+        closed = end is not None and end < stop
+        problem = "text follows a quote that closes a value" if closed else "a quote is not closed"
         fix = 'If quotes are part of the values, double them, or set read.options.quote: ""'
         if not self._dialect.escape and b"\\" + self._dialect.quote in line:
             fix = 'If backslashes escape quotes, set read.options.escape: "\\"'

@@ -27,6 +27,8 @@ from batchinference.pipeline.input.csv_structure import (
 
 BLOCK_BYTES = 1 << 20
 TOO_LONG = "a row has more bytes than max_row_bytes ({})"
+NEXT_BYTES = 1 << 16
+"""Bytes after damaged text in which a quote shows whether they are inside of a value."""
 MARKER = "\0removed"
 """The beginning of a line that stands for a damaged record or a comment."""
 _SEPARATOR = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
@@ -95,7 +97,7 @@ class CsvText:
 
     def rest(self, problem: str, header: bytes) -> Damage:
         """Remove all text, and return it as damage: the header has a problem."""
-        lines, size = self._drop(all_text=True)
+        lines, size = self._drop(0)
         damage = Fault(problem, header, "Correct it").damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
@@ -107,14 +109,14 @@ class CsvText:
                 yield self._block(structure.removed if structure else [], stop, columns)
                 self._begin += stop
             if structure and structure.fault:
-                yield structure.fault.damage(*self._drop())
+                yield structure.fault.damage(*self._drop(columns))
 
     def _records(self, columns: int) -> tuple[Structure | None, int]:
         """Return the size of the next records and, if they are irregular, their structure."""
         size = BLOCK_BYTES
         while True:
             unread = min(self._load(size), size)
-            ended = self._ended and self._begin + unread == self._end
+            ended = self._is_all(unread)
             begin: int = self._begin
             text: bytes | bytearray = self._store
             if self.dialect.escape:
@@ -148,25 +150,37 @@ class CsvText:
         parts.append(for_parser(text[done:], self.dialect))
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
-    def _drop(self, *, all_text: bool = False) -> tuple[int, int]:
-        """Remove the text up to the first line end after an even number of quotes, or all of it.
-        Return how many lines and bytes it has."""
+    def _drop(self, columns: int) -> tuple[int, int]:
+        """Remove the text up to the first line end after an even number of quotes, or all text if
+        there are no columns. Return how many lines and bytes it has."""
         lines = size = quotes = 0
         complete = True
         while self._load(BLOCK_BYTES):
             text = without_escapes(self._unread(BLOCK_BYTES), self.dialect)
+            if not self._is_all(len(text)):
+                text = text.removesuffix(b"\r") or text  # it may be half of a line end
             values = np.frombuffer(text, np.uint8)
-            line_ends = np.flatnonzero(values == (b"\n" if b"\n" in text else b"\r")[0])
+            feeds = np.append(values[1:] == ord("\n"), False)
+            line_ends = np.flatnonzero((values == ord("\n")) | ((values == ord("\r")) & ~feeds))
             marks = np.flatnonzero(values == (self.dialect.quote or b"\0")[0])
             outside = line_ends[(np.searchsorted(marks, line_ends) + quotes) % 2 == 0]
-            found = len(outside) and not all_text
-            stop = int(outside[0]) + 1 if found else len(text)
+            ends = bool(columns and len(outside))
+            stop = int(outside[0]) + 1 if ends else len(text)
             lines += int(np.searchsorted(line_ends, stop))
             complete = text[stop - 1] in b"\r\n"
             size, quotes, self._begin = size + stop, quotes + len(marks), self._begin + stop
-            if found:
+            if ends and (columns > 1 or self._is_outside()):
                 break
+            quotes = 1 if ends else quotes
         return lines + (not complete), size
+
+    def _is_outside(self) -> bool:
+        """Return whether the next quote opens a value at the beginning of a line. In text of one
+        column, each line is a row, also if it is a part of a value."""
+        self._load(NEXT_BYTES)
+        text = without_escapes(self._unread(NEXT_BYTES), self.dialect)
+        quote = text.find(self.dialect.quote)
+        return not self.dialect.quote or quote < 1 or text[quote - 1] in b"\r\n"
 
     def _load(self, size: int) -> int:
         """Load text until `size` bytes are unread or the text ends. Return how many are unread."""
@@ -181,6 +195,10 @@ class CsvText:
             self._end += self._source.readinto(memoryview(self._store)[self._end : stop])
             self._ended = self._end < stop
         return self._end - self._begin
+
+    def _is_all(self, size: int) -> bool:
+        """Return whether no text follows so many unread bytes."""
+        return self._ended and self._begin + size == self._end
 
     def _unread(self, size: int) -> bytes:
         """Return a copy of at most `size` unread bytes."""

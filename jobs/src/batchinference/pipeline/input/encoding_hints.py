@@ -17,7 +17,7 @@ _MARKS = {
 _BEGINNING = 4096
 _WESTERN_LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
-_SURE_BYTES = 3
+_SURE_BYTES = 2
 """So many continuation bytes of UTF-8, and no invalid byte, are no text of single bytes."""
 
 
@@ -59,7 +59,7 @@ def _hint_of_bytes(sample: bytes) -> str | None:
     if sample.isascii():
         return None
     lines = [line for line in sample.split(b"\n") if not line.isascii()]
-    invalid = [line for line in lines if not _is_utf8(line)]
+    invalid = [line for line in lines if not _is_utf8(line + b"\n")]
     western = [line for line in invalid if _WESTERN_LETTER.search(line)]
     if 2 * len(western) > len(lines):
         return f"is not utf-8, but probably cp1252 ({western[0][:40]!r}). Set it to cp1252"

@@ -20,10 +20,11 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
     for index, step in enumerate(steps):
         if known is None:
             return
+        before = known
         try:
-            known = _after(step, known)
+            known = _after(step, before)
         except UnsuitableTypes as error:
-            used = [f"{field.name} is {field.type}" for field in known.schema
+            used = [f"{field.name} is {field.type}" for field in before.schema
                     if field.name in error.message]  # fmt: skip
             message = (
                 f"{error.message}. Here {', '.join(used)}. Convert a column, for example with "

@@ -91,7 +91,8 @@ class ReadParquet(ReadFiles):
 
 class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
-    """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
+    """Whether each line is a JSON object (JSON Lines). An object may also span lines. If false, a
+    file is one array of objects."""
 
 
 class ReadJson(ReadFiles):
@@ -236,8 +237,9 @@ class ReadTfrecords(ReadFiles):
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
-    """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
-    Other members are bytes. If false, all members are bytes."""
+    """Decode members by their extension: images, JSON, text, and the labels in .cls and .index,
+    which are integers if the first samples have only integers, and texts otherwise. Other members
+    are bytes. If false, all members are bytes."""
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
@@ -246,13 +248,14 @@ class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
         ]
         | None
     ) = None
-    """The extensions to read, without the first dot. Other members are skipped. The first samples
+    """The extensions to read, without the first dot. Other members are left out. The first samples
     of a few archives must have each of these extensions."""
 
 
 class ReadWebdataset(ReadFiles):
-    """Tar archives of samples. Members with the same name up to the first dot are a row, with this
-    name in the column `__key__` and a column for each extension."""
+    """Tar archives of samples. Members with the same name up to the first dot are a row, wherever
+    they are in the archive, with this name in the column `__key__` and a column for each
+    extension."""
 
     format: Literal["webdataset"]
     """The format of the files."""

@@ -186,10 +186,10 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks without their first `rows` rows."""
+    """Yield the chunks without their first `rows` rows. A chunk without rows is yielded too."""
     for chunk in chunks:
         size = size_of(chunk)
-        if rows < size:
+        if rows < size or not rows:
             yield part(chunk, rows, size)
         rows = max(0, rows - size)
 

@@ -73,12 +73,12 @@ class ParquetReader(StatsReader, DivisibleReader):
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                footer = _metadata(source)
-                schema_of_rows(footer, self._options)
-                opened = OpenParquet(source, footer, self._options)
+                opened = OpenParquet(source, _metadata(source), self._options)
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
+            if not opened.footer.num_rows:
+                yield self._casts(opened.empty())
             for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:

@@ -34,7 +34,7 @@ PAGE = ROOT / "docs/comparison.md"
 NAMES = {OURS: "BatchInference", **peers.NAMES}
 MAX_REFUSED = 3
 """The number of cases that BatchInference may refuse although their input could be read."""
-SECONDS_TO_START, SECONDS_PER_CASE = 120, 60
+SECONDS_TO_START, SECONDS_PER_CASE = 120, 30
 AT_ONCE = 2
 """The number of tools that run at a time."""
 
@@ -94,7 +94,7 @@ def run_tool(tool: str, cases: Sequence[str], directory: Path) -> dict[str, Judg
         if found is None:
             worker.end()
             worker, seconds = Worker(tool, directory), SECONDS_TO_START
-            found = Judged(Verdict.REFUSED, "the process died, or there was no result after a minute")
+            found = Judged(Verdict.REFUSED, "the process died, or there was no result in time")
         results[case] = found
         print(f"{NAMES[tool]:16}{case:8}{found.verdict}", flush=True)
     worker.end()

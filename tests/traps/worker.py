@@ -52,7 +52,7 @@ def main(tool: str, directory: str, say: Callable[[str], object]) -> None:
     for line in sys.stdin:
         case = CASES[line.strip()]
         found = judged(case, tool, Path(directory) / case.id)
-        say(json.dumps([case.id, found.verdict, found.detail[:2000]]) + "\n")
+        say(json.dumps([case.id, found.verdict, found.detail[:500]]) + "\n")
 
 
 if __name__ == "__main__":

@@ -255,6 +255,8 @@ plain("two members in one gzip file", Right(AB), files={"a.csv.gz": gzip.compres
 plain("another order of the columns in the second file", Right([*AB, {"id": 3, "text": "c"}]), files={"a.csv": "id,text\n1,a\n2,b\n", "b.csv": "text,id\nc,3\n"})
 plain("NA, null and an empty field", Right([{"id": 1, "text": "NA"}, {"id": 2, "text": "null"}, {"id": 3, "text": ""}]), Right([{"id": 1, "text": "NA"}, {"id": 2, "text": "null"}, {"id": 3, "text": None}]),
       files={"a.csv": "id,text\n1,NA\n2,null\n3,\n"})
+plain("the same with the option of the other tools", Right([{"id": 1, "text": "NA"}, {"id": 2, "text": "null"}, {"id": 3, "text": ""}]), Right([{"id": 1, "text": "NA"}, {"id": 2, "text": "null"}, {"id": 3, "text": None}]),
+      files={"a.csv": "id,text\n1,NA\n2,null\n3,\n"}, peers=with_options(pandas={"keep_default_na": False}, datasets=True, daft={}, ray={"convert": {"null_values": []}}))
 plain("the country code NA of Namibia", Right([{"country": "NA"}, {"country": "DE"}]), files={"a.csv": "country\nNA\nDE\n"})
 
 

@@ -47,6 +47,14 @@ pictures(
         "f.ppm": picture(kind="PPM"),
     },
 )
+EXTENSIONS = ["jpg", "jfif", "jpe"]
+pictures(
+    "pictures whose extensions are named by an option",
+    Right(red("a.jpg", "b.jfif", "c.jpe")),
+    options={"file_extensions": EXTENSIONS},
+    files={f"{name}.{end}": picture(kind="JPEG") for name, end in zip("abc", EXTENSIONS, strict=True)},
+    peers={"ray": {"file_extensions": EXTENSIONS}, "datasets": {"data_files": ["*.j*"]}},
+)
 pictures(
     "a picture in capitals, one without an extension, and one with the wrong one",
     Right(red("A.JPG", "b", "c.jpg")),
@@ -170,6 +178,7 @@ latin(
     Right(texts("good", "0")),
     files={"good.txt": "good\n"},
     write=write_as(b"d\xe9p\xf4t/a.txt"),
+    peers={"daft": {"pattern": "**/*.txt"}},
 )
 latin(
     "two names that are equal if their bad bytes are replaced",
@@ -267,7 +276,7 @@ def _ray_texts(paths: list[str]) -> list[Row]:
 def _daft_texts(paths: list[str]) -> list[Row]:
     import daft
 
-    return [{"text": row["content"]} for row in daft.read_text(paths).to_pylist()]
+    return list(daft.read_text(paths).to_pylist())
 
 
 def _strange_output(run: product.Run, directory: Path) -> Outcome:

@@ -228,7 +228,7 @@ ACCEPT = {"truncated": "accept"}
 LARGE_ROW = {"path": "large.jpg", "shape": [400, 600, 3]}
 TAIL_ROW = {"path": "tail.jpg", "shape": [400, 600, 3]}
 LARGE_FILES = {"large.jpg": LARGE, "tail.jpg": lambda: LARGE()[:-2]}
-cut("a JPEG without its last two bytes", Right([LARGE_ROW], failed=1, says=CUT), files=LARGE_FILES)
+cut("a JPEG without its last two bytes, behind all pixels", Right([LARGE_ROW], failed=1, says=CUT), Right([LARGE_ROW, TAIL_ROW]), Right([LARGE_ROW, TAIL_ROW], warnings=TRUNCATED), files=LARGE_FILES)
 cut("a small JPEG without its last 20 bytes", Right([], failed=1, says=CUT), files={"a.jpg": lambda: JPEG()[:-20]})
 cut("the same, with the option", Right([LARGE_ROW, TAIL_ROW], warnings=TRUNCATED), options=ACCEPT, files=LARGE_FILES,
     peers=dict.fromkeys(("ray", "daft", "datasets"), "no such option"))

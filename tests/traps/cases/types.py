@@ -185,6 +185,19 @@ def days(*values: Any, unit: str = "us", name: str = "t") -> Any:
 int96 = CASES.kind("R06", "dates of INT96", read={"format": "parquet"})
 int96("the years 1500, 2024 and 9999", Right([{"t": day} for day in FAR]), files={"a.parquet": parquet(lambda: days(*FAR), **INT96)})
 EDGES = [dt.datetime(1, 1, 1), dt.datetime(1677, 9, 21), dt.datetime(2262, 4, 12), None, dt.datetime(1, 1, 1, 0, 0, 0, 1)]
+int96(
+    "the same with the option for microseconds of the other tools",
+    Right([{"t": day} for day in FAR]),
+    files={"a.parquet": parquet(lambda: days(*FAR), **INT96)},
+    peers={
+        "ray": {"dataset_kwargs": {"coerce_int96_timestamp_unit": "us"}},
+        "daft": {"coerce_int96_timestamp_unit": "us"},
+        "datasets": "no such option",
+        "pandas": {"coerce_int96_timestamp_unit": "us"},
+    },
+)
+
+
 int96("the edges of 64 bits, the year 1 and null", Right([{"t": day} for day in EDGES]), files={"a.parquet": parquet(lambda: days(*EDGES), **INT96)})
 
 
@@ -242,7 +255,9 @@ int96(
 late = CASES.kind("R08", "another type in a later file or row", read={"format": "csv"}, peers={"daft": {"pattern": "*.csv"}, "ray": {}})
 IDS = [{"id": "A12" if n == 33 else str(n), "text": "x"} for n in range(40)]
 ID_FILES = {f"{n:02}.csv": f"id,text\n{row['id']},x\n" for n, row in enumerate(IDS)}
-late("one of 40 CSV files has a text", Right(IDS), files=ID_FILES)
+MIXED_IDS = [{**row, "id": int(row["id"])} if row["id"].isdecimal() else row for row in IDS]
+"""Each value with its own type, as tools do without a type for the column."""
+late("one of 40 CSV files has a text", Right(IDS), Right(MIXED_IDS), files=ID_FILES)
 late("the same with the column declared as text", Right(IDS), options={"types": {"id": "string"}}, files=ID_FILES, peers=declared_texts("id", also=["text"]))
 late(
     "one of 40 JSON files has a text",
@@ -269,11 +284,13 @@ late(
 late(
     "a text behind 1.5 MB of integers in one file",
     Right([{"id": str(n), "t": PADDING} for n in range(1500)] + [{"id": "A12", "t": PADDING}]),
+    Right([{"id": n, "t": PADDING} for n in range(1500)] + [{"id": "A12", "t": PADDING}]),
     files={"a.csv": "id,t\n" + "".join(f"{n},{PADDING}\n" for n in (*range(1500), "A12"))},
 )
 late(
     "a date column with n/a in the last file",
     Right([{"day": f"2024-01-{n + 1:02}"} for n in range(30)] + [{"day": "n/a"}]),
+    Right([{"day": dt.date(2024, 1, n + 1)} for n in range(30)] + [{"day": "n/a"}]),
     files={f"{n:02}.csv": f"day\n2024-01-{n + 1:02}\n" if n < 30 else "day\nn/a\n" for n in range(31)},
 )
 late(
@@ -288,6 +305,7 @@ late(
 late(
     "truth values that are text in the last file",
     Right([{"v": "true"}] * 20 + [{"v": "maybe"}]),
+    Right([{"v": True}] * 20 + [{"v": "maybe"}]),
     files={f"{n:02}.csv": "v\ntrue\n" if n < 20 else "v\nmaybe\n" for n in range(21)},
 )
 
@@ -319,11 +337,13 @@ hive("a year that is declared as text", Right([{"v": 2, "year": "2025"}]), files
 hive(
     "one value is no number",
     Right([{"v": 1, "year": "2024"}, {"v": 2, "year": "unknown"}]),
+    Right([{"v": 1, "year": 2024}, {"v": 2, "year": "unknown"}]),
     files={"year=2024/a.csv": "v\n1\n", "year=unknown/a.csv": "v\n2\n"},
 )
 hive(
     "months as 01 and 12",
     Right([{"v": 1, "month": "01"}, {"v": 2, "month": "12"}]),
+    Right([{"v": 1, "month": 1}, {"v": 2, "month": 12}]),
     files={"month=01/a.csv": "v\n1\n", "month=12/a.csv": "v\n2\n"},
 )
 hive(
@@ -343,6 +363,7 @@ hive(
 hive(
     "a null partition between years",
     Right([{"v": 1, "year": 2024}, {"v": 2, "year": None}]),
+    Right([{"v": 1, "year": "2024"}, {"v": 2, "year": None}]),
     files={"year=2024/a.csv": "v\n1\n", "year=__HIVE_DEFAULT_PARTITION__/a.csv": "v\n2\n"},
 )
 hive(

@@ -29,8 +29,7 @@ def read_parquet(directory: Path, pattern: str = "", **options: Any) -> list[Row
 
 
 def read_text(directory: Path, pattern: str = "", **options: Any) -> list[Row]:
-    found = rows(daft.read_text(str(directory / "in" / pattern), **options))
-    return [{("text" if name == "content" else name): row[name] for name in row} for row in found]
+    return rows(daft.read_text(str(directory / "in" / pattern), **options))
 
 
 def read_images(directory: Path, pattern: str = "**", mode: str = "RGB", **options: Any) -> list[Row]:
@@ -57,4 +56,10 @@ def read_video(directory: Path, pattern: str = "**", size: tuple[int, int] = (16
 
 
 def read_webdataset(directory: Path, pattern: str = "*.tar", **options: Any) -> list[Row]:
-    return rows(daft.read_webdataset(str(directory / "in" / pattern), **options))
+    from daft.functions import decode_image_file
+
+    found = daft.read_webdataset(str(directory / "in" / pattern), **options)
+    for field in found.schema():
+        if "Image" in str(field.dtype):
+            found = found.with_column(field.name, decode_image_file(col(field.name), mode="RGB"))
+    return rows(found)

@@ -41,7 +41,7 @@ class ColumnCasts:
 
     def _own(self, table: pa.Table) -> pa.Table:
         """Return a table with the declared types, and with time zones."""
-        for index, field in enumerate(table.schema):
+        for index, field in enumerate(table.schema if self._declared or self._zone else ()):
             column = table.column(index)
             if self._zone and pa.types.is_timestamp(field.type) and field.type.tz is None:
                 column = pc.assume_timezone(column, self._zone)

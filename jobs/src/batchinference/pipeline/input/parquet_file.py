@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 def schema_of_rows(footer: pq.FileMetaData, options: ParquetOptions) -> pa.Schema:
     """Return the columns of a file with their names in the rows. Columns that are not wanted have
     the type null. Raises UnsafeColumn if a wanted column holds pickles."""
-    schema = schema_of(footer, options.int96) if int96_columns(footer) else None
-    schema = schema or footer.schema.to_arrow_schema()
+    int96 = int96_columns(footer)
+    schema = schema_of(footer, options.int96) if int96 else footer.schema.to_arrow_schema()
     names = names_of(schema, options)
     wanted = set(options.columns or names)
-    pairs = list(zip(names, schema, strict=True))
-    checked(pa.schema([field for name, field in pairs if name in wanted]))
+    _check_wanted(schema, names, wanted)
     # the types of other columns are not needed, and may be unsafe
-    return pa.schema([(name, field.type if name in wanted else pa.null()) for name, field in pairs])
+    pairs = zip(names, schema.types, strict=True)
+    return pa.schema([(name, kind if name in wanted else pa.null()) for name, kind in pairs])
+
+
+def _check_wanted(schema: pa.Schema, names: list[str], wanted: Container[str]) -> None:
+    fields = zip(schema, names, strict=True)
+    checked(pa.schema([field for field, name in fields if name in wanted]))
 
 
 def names_of(schema: pa.Schema, options: ParquetOptions) -> list[str]:
@@ -43,15 +48,18 @@ def names_of(schema: pa.Schema, options: ParquetOptions) -> list[str]:
 
 
 class OpenParquet:
-    """A Parquet file that is being read."""
+    """A Parquet file that is being read. Raises UnsafeColumn if a wanted column holds pickles."""
 
     def __init__(
         self, source: pa.NativeFile, footer: pq.FileMetaData, options: ParquetOptions
     ) -> None:
         self.footer, self._source, self._options = footer, source, options
         self._rows = self._opened(options.int96)
-        self._names = names_of(self._rows.schema_arrow, options)
+        schema = self._rows.schema_arrow
+        self._names = names_of(schema, options)
         self._wanted = options.columns or self._names
+        self._stored = list(zip(schema.names, self._names, strict=True))
+        _check_wanted(schema, self._names, self._wanted)
         self._int96 = [
             self._names[index]
             for index in int96_columns(footer)
@@ -79,18 +87,17 @@ class OpenParquet:
 
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows of `tables`. Raises ValueError if a timestamp is not exact."""
+        if not self._int96:
+            return table
         return without_other_unit(table, self._int96, self._options.int96)
 
     def _tables(
         self, opened: pq.ParquetFile, group: int, wanted: Sequence[str]
     ) -> Iterator[pa.Table]:
-        names = list(zip(opened.schema_arrow.names, self._names, strict=True))
-        read = [stored for stored, name in names if name in wanted]
-        everything = len(read) == len(names)
-        for table in row_group_tables(
-            opened, group, self._source.size(), None if everything else read
-        ):
-            yield _renamed(table, names, wanted)
+        read = [stored for stored, name in self._stored if name in wanted]
+        columns = None if len(read) == len(self._stored) else read
+        for table in row_group_tables(opened, group, self._source.size(), columns):
+            yield _renamed(table, self._stored, wanted)
 
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
@@ -100,4 +107,6 @@ def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Containe
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
     chosen = [place for place, name in enumerate(unique) if name in wanted]
-    return checked(table.rename_columns(unique).select(chosen))
+    if unique != table.column_names:
+        table = table.rename_columns(unique)
+    return checked(table if len(chosen) == len(unique) else table.select(chosen))

@@ -73,9 +73,7 @@ class ParquetReader(StatsReader, DivisibleReader):
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                footer = _metadata(source)
-                schema_of_rows(footer, self._options)
-                opened = OpenParquet(source, footer, self._options)
+                opened = OpenParquet(source, _metadata(source), self._options)
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return

@@ -300,6 +300,14 @@ ablation: $(VENV)/.test ## Measure the cost of row ids, error handling, commits,
 scaling: $(VENV)/.test $(CHART)/charts ## Measure a job on 1, 2 and 4 workers, on the cluster of KUBECONFIG
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/scaling.py
 
+# The commit before readers counted what they change.
+.PHONY: readers
+readers: FROM = 33a80a8e
+readers: $(VENV)/.test ## Compare the speed of the readers with the commit FROM, on this machine
+	rm -rf $(OLDER) && mkdir -p $(OLDER)
+	git archive $(FROM) | tar --extract --directory $(OLDER)
+	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/readers.py $(OLDER) $(READERS)
+
 .PHONY: many-files
 many-files: $(VENV)/.test ## Measure the time to the first row of 5,000 files against hand-written Ray Data
 	PYTHONPATH=tests$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python tests/bench/many_files.py

@@ -15,6 +15,7 @@ from batchinference.api.files import with_absolute_paths
 from batchinference.spec import parse
 from support.documents.minimal import Document
 from support.documents.pages import jobs, name_of
+from support.inputs.photographs import photograph
 from support.inputs.table_sources import ROWS
 from support.jobs.on_ray import errors_of
 from support.jobs.without_ray import run_without_ray
@@ -36,6 +37,42 @@ def count(rows: int) -> Callable[[list[Row]], None]:
 
 def check_thumbnails(rows: list[Row]) -> None:
     assert [shape(row["image"]) for row in rows] == [(32, 32)] * 3
+
+
+def check_as_stored(rows: list[Row]) -> None:
+    assert [shape(row["image"]) for row in rows] == [(48, 64, 3)]  # the photo is upright
+
+
+def check_logos(rows: list[Row]) -> None:
+    (row,) = rows
+    assert np.unique(row["image"]).tolist() == [0xF0]
+
+
+def check_x_rays(rows: list[Row]) -> None:
+    (row,) = rows
+    assert (np.min(row["image"]), np.max(row["image"]), shape(row["image"])) == (0, 255, (8, 8))
+
+
+def check_x_rays_16(rows: list[Row]) -> None:
+    (row,) = rows
+    assert (np.min(row["image"]), np.max(row["image"]), shape(row["image"])) == (0, 4095, (8, 8))
+
+
+def check_scans(rows: list[Row]) -> None:
+    found = [(Path(row["path"]).name, row["page_index"], np.mean(row["image"])) for row in rows]
+    assert found == [("a.tif", 0, 255), ("a.tif", 1, 128), ("a.tif", 2, 0)]
+
+
+def check_camera_trap(rows: list[Row]) -> None:
+    assert [shape(row["image"]) for row in rows] == [photograph("coffee").shape]
+
+
+def check_calls(rows: list[Row]) -> None:
+    assert [shape(row["amplitude"]) for row in rows] == [(1, 7000)]
+
+
+def check_phone_films(rows: list[Row]) -> None:
+    assert [shape(row["frame"]) for row in rows] == [(48, 64, 3)] * 3
 
 
 def check_speech(rows: list[Row]) -> None:
@@ -71,6 +108,15 @@ def check_listed(rows: list[Row]) -> None:
 def check_some_pets(rows: list[Row]) -> None:
     expected = [("cat 0", "cat"), ("cat 1", "cat"), ("dog 0", "dog")]
     assert sorted((row["name"], row["kind"]) for row in rows) == expected
+
+
+def check_camera(rows: list[Row]) -> None:
+    found = sorted(Path(row["path"]).name for row in rows)
+    assert found == ["IMG_1.JPG", "photo", "scan.jfif"]
+
+
+def check_exported(rows: list[Row]) -> None:
+    assert rows == [{"id": 1}, {"id": 2}]
 
 
 def check_open_tickets(rows: list[Row]) -> None:
@@ -158,9 +204,20 @@ EXPECTED = {
     "docs/exactly-once.md": {"nightly": count(3)},
     "docs/formats.md": {
         "some-pets": check_some_pets,
+        "camera": check_camera,
+        "exported": check_exported,
+        "inbox": count(0),
         "thumbnails": check_thumbnails,
+        "as-stored": check_as_stored,
+        "logos": check_logos,
+        "x-rays": check_x_rays,
+        "x-rays-16": check_x_rays_16,
+        "scans": check_scans,
+        "camera-trap": check_camera_trap,
         "speech": check_speech,
+        "calls": check_calls,
         "frames": check_frames,
+        "phone-films": check_phone_films,
         "vectors": check_vectors,
         "examples": check_examples,
         "samples": check_samples,

@@ -128,7 +128,9 @@ def test_document_with_very_many_values_is_not_parsed(monkeypatch: pytest.Monkey
     """22 MiB of empty lists would take 1.3 GiB."""
     parsed: list[str | bytes] = []
     loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda content: parsed.append(content) or loads(content))
+    monkeypatch.setattr(
+        json, "loads", lambda text, **hooks: parsed.append(text) or loads(text, **hooks)
+    )
     monkeypatch.setattr(storage_json, "MAX_VALUES", 100)
     small, large = '{"a": [1]}', f'{{"a": [{"1," * 100}1]}}'
     for documents in ([small, large], [small.encode(), large.encode()]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def write(directory: Path, format_: str, sizes: list[int] = SIZES) -> Path:
     return directory
 
 
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 FORMATS = {"parquet": "parquet", "jsonl": "json", "txt": "text"}
 """Formats by file extension. Only Parquet files store their number of rows."""
 
@@ -188,8 +190,7 @@ def test_partition_values_are_decoded_text_or_null(tmp_path: Path) -> None:
         (["a.parquet"], "has no part such as 'class=cat/'"),
         (["kind=a/a.parquet", "z.parquet"], "does not have the parts"),
         (["kind=a/a.parquet", "sort=b/b.parquet"], "does not have the parts"),
-        (["id=7/a.parquet"], "has a column 'id' of its own. Remove read.options.partitioning"),
-        (["path=7/a.parquet"], "has a column 'path' of its own. Remove read.options"),
+        (["path=7/a.parquet"], "has a part 'path='.*Set read.options.pathColumn"),
     ],
 )
 def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], reason: str) -> None:
@@ -200,14 +201,65 @@ def test_unusable_partitions_are_rejected(tmp_path: Path, files: list[str], reas
         open_input("parquet", tmp_path, partitioning="hive", include_paths=True)
 
 
-def test_partition_clash_in_a_changed_file_fails_the_job(tmp_path: Path) -> None:
-    (tmp_path / "kind=a").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "kind=a" / f"{name}.jsonl").write_text('{"id": 1}\n')
-    opened = open_input("json", tmp_path, partitioning="hive")
-    (tmp_path / "kind=a" / "b.jsonl").write_text('{"kind": 1}\n')
-    with pytest.raises(BadInput, match=r"b\.jsonl has a column 'kind' of its own"):
-        read_all(opened.given)
+def test_column_of_a_partition_key_equals_the_path_or_fails_its_row(tmp_path: Path) -> None:
+    for year, own in {"2024": [2024, 2025, 2024], HIVE_NULL: [None, 1, None]}.items():
+        (tmp_path / f"year={year}").mkdir()
+        table = pa.table({"id": [0, 1, 2], "year": pa.array(own, pa.int16())})
+        pq.write_table(table, tmp_path / f"year={year}" / "a.parquet")
+    given = open_input("parquet", tmp_path, partitioning="hive").given
+    outcome = read_all(given)
+    assert [(row["id"], row["year"]) for row in outcome.good] == [
+        *((0, 2024), (2, 2024)),
+        *((0, None), (2, None)),
+    ]
+    assert given.columns() == ["id", "year"]
+    assert outcome.places == [(0, 0), (0, 2), (1, 0), (1, 2)]
+    assert all("column 'year'" in message for message in outcome.bad.values())
+
+
+TYPES: dict[str, tuple[list[str], list[Any], str]] = {
+    "integers": (["2024", "-7", "0"], [2024, -7, 0], "int64"),
+    "dates": (["2024-02-29", "2025-01-01"], [date(2024, 2, 29), date(2025, 1, 1)], "date32[day]"),
+    "leading zeros": (["7", "07"], ["7", "07"], "string"),
+    "too large": (["1", "9" * 19], ["1", "9" * 19], "string"),
+    "no date": (["2024-02-30"], ["2024-02-30"], "string"),
+    "integers and texts": (["1", "x"], ["1", "x"], "string"),
+    "with null": (["5", HIVE_NULL], [5, None], "int64"),
+    "only null": ([HIVE_NULL], [None], "string"),
+    "negative zero": (["-0"], ["-0"], "string"),
+}
+
+
+@pytest.mark.parametrize("case", TYPES)
+def test_types_of_partition_values_are_inferred_from_all_of_them(case: str, tmp_path: Path) -> None:
+    texts_, values, kind = TYPES[case]
+    partitioned(tmp_path, n=texts_, other=["x"])
+    outcome = read_all(open_input("parquet", tmp_path, partitioning="hive", sampled=1).given)
+    assert {row["n"] for row in outcome.good} == set(values)
+    assert {str(table.schema.field("n").type) for table in outcome.tables} == {kind}
+
+
+def test_declared_types_of_partition_values_are_used_or_refused(tmp_path: Path) -> None:
+    partitioned(tmp_path, n=["007", "8"], other=["x"])
+    for declared, values in {"int64": {7, 8}, "string": {"007", "8"}}.items():
+        outcome = read_all(open_input(
+            "parquet", tmp_path, partitioning="hive", types={"n": declared}).given)  # fmt: skip
+        assert {row["n"] for row in outcome.good} == values
+    with pytest.raises(BadInput, match=r"types\.other: 'x' in .* is not int64"):
+        open_input("parquet", tmp_path, partitioning="hive", types={"other": "int64"})
+    (tmp_path / "n=1.txt").mkdir()
+    (tmp_path / "n=1.txt" / "a.txt").write_text("x")
+    with pytest.raises(BadInput, match=r"types\.m: it is not a partition key"):
+        open_input("text", tmp_path / "n=1.txt", partitioning="hive", types={"m": "int64"})
+
+
+def test_column_of_paths_has_the_chosen_name(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"path": ["x"]}), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=r"a\.parquet has a column 'path'.*pathColumn"):
+        open_input("parquet", tmp_path, include_paths=True)
+    given = open_input("parquet", tmp_path, pathColumn="source").given
+    assert read_all(given).good == [{"path": "x", "source": str(tmp_path / "a.parquet")}]
+    assert given.columns() == ["path", "source"]
 
 
 def test_ignore_missing_paths_skips_missing_paths(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ class TestManyFiles:
     @pytest.fixture(autouse=True)
     def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(planning, "COUNTED_FILES", FILES - 1)
+        monkeypatch.setattr(parquet_reader.ParquetReader, "sampled_files", planning.SAMPLED_FILES)
 
     def test_only_a_sample_is_read(self, source: Path, inspected: list[str]) -> None:
         read = parquet(source)

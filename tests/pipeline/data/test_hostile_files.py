@@ -26,9 +26,8 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from batchinference import pipeline
-from batchinference.pipeline.input import scan
+from batchinference.pipeline.input import json_rows, scan
 from batchinference.pipeline.input.readers import MAX_COLUMNS, records, webdataset
-from batchinference.pipeline.input.readers import json as json_reader
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
 from batchinference.pipeline.media.images import FORMATS, open_image
 from batchinference.pipeline.storage import arrow_files
@@ -484,7 +483,7 @@ def lines_with_fields_of_their_own(count: int) -> bytes:
 def test_lines_with_different_fields_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_reader, "MAX_FIELDS", 100)
+    monkeypatch.setattr(json_rows, "MAX_FIELDS", 100)
     (tmp_path / "a.jsonl").write_bytes(GOOD * 10)
     (tmp_path / "b.jsonl").write_bytes(lines_with_fields_of_their_own(2500))
     long = b"{" + b", ".join(b'"k%d": 1' % number for number in range(8000)) + b"}\n"
@@ -498,7 +497,7 @@ def test_lines_with_different_fields_do_not_fill_the_memory(
 def test_members_with_different_fields_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_reader, "MAX_FIELDS", 50)
+    monkeypatch.setattr(json_rows, "MAX_FIELDS", 50)
     last = SAMPLE_ROWS + 50
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in range(last + 1):
@@ -511,7 +510,7 @@ def test_members_with_different_fields_do_not_fill_the_memory(
 def test_samples_with_different_suffixes_do_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_reader, "MAX_FIELDS", 50)
+    monkeypatch.setattr(json_rows, "MAX_FIELDS", 50)
     monkeypatch.setattr(webdataset, "MAX_FIELDS", 90)
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         for number in range(200):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input.readers import json as reader
+from batchinference.pipeline.input.json_rows import JsonRows
+from batchinference.pipeline.input.readers import json as json_reader
 from batchinference.pipeline.input.readers import records
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
@@ -63,9 +66,10 @@ def test_array_gives_the_same_rows_as_lines(digits: Path, tmp_path: Path) -> Non
 LINES: dict[bytes, list[Any]] = {
     **{b"": [], b"\n\n \n": [], b'{"a": 1}': [1], b'{"a": 1}\n{"a": 2}\n': [1, 2]},
     **{b'{"a": 1}\r\n\r\n{"a": 2}\r\n': [1, 2], b'\xef\xbb\xbf{"a": 1}\n': [1]},
-    **{b'\n{"a": 1}\n\n{"a": null}\n': [1, None], b'{"a": 1}\nnull\n': [1, None]},
+    **{b'\n{"a": 1}\n\n{"a": null}\n': [1, None], b'{"a": "}null"}': ["}null"]},
     **{'{"a": "é😀\\u00fc\\n"}'.encode(): ["é😀ü\n"], b'{"a": 1}\n{"a": 1.5}\n': [1.0, 1.5]},
     b'{"a": {"b": [true, null]}}\n': [{"b": [True, None]}],
+    b'{"a": [\nnull\n]}\n': [[None]],
 }
 ARRAYS: dict[bytes, list[Any]] = {
     **{b"[]": [], b' [{"a": 1},\n {"a": 2}] ': [1, 2], b'{"a": 1}': [1]},
@@ -85,9 +89,8 @@ def test_values_of_a_file_are_read(tmp_path: Path) -> None:
 
 
 BAD_LINES = [
-    *(b"no JSON", b'{"a": 2', b'{"a": "text"}', b'{"a": [2]}', b'{"a": 2.5}{', b"2", b"[2]"),
-    *(b'"a"', b'{"a": 2, "a": 3}', b'{"a": 2, "b": "\xff"}', b'{"a": 2, "b": "\\ud800"}'),
-    b'{"a":' + b"[" * 100_000,
+    *(b"no JSON", b'{"a": 2', b'{"a": 2.5}{', b"2", b"[2]", b'"a"', b'{"a": 2, "a": 3}'),
+    *(b'{"a": 2, "b": "\xff"}', b'{"a": 2, "b": "\\ud800"}', b'{"a":' + b"[" * 100_000),
 ]
 
 
@@ -100,7 +103,7 @@ def test_unreadable_line_is_a_failed_row(tmp_path: Path) -> None:
 
 
 def test_unreadable_array_elements_are_failed_rows(tmp_path: Path) -> None:
-    for element in (2, [2], "a", {"a": "\ud800"}, {"a": "text"}):
+    for element in (2, [2], "a", None, True, {"a": 1, "b": "\ud800"}):
         outcome = read(tmp_path, json.dumps([{"a": 0}, element, {"a": 2}]).encode(), lines=False)
         assert [row["a"] for row in outcome.good] == [0, 2], element
         assert set(outcome.bad) == {(0, 1)}, element
@@ -129,12 +132,17 @@ FILES: dict[str, tuple[bytes, bytes, list[dict[str, Any]], dict[str, str]]] = {
     "broken line in a sample": (
         *(b'{"n": 1}\nbroken\n', b'{"n": 1.5}', [{"n": 1.0}, {"n": 1.5}], {"n": "double"}),
     ),
-    "incompatible types": (
-        *(b'{"n": 1}', b'{"n": "text"}\n{"n": 2}\n', [{"n": 1}, {"n": 2}], {"n": "int64"}),
+    "several types": (
+        *(b'{"n": 1.50}', b'{"n": "text"}\n{"n": [1, {"a":2}]}\n'),
+        *([{"n": "1.50"}, {"n": "text"}, {"n": '[1, {"a":2}]'}], {"n": "string"}),
     ),
-    "dates and texts": (
-        *(b'{"d": "2020-01-01"}', b'{"d": "unknown"}'),
-        *([{"d": "2020-01-01"}, {"d": "unknown"}], {"d": "string"}),
+    "several types of a nested field": (
+        *(b'{"m": [{"content": "a"}]}', b'{"m": [{"content": ["b"]}]}'),
+        *([{"m": '[{"content": "a"}]'}, {"m": '[{"content": ["b"]}]'}], {"m": "string"}),
+    ),
+    "texts that look like timestamps": (
+        *(b'{"d": "2020-01-01"}', b'{"d": "2020-01-01T00:00:00+02:00"}'),
+        *([{"d": "2020-01-01"}, {"d": "2020-01-01T00:00:00+02:00"}], {"d": "string"}),
     ),
     "other columns": (
         *(b'{"a": 1}', b'{"b": "x"}\n{}\n'),
@@ -155,22 +163,50 @@ def test_files_share_the_inferred_types(tmp_path: Path) -> None:
         assert {(each.name, str(each.type)) for each in fields} == set(types.items()), case
 
 
+INTEGERS: list[tuple[list[Any], str]] = [
+    ([1, 2**63, 2**64 - 1], "uint64"),
+    ([2**63 - 1, -(2**63)], "int64"),
+    ([[1], [2**63]], "list<item: uint64>"),
+    ([{"b": 1}, {"b": 2**63}], "struct<b: uint64>"),
+    ([1.5, 1e20, 2, 2**53], "double"),
+]
+TOO_LARGE = [[-1, 2**63], [1, 2**64], [0, -(2**63) - 1], [0.5, 2**53 + 1], [1.5, 10**400]]
+"""Numbers that no type of numbers holds: the column is text."""
+
+
+def lines(values: list[Any]) -> bytes:
+    return "".join(json.dumps({"a": value}) + "\n" for value in values).encode()
+
+
 def test_integers_are_never_rounded(tmp_path: Path) -> None:
-    cases: list[tuple[list[Any], str, list[int]]] = [
-        ([1, 2**63, 2**64 - 1], "uint64", []),
-        ([2**63 - 1, -(2**63)], "int64", []),
-        ([-1, 2**63], "int64", [1]),
-        ([1, 2**64], "uint64", [1]),
-        ([0, -(2**63) - 1], "int64", [1]),
-        ([[1], [2**63]], "list<item: int64>", [1]),
-        ([1.5, 1e20, 2], "double", []),
-    ]
-    for values, kind, bad in cases:
-        outcome = read(tmp_path, "".join(json.dumps({"a": v}) + "\n" for v in values).encode())
-        kept = [value for row, value in enumerate(values) if row not in bad]
-        assert [row["a"] for row in outcome.good] == kept, values
+    for values, kind in INTEGERS:
+        outcome = read(tmp_path, lines(values))
+        assert [row["a"] for row in outcome.good] == values, values
         assert str(outcome.schema.field("a").type) == kind, values
-        assert [row for _, row in outcome.bad] == bad, values
+    for values in TOO_LARGE:
+        assert [row["a"] for row in read(tmp_path, lines(values)).good] == list(map(str, values))
+
+
+LATE: dict[str, list[tuple[Any, Any]]] = {
+    "integer that would be rounded": [(0.5, 2**53 + 1), ([0.5], [2**53 + 1])],
+    "integer of a nested field that would be rounded": [({"b": 0.5}, {"b": -(2**53) - 1})],
+    "integer beyond the range": [(1, 2**63)],
+    "other type": [(1, "A12"), (1, 1.5), (True, 0), ([1], 1), ({"b": 1}, {"b": "x"})],
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_late_value_that_does_not_fit_names_its_column_and_the_fix(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for early, late in LATE[case]:
+        monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", len(lines([early])))
+        outcome = read(tmp_path, lines([early, late, early]))
+        assert [row["a"] for row in outcome.good] == [early, early], late
+        ((place, message),) = outcome.bad.items()
+        assert place == (0, 1)
+        for part in ("column 'a'", "first rows", "read.options.types: {a: "):
+            assert part in message, late
 
 
 def test_rows_behind_the_sample_are_read_or_fail(
@@ -183,31 +219,84 @@ def test_rows_behind_the_sample_are_read_or_fail(
     assert set(outcome.bad) == {(0, 10)}
 
 
-NULLS: dict[bytes, list[int]] = {
-    **{b"null": [], b"\r\n \tnull \n": [], b"null\nnull\n": [], b'null\n{"a": 1}\n': []},
-    **{b"null\nbroken\nnull\n": [1], b'broken\nnull\n{"a": 1}\n': [0]},
-    **{b'null\n5\ntrue\n"x"\n[]\nnull': [1, 2, 3, 4], b"nulls\n": [0], b"nul\n": [0]},
+NO_OBJECTS: dict[bytes, list[int]] = {
+    **{b"null": [0], b"\r\n \tnull \n": [0], b"null\nnull\n": [0, 1], b'null\n{"a": 1}\n': [0]},
+    **{b"null\nbroken\nnull\n": [0, 1, 2], b'broken\nnull\n{"a": 1}\n': [0, 1]},
+    **{b'null\n5\ntrue\n"x"\n[]\nnull': [0, 1, 2, 3, 4, 5], b"nulls\n": [0], b"nul\n": [0]},
+    **{b'{"a": 1}\n null \n{}\n-1.5\n{"a": null}\n': [1, 3], b'{"a": 1} null\n{}\n': [0]},
+    **{b'{"a": "}null"}\n{"a": "\\nnull"}\n': []},
 }
 """Content, and the row numbers of its failed rows."""
 
 
 @pytest.mark.parametrize("before", [0, 9], ids=["first block", "later block"])
-@pytest.mark.parametrize("types", [b'{"a": 0}\n', b"{}\n"], ids=["typed", "untyped"])
-def test_null_at_any_place_is_a_row_of_nulls(
+@pytest.mark.parametrize("types", [b'{"b": 0}\n', b"{}\n"], ids=["typed", "untyped"])
+def test_line_that_is_no_object_is_a_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: bytes, before: int
 ) -> None:
     monkeypatch.setattr(records, "CHUNK_BYTES", 10)
     write(tmp_path / "0.json", types)
-    for content, bad in NULLS.items():
-        write(tmp_path / "1.json", b'{"a": 1}\n' * before + content)
+    for content, bad in NO_OBJECTS.items():
+        write(tmp_path / "1.json", b'{"b": 1}\n' * before + content)
         outcome = read_files("json", tmp_path, sampled=1)
         assert sorted(outcome.bad) == [(1, before + row) for row in bad], content
         good = [(1, row) for row in range(before, outcome.ends[1]) if row - before not in bad]
         assert outcome.places[1 + before :] == good, content
 
 
-def test_null_after_a_byte_order_mark_is_a_row() -> None:
-    assert reader.parse(b"\xef\xbb\xbfnull\n", reader.NO_SCHEMA).num_rows == 1
+def test_null_after_a_byte_order_mark_is_a_failed_row(tmp_path: Path) -> None:
+    assert set(read(tmp_path, b"\xef\xbb\xbfnull\n{}\n").bad) == {(0, 0)}
+
+
+def test_error_names_the_kind_of_a_line_that_is_no_object(tmp_path: Path) -> None:
+    kinds = {b"null": "null", b"true": "boolean", b'"x"': "text", b"1": "number", b"[1]": "array"}
+    for line, kind in kinds.items():
+        assert f" {kind}" in read(tmp_path, b"{}\n" + line + b"\n").bad[0, 1], line
+
+
+SEVERAL_LINES: dict[bytes, list[dict[str, Any]]] = {
+    b'{\n  "a": [\n    {"b": 1},\n    {"b": 2}\n  ]\n}\n': [{"a": [{"b": 1}, {"b": 2}]}],
+    b'{\n  "a": 1\n}\n{\n  "a": 2\n}': [{"a": 1}, {"a": 2}],
+    b'{\r\n  "a": 1,\r\n  "b": "x"\r\n}\r\n\r\n {"a": 2}': [
+        {"a": 1, "b": "x"},
+        {"a": 2, "b": None},
+    ],
+    b'{"a":\n"} { \\n"}\n{"a": ""}\n': [{"a": "} { \n"}, {"a": ""}],
+    b'{"a": 1,\n"b": [\n]}': [{"a": 1, "b": []}],
+}
+
+
+@pytest.mark.parametrize("chunk", [10, 4 << 20])
+def test_objects_may_span_lines_and_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(records, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(json_reader, "SLICE_BYTES", 16)
+    for content, rows in SEVERAL_LINES.items():
+        outcome = read(tmp_path, b"\n" + content)
+        assert (outcome.good, outcome.bad) == (rows, {}), content
+
+
+ONE_DOCUMENT = [
+    b'[\n  {"a": 1},\n  {"a": 2}\n]\n',
+    b'[{"a": 1},\n{"a": 2}]',
+    b'[{\n"a": 1\n}]',
+    b'{\n  "a": 1, // a comment\n  "b": {"a": 2}\n}\n',
+    '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
+]
+
+
+def test_file_that_is_one_unreadable_document_is_one_failed_row(tmp_path: Path) -> None:
+    for content in ONE_DOCUMENT:
+        outcome = read(tmp_path, content)
+        assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)}), content
+
+
+def test_damaged_first_line_damages_no_other(tmp_path: Path) -> None:
+    for line in (b'{"a": 0,', b'{"a": {', b'{"a": 0, "b', b"{"):
+        outcome = read(tmp_path, line + b'\n{"a": 1}\n{"a": 2}\n')
+        assert [row["a"] for row in outcome.good] == [1, 2], line
+        assert set(outcome.bad) == {(0, 0)}, line
 
 
 def test_array_read_as_lines_names_the_option(tmp_path: Path) -> None:
@@ -215,11 +304,70 @@ def test_array_read_as_lines_names_the_option(tmp_path: Path) -> None:
         assert "read.options.lines: false" in read(tmp_path, content).bad[0, 0]
 
 
-def test_null_and_empty_objects_are_rows_without_columns(tmp_path: Path) -> None:
-    for content, places in {b"null\n": [(0, 0)], b"{}\n{}\n": [(0, 0), (0, 1)]}.items():
-        outcome = read(tmp_path, content)
-        assert outcome.places == places
-        assert outcome.bad == {}
+DECLARED: dict[str, list[tuple[str, Any]]] = {
+    "json": [('{"b": 1.50, "a": ["\\u00e9"]}', '{"b": 1.50, "a": ["\\u00e9"]}'), ('"x"', '"x"')],
+    "string": [("007", None), ("1e400", "1e400"), ('"x"', "x"), ("null", None), ("[1]", "[1]")],
+    "decimal<22, 19>": [("0.1234567890123456789", Decimal("0.1234567890123456789"))],
+    "date": [('"2024-02-29"', date(2024, 2, 29)), ('"2024-02-30"', None), ("19000", None)],
+    "timestamp": [('"2024-01-01T00:00:00Z"', None)],
+    "timestamp<UTC>": [('"2024-01-01T00:00:00"', None)],
+    "list<struct<when: date>>": [('[{"when": "2024-02-29"}]', [{"when": date(2024, 2, 29)}])],
+    "float32": [("1.5", 1.5), ("1e39", None), ("16777217", None)],
+    "int8": [("127", 127), ("128", None), ("1.0", None)],
+    "struct<content: json>": [('{"content": [1]}', {"content": "[1]"})],
+}
+"""The JSON of values, and the values as they are read: None for null and for failed rows."""
+
+
+@pytest.mark.parametrize("declared", DECLARED)
+def test_declared_type_is_used_and_no_value_is_changed(declared: str, tmp_path: Path) -> None:
+    for text, expected in DECLARED[declared]:
+        content = f'{{"x": 1, "a": {text}, "y": [{{"z": 2}}]}}\n'.encode()
+        for lines_, document in ((True, content), (False, b"[" + content + b"]")):
+            outcome = read(tmp_path, document, lines=lines_, types={"a": declared})
+            assert [row["a"] for row in outcome.good] in ([expected], []), text
+            assert bool(outcome.good) == (expected is not None or text == "null"), text
+            assert all("column 'a'" in each for each in outcome.bad.values() if text != "007")
+
+
+def test_declared_column_that_no_row_has_is_null(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b'{"a": 1}\n', types={"b": "list<date>"})
+    assert outcome.good == [{"a": 1, "b": None}]
+    assert outcome.schema.field("b").type == pa.list_(pa.date32())
+
+
+def test_values_of_a_file_that_is_an_array_are_not_changed(tmp_path: Path) -> None:
+    content = b'[{"a": 1.50,\r\n "b": "x\\ny"}, {"a": [1,\n2], "b": null}]'
+    outcome = read(tmp_path, content, lines=False)
+    assert outcome.good == [{"a": "1.50", "b": "x\ny"}, {"a": "[1, 2]", "b": None}]
+    twice = read(tmp_path, b'[{"a": 1}, {"a": 1, "a": 2}]', lines=False)
+    assert (twice.good, set(twice.bad)) == ([{"a": 1}], {(0, 1)})
+
+
+def test_types_are_inferred_from_the_beginning_of_many_files(tmp_path: Path) -> None:
+    for number in range(40):
+        value = '"A12"' if number == 33 else str(number)
+        write(tmp_path / f"{number:02}.jsonl", f'{{"id": {value}}}\n'.encode())
+    outcome = read_files("json", tmp_path)
+    assert [row["id"] for row in outcome.good[32:35]] == ["32", "A12", "34"]
+    assert not outcome.bad
+
+
+def test_new_text_behind_the_sample_is_not_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LINE_SAMPLE_BYTES", 9)
+    outcome = read(tmp_path, b'{"a": 1}\n{"a": 2, "d": {"e": ["2024-01-01T00:00:00+02:00"]}}\n')
+    assert outcome.good[1] == {"a": 2, "d": {"e": ["2024-01-01T00:00:00+02:00"]}}
+
+
+def test_fields_that_differ_by_case_are_two_columns(tmp_path: Path) -> None:
+    assert read(tmp_path, b'{"a": 1, "A": "x"}\n').good == [{"a": 1, "A": "x"}]
+
+
+def test_empty_objects_are_rows_without_columns(tmp_path: Path) -> None:
+    outcome = read(tmp_path, b"{}\n{}\n")
+    assert (outcome.places, outcome.bad) == ([(0, 0), (0, 1)], {})
 
 
 def test_nan_of_pythons_json_is_read(tmp_path: Path) -> None:
@@ -229,13 +377,13 @@ def test_nan_of_pythons_json_is_read(tmp_path: Path) -> None:
 
 
 def test_bad_line_is_isolated_by_halving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse, calls = reader.parse, []
+    parse, calls = JsonRows.parse, []
 
-    def counted(chunk: bytes, schema: pa.Schema) -> pa.Table:
+    def counted(rows: JsonRows, chunk: bytes) -> pa.Table:
         calls.append(len(chunk))
-        return parse(chunk, schema)
+        return parse(rows, chunk)
 
-    monkeypatch.setattr(reader, "parse", counted)
+    monkeypatch.setattr(JsonRows, "parse", counted)
     path = write(tmp_path / "a.json", b'{"a": 1}\n' * 1000 + b"bad\n" + b'{"a": 1}\n' * 3095)
     opened = open_input("json", path)
     calls.clear()
@@ -262,6 +410,7 @@ def test_rows_do_not_depend_on_the_chunk_size(
     path.write_text("\n".join(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "CHUNK_BYTES", chunk)
+        patch.setattr(records, "LINE_SAMPLE_BYTES", len(texts[0]) + 1)
         outcome = read_files("json", path)
     numbered = list(enumerate(row for row in written if row != ""))
     assert outcome.good == [row for _, row in numbered if isinstance(row, dict)]

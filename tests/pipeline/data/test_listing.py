@@ -55,9 +55,55 @@ def test_glob_selects_matching_files(tree: Path) -> None:
         "**/d.txt": ["sub/deep/d.txt"],
         "s*": ["sub/c.txt", "sub/deep/d.txt"],
         "*": sorted([*FOUND, "a.csv", "noending"]),
+        **{"**": sorted([*FOUND, "a.csv", "noending"]), "**/*.csv": ["a.csv"]},
+        **{"s*/**/d.txt": ["sub/deep/d.txt"], "**/deep/**": ["sub/deep/d.txt"]},
+        **{"**/d*p": ["sub/deep/d.txt"], "a[[]1].txt": ["a[1].txt"]},
         **{".h*": [".hidden.txt"], "_s*/*": ["_state/e.txt"], "_state/*": ["_state/e.txt"]},
     }
     assert {pattern: names(tree, pattern) for pattern in expected} == expected
+
+
+def test_brackets_in_the_name_of_a_directory_are_literal(tmp_path: Path) -> None:
+    for directory in ("a[1]", "a1", "b[2]"):
+        (tmp_path / directory / "in[1]").mkdir(parents=True)
+        (tmp_path / directory / "in[1]" / "x.txt").touch()
+    for pattern in ("a[1]/in[1]/*.txt", "a[1]/*/x.txt", "a[1]/**", "a[1]/in[1]/[wx].txt"):
+        assert names(tmp_path, pattern) == ["a[1]/in[1]/x.txt"], pattern
+    assert names(tmp_path, "a[01]/*/*.txt") == ["a1/in[1]/x.txt"]
+    assert names(tmp_path, "*[[]2]/*/*") == ["b[2]/in[1]/x.txt"]
+
+
+def test_each_directory_of_a_glob_is_listed_once(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    content = Location.content
+
+    def recording(self: Location, *, recursive: bool = False) -> object:
+        listed.append(os.path.relpath(self.path, tree))
+        return content(self, recursive=recursive)
+
+    monkeypatch.setattr(Location, "content", recording)
+    assert names(tree, "*/*.txt") == ["sub/c.txt"]
+    assert sorted(listed) == sorted([".", "sub", "_state", ".git"])
+    listed.clear()
+    assert names(tree, "**") == sorted([*FOUND, "a.csv", "noending"])
+    assert listed == ["."]
+
+
+def test_links_to_directories_above_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    for name in ("in/a.txt", "in/sub/b.txt", "other/c.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "in" / "sub" / "top").symlink_to(tmp_path / "in")
+    (tmp_path / "in" / "self").symlink_to("self")
+    (tmp_path / "in" / "side").symlink_to(tmp_path / "other")
+    (tmp_path / "other" / "back").symlink_to(tmp_path / "in")
+    frozen = snapshot_input([str(tmp_path / "in")], ["txt"])
+    found = [os.path.relpath(file.path, tmp_path) for file in frozen.files()]
+    assert found == ["in/a.txt", "in/side/c.txt", "in/sub/b.txt"]
+    assert frozen.ignored.total == 3
 
 
 def test_named_files_and_hidden_directories_are_read(tree: Path) -> None:
@@ -97,9 +143,10 @@ def test_files_have_numbers_in_the_order_of_paths_and_sizes(tree: Path) -> None:
 
 def test_path_without_files_is_rejected(tree: Path) -> None:
     (tree / "empty/inner").mkdir(parents=True)
-    assert_refused(tree, "empty", r"holds no files\. Choose another path$", extensions=())
+    assert_refused(tree, "empty", r"holds no files\. Choose another path", extensions=())
     (tree / "empty/inner/a.csv").touch()
     no_files = "' holds no files that end in .txt"
+    assert_refused(tree, "empty", r"1 file ignored: \.csv 1.*file_extensions.*read\.allowEmpty")
     assert_refused(tree, "missing", "/missing' does not exist")
     assert_refused(tree, "missing/*.txt", no_files)
     assert_refused(tree, "*.nothing", no_files)

@@ -145,13 +145,6 @@ def test_any_range_of_rows_can_be_read(digits: Path) -> None:
     assert part.good == pq.read_table(digits).slice(499, 704).to_pylist()
 
 
-def test_include_paths_rejects_a_path_column(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"path": ["x"]}), tmp_path / "a.parquet")
-    assert read_files("parquet", tmp_path).good == [{"path": "x"}]
-    with pytest.raises(BadInput, match=r"a\.parquet has a column 'path' of its own"):
-        read_files("parquet", tmp_path, include_paths=True)
-
-
 def test_reserved_column_names_are_rejected(tmp_path: Path) -> None:
     for name in ("_bi_id", "_bi_anything"):
         pq.write_table(pa.table({name: ["x"]}), tmp_path / "a.parquet")

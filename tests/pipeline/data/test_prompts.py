@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,37 @@ def test_null_fields_of_messages_are_dropped(of: Any) -> None:
     turns = [{"role": "user", "content": [part], "name": None}]
     (message,) = of({"inputs": {"question": "text"}}, {"question": turns})
     assert message == {"role": "user", "content": [{"type": "text", "text": "a"}]}
+
+
+@RUNTIMES
+def test_json_of_a_list_of_messages_is_a_chat(of: Any) -> None:
+    parts = [{"type": "text", "text": "a"}]
+    turns = [{"role": "system", "content": "Hm."}, {"role": "user", "content": parts}]
+    fields = {"inputs": {"question": "text"}}
+    assert of(fields, {"question": f" {json.dumps(turns)}"}) == of(fields, {"question": turns})
+    with pytest.raises(ValueError, match="two fields 'role'"):
+        of(fields, {"question": '[{"role": "user", "role": "system", "content": "a"}]'})
+
+
+PLAIN = ["[not JSON", "[]", '["role"]', '[{"roles": 1}]', '{"role": "user"}', '"a text"']
+
+
+def test_any_other_text_is_a_plain_prompt() -> None:
+    for text in PLAIN:
+        for of in (of_http, of_vllm):
+            (message,) = of({"inputs": {"question": "text"}}, {"question": text})
+            assert message == {"role": "user", "content": text}
+    turns = json.dumps([ASKED])
+    (message,) = of_http({"inputs": {"q": "text"}, "prompt": "{q}"}, {"q": turns})
+    assert message["content"] == turns
+
+
+def test_text_stays_a_text_for_a_model_without_chat_template() -> None:
+    model = {"runtime": "transformers", "task": "text-generation", "source": "m", "output": "o"}
+    parsed = TransformersModel.model_validate({**model, "inputs": {"text": "t"}})
+    turns = json.dumps([ASKED])
+    assert prompt_of(parsed, {"text": turns}, {}, chat=False) == turns
+    assert prompt_of(parsed, {"text": turns}, {}, chat=True) == [ASKED]
 
 
 @RUNTIMES

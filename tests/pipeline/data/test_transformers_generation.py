@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_message_column_is_a_chat(tiny: Tiny) -> None:
     assert run(runtime, {"turns": turns}) == [
         continued(source, prompt, special=False, **GREEDY) for prompt in asked
     ]
+
+
+def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str) -> None:
+    """The tokenizer adds <bos> to a text. The chat template adds it to a chat."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
+    tokenizer.chat_template = "<bos>{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(short_model)
+    values = ["a cat", json.dumps([{"role": "user", "content": "a cat"}]), "dogs run"]
+    alone = [generated(short_model, [value])[0] for value in values]
+    assert generated(short_model, values) == alone
+    assert alone[0] == alone[1]
 
 
 def test_messages_need_a_chat_template(tiny: Tiny) -> None:

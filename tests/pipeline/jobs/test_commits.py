@@ -37,6 +37,7 @@ from batchinference.pipeline.row_batch import (
     consecutive_ids,
     merged,
 )
+from batchinference.pipeline.storage.arrow_files import schema_in
 from batchinference.pipeline.storage.json import CHECKSUM_FIELD
 from batchinference.pipeline.storage.location import Location
 from support.documents.parsed_write import write_of
@@ -157,6 +158,7 @@ def test_row_that_cannot_be_written_fails_alone(
         "written": len(values) - 1,
         "failed": 1,
         "filtered": 0,
+        "warned": 0,
     }
     assert [(error["step"], error["row"]) for error in errors_of(layout)] == [("write", 5 + bad)]
 
@@ -179,21 +181,29 @@ def test_error_files_have_one_schema(commit: Committer, layout: Layout) -> None:
 
 def test_manifest_has_rows_ends_counts_and_files(commit: Committer, layout: Layout) -> None:
     commit.put(replace(MIXED, notes=(("own", '{"batch_size": 8}'),)), task=3, number=2)
-    assert manifest_names(commit.attempt) == ["00000003-0002.6.3.1.2"]
+    assert manifest_names(commit.attempt) == ["00000003-0002.6.3.1.2.0"]
     manifest = manifest_of(commit.attempt)
     (data,), (errors,) = (data_files(Path(place.path)) for place in (layout.output, layout.errors))
     entry = {
-        "counts": {"read": 6, "written": 3, "failed": 1, "filtered": 2},
+        "counts": {"read": 6, "written": 3, "failed": 1, "filtered": 2, "warned": 0},
         "row_ranges": [[0, 0, 5], [1, 7, 8]],
         "shares": [],
         "data": [described(data)],
         "columns": [["n", "int64"]],
         "errors": described(errors),
+        "warnings": [],
     }
     first, written = manifest.pop("notes")
     assert first == ["own", '{"batch_size": 8}']
     assert (written[0], json.loads(written[1])["rows"]) == ("write", 3)
-    assert manifest == {"task": 3, "number": 2, "entries": [entry], "ends": [[0, 5]]}
+    rest = {"ends": [[0, 5]], "schema": ""}
+    assert manifest == {"task": 3, "number": 2, "entries": [entry], **rest}
+
+
+def test_manifest_without_rows_has_the_columns(commit: Committer) -> None:
+    rows = good(0, 0, pa.table({"n": [1], "t": ["a"]}))
+    commit.put(rows.derived(rows.table.slice(0, 0), np.empty(0, np.int64), []), task=0)
+    assert schema_in(manifest_of(commit.attempt)["schema"]) == rows.table.schema
 
 
 def described(file: Path) -> dict[str, object]:
@@ -265,9 +275,9 @@ def test_failed_write_of_errors_leaves_no_files(commit: Committer, layout: Layou
 @pytest.mark.parametrize(
     ("batch", "name"),
     [
-        (failed(0, 0), "00000000-0000.1.0.1.0"),
-        (filtered(0, 0, 1), "00000000-0000.2.0.0.2"),
-        (end(0, 0), "00000000-0000.0.0.0.0"),
+        (failed(0, 0), "00000000-0000.1.0.1.0.0"),
+        (filtered(0, 0, 1), "00000000-0000.2.0.0.2.0"),
+        (end(0, 0), "00000000-0000.0.0.0.0.0"),
     ],
     ids=["all failed", "all left out", "an empty file"],
 )
@@ -504,7 +514,7 @@ class TestSink:
     def test_blocks_of_a_task_become_one_file(self, commit: Committer, layout: Layout) -> None:
         blocks = [encode(batch) for batch in (good(0, 0, [1]), failed(0, 1), end(0, 2))]
         CommitSink(commit, 10).write(blocks, self.context)
-        assert manifest_names(commit.attempt) == ["00000005-0000.2.1.1.0"]
+        assert manifest_names(commit.attempt) == ["00000005-0000.2.1.1.0.0"]
         notes = manifest_of(commit.attempt)["notes"]
         assert {step for step, _ in notes} == {"write"}
         fields = {name for _, note in notes for name in json.loads(note)}

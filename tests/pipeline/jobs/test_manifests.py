@@ -14,23 +14,33 @@ from batchinference.pipeline.commit.manifest import (
     Manifest,
     ManifestEntry,
     RowCounts,
+    WarnedRows,
     counts_of,
     parse_manifest_name,
     ranges_of,
 )
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
+from batchinference.spec.warnings import WarningName
 from support.outputs.builders import entry
 from support.tiers import examples
 
 FILES = st.integers(0, 3) | st.integers(0, MAX_FILES - 1)
 ROWS = st.integers(0, 40) | st.integers(0, (1 << ROW_BITS) - 42)
-COUNTS = st.builds(RowCounts, *[st.integers(0, 10**12)] * 4)
+COUNTS = st.builds(RowCounts, *[st.integers(0, 10**12)] * 5)
 TEXT = st.text(max_size=9)
 PAIRS_OF_TEXT = st.lists(st.tuples(TEXT, TEXT), max_size=3)
 NAMES = st.from_regex(r"([a-z=]{1,9}/)?part-[0-9a-f]{8}\.parquet", fullmatch=True)
 FILE = st.builds(DataFile, NAMES, st.integers(0, 2**50), st.integers(0, 2**32 - 1))
 RANGES = st.builds(
     lambda file, first, count: (file, first, first + count), FILES, ROWS, st.integers(1, 40)
+)
+WARNED = st.builds(
+    WarnedRows,
+    step=TEXT,
+    name=st.sampled_from(WarningName),
+    rows=st.integers(0, 2**40),
+    amount=st.integers(0, 2**40),
+    example=st.tuples(FILES, ROWS),
 )
 ENTRIES = st.builds(
     ManifestEntry,
@@ -40,6 +50,7 @@ ENTRIES = st.builds(
     data=st.lists(FILE, max_size=3),
     columns=PAIRS_OF_TEXT,
     errors=st.none() | FILE,
+    warnings=st.lists(WARNED, max_size=3),
 )
 NOTES = st.dictionaries(st.text(), st.integers(0, 99) | st.floats(0, 1)).map(json.dumps)
 MANIFESTS = st.builds(

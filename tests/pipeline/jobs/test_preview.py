@@ -235,7 +235,7 @@ def test_missing_input_ends_with_2(job_file: JobFile) -> None:
 
 
 def test_interrupt_ends_with_130(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module_of_preview, "open_input", interrupted)

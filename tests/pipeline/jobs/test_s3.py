@@ -19,11 +19,12 @@ from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.files import open_files
+from batchinference.pipeline.input.listing import list_input
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage import retry
 from batchinference.spec import parse
-from batchinference.spec.read import ReadParquet
+from batchinference.spec.read import ReadParquet, ReadText
 from batchinference.spec.report import JobState, Report
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, run_job, write_lines
@@ -144,6 +145,95 @@ def test_statistics_of_a_file_take_one_request(
         of_files = [request for request in relay.requests if ".parquet" in request]
     paths = [f"GET /{bucket}/tables/{number}.parquet" for number in range(10)]
     assert sorted(of_files) == paths
+
+
+KEYS = (
+    *("a b", "h#x", "p%20q", "plus+x", "w?x", "br[1]", "st*ar", "café", "cafe\u0301", "co:lon"),
+    *(
+        "back\\slash",
+        "cu{r}ly",
+        "ti~de",
+        "%3A",
+        "a&b",
+        "q'q",
+        'd"q',
+        "com,ma",
+        "se;mi",
+        "<x>",
+        "@at",
+    ),
+    *("$d", "=eq", r"caf\xe9", "line\nbreak"),
+)
+"""Names that a store decodes, that a pattern matches, or that must not be in a URL."""
+
+
+class TestKeys:
+    """Each object is read once, whatever its key is."""
+
+    @pytest.fixture(autouse=True)
+    def objects(self, s3: S3Server, bucket: str, here: pytest.MonkeyPatch) -> None:
+        for name in KEYS:
+            s3.put(bucket, {f"keys/{name}.txt": b"file\n", f"keys/{name}/x.txt": b"in\n"})
+
+    def read(self, path: str) -> list[str]:
+        """Return the keys of the rows that a path selects."""
+        given = open_files(ReadText.model_validate({
+            "format": "text", "paths": [path], "options": {"include_paths": True}
+        }))  # fmt: skip
+        batches = (batch for task in given.read_tasks(4) for batch in task())
+        rows = [row for batch in batches for row in batch.table.to_pylist()]
+        return sorted(row["path"].split("/keys/")[1] for row in rows)
+
+    def test_all_objects_of_a_directory_are_read_once(self, bucket: str) -> None:
+        files, inside = [f"{name}.txt" for name in KEYS], [f"{name}/x.txt" for name in KEYS]
+        for path in ("", "**", "*"):
+            assert self.read(f"s3://{bucket}/keys/{path}") == sorted([*files, *inside]), path
+        assert self.read(f"s3://{bucket}/keys/*.txt") == sorted(files)
+        assert self.read(f"s3://{bucket}/keys/*/*.txt") == sorted(inside)
+
+    @pytest.mark.parametrize("name", KEYS[:-1])
+    def test_key_is_the_path_of_a_file_or_directory(self, bucket: str, name: str) -> None:
+        base = f"s3://{bucket}/keys/{name}"
+        assert self.read(f"{base}.txt") == [f"{name}.txt"]
+        for path in (base, f"{base}/", f"{base}/x.txt", f"{base}/*.txt", f"{base}/**"):
+            assert self.read(path) == [f"{name}/x.txt"], path
+
+
+def test_files_that_are_ignored_are_not_requested(
+    s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+) -> None:
+    content = io.BytesIO()
+    pq.write_table(pa.table({"n": [1]}), content)
+    names = ["a.parquet", *(f"{number}.txt" for number in range(20)), "_SUCCESS", "_x/b.parquet"]
+    s3.put(bucket, {f"mixed/{name}": content.getvalue() for name in (*names, "000000_0")})
+    with counted(s3.endpoint) as relay:
+        here.setenv("AWS_ENDPOINT_URL", relay.endpoint)
+        frozen = list_input(ReadParquet(format="parquet", paths=[f"s3://{bucket}/mixed/"]))
+        requested = {request for request in relay.requests if "/mixed/" in request}
+    assert len(frozen) == 2
+    assert frozen.ignored.text == "21 files ignored: .txt 20, .parquet 1 (hidden)"
+    assert requested <= {f"{verb} /{bucket}/mixed/000000_0" for verb in ("HEAD", "GET")}
+
+
+def test_table_on_s3_is_refused_from_the_listing(
+    s3: S3Server, bucket: str, here: pytest.MonkeyPatch
+) -> None:
+    names = ["_delta_log/0.json", *(f"day={number}/a.parquet" for number in range(20))]
+    s3.put(bucket, {f"tables/t/{name}": b"x" for name in names})
+    with counted(s3.endpoint) as relay:
+        here.setenv("AWS_ENDPOINT_URL", relay.endpoint)
+        for path in ("tables/", "tables/t", "tables/t/day=1", "tables/t/*/a.parquet"):
+            with pytest.raises(BadInput, match="tables/t' is a Delta Lake table"):
+                list_input(ReadParquet(format="parquet", paths=[f"s3://{bucket}/{path}"]))
+        paths = [request.partition("?")[0] for request in relay.requests]
+    assert not [path for path in paths if path.endswith("/a.parquet") and "%2A" not in path]
+
+
+@pytest.mark.usefixtures("here")
+def test_prefix_without_objects_may_be_empty(bucket: str) -> None:
+    for path in ("none/", "none/*.txt", "in/*.csv"):
+        read = {"format": "text", "paths": [f"s3://{bucket}/{path}"], "allowEmpty": True}
+        assert len(list_input(ReadText.model_validate(read))) == 0
 
 
 class TestOutputStates:

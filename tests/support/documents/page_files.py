@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import tarfile
 from pathlib import Path
@@ -18,6 +19,7 @@ import torchvision
 from onnx import TensorProto, helper
 from PIL import Image
 
+from support.documents.page_media import write_media
 from support.documents.pages import blocks, code_of_pages
 from support.inputs.formats import add_member, write_video
 from support.inputs.photographs import photograph
@@ -44,6 +46,10 @@ TEXTS = {
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",
     "pets/kind=cat/a.jsonl": '{"name": "cat 0"}\n{"name": "cat 1"}\n',
+    "camera/notes.txt": "taken in May\n",
+    "camera/README": "all pictures\n",
+    "exported/000000_0": "id\n1\n",
+    "exported/000001_0": "id\n2\n",
     "pets/kind=dog/b.jsonl": '{"name": "dog 0"}\n{"name": "dog 1"}\n',
 }
 
@@ -53,10 +59,13 @@ def write_files(folder: Path) -> None:
     for name, text in TEXTS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    for name in ("photos", "speech", "films", "vectors", "records", "shards", "models"):
+    for name in ("photos", "speech", "films", "vectors", "records", "shards", "models", "inbox"):
         (folder / name).mkdir()
     for name in PHOTOGRAPHS:
         Image.fromarray(photograph(name)).save(folder / f"photos/{name}.jpg")
+    (folder / "camera/_old").mkdir()
+    for name in ("IMG_1.JPG", "scan.jfif", "photo", "_old/a.jpg"):
+        shutil.copy(folder / "photos/coffee.jpg", folder / "camera" / name)
     stored = [
         {"name": name, "photo": (folder / f"photos/{name}.jpg").read_bytes(),
          "details": json.dumps({"length": len(name)}).encode()}
@@ -65,6 +74,7 @@ def write_files(folder: Path) -> None:
     pq.write_table(pa.Table.from_pylist(stored), folder / "stored.parquet")
     soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
     write_video(folder / "films")
+    write_media(folder)
     np.save(folder / "vectors/a.npy", np.arange(6.0).reshape(3, 2))
     write_examples(folder / "records/a.tfrecord", [{"id": 1, "tags": [b"one"]}])
     with tarfile.open(folder / "shards/0.tar", "w") as archive:

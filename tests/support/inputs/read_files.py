@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from batchinference.pipeline.arrow import concat, to_batch
 from batchinference.pipeline.input.files import FileInput, open_files, parts_of
-from batchinference.pipeline.input.planning import SAMPLED_FILES, with_row_counts
+from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import DivisibleReader
 from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import InputFile, InputSnapshot
@@ -52,6 +52,19 @@ class Outcome:
     def places(self) -> list[Place]:
         """The place of each good row, in the order of reading."""
         return [place for batch in self.batches for place in _places(batch.ids)]
+
+    @property
+    def warnings(self) -> dict[Place, dict[str, int]]:
+        """The names of the warnings of each row that has some, with their amounts."""
+        found: dict[Place, dict[str, int]] = {}
+        for batch in self.batches:
+            for place, warning in zip(
+                _places(batch.warnings.column("id").to_numpy()),
+                batch.warnings.to_pylist(),
+                strict=True,
+            ):
+                found.setdefault(place, {})[warning["name"]] = warning["amount"]
+        return found
 
     @property
     def ends(self) -> dict[int, int]:
@@ -111,9 +124,9 @@ def cut_up(opened: Input, parts: int) -> list[InputFile]:
 
 
 def open_input(
-    format_: str, *paths: Path | str, sampled: int = SAMPLED_FILES, **options: Any
+    format_: str, *paths: Path | str, sampled: int | None = None, **options: Any
 ) -> Input:
-    """Open an input and sample up to `sampled` of its files."""
+    """Open an input and sample up to `sampled` of its files, by default as many as a job."""
     fields = {"format": format_, "paths": [str(path) for path in paths], "options": options}
     read = _READ.validate_python(fields)
     assert isinstance(read, ReadFiles)

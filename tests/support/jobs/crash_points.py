@@ -55,7 +55,7 @@ _RANDOM = {
     r"part-[0-9a-f]{8}-\d{4}-\d{8}-[0-9a-f]{8}(-\d{4})?": "part-*",
     r"part-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}": "part-*",
     r"attempts/\d{4}-[0-9a-f]{8}": "attempts/*",
-    r"\d{8}-\d{4}\.\d+\.\d+\.\d+\.\d+\.[0-9a-f]{8}\.json": "TASK.json",
+    r"\d{8}-\d{4}(\.\d+){5}\.[0-9a-f]{8}\.json": "TASK.json",
 }
 
 _processes = multiprocessing.get_context("forkserver")

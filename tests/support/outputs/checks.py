@@ -61,7 +61,7 @@ class OutputFaults:
         yield from _differences("errors", self.errors(), _ERRORS)
         yield from self.wrong_files()
         report = Report.parse((self.output / self.state / "report.json").read_bytes())
-        counts = report.counts and report.counts.model_dump()
+        counts = report.counts and report.counts.model_dump(exclude_none=True)
         if (report.state, counts) != (JobState.SUCCEEDED, COUNTS):
             yield f"report: {report.state} {counts}"
 

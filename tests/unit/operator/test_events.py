@@ -49,6 +49,7 @@ def waiting_pods(reason: str = "ImagePullBackOff", message: str = IMAGE) -> tupl
     return (PodView.of(pod_body(**waiting(reason, message))),)
 
 
+WARNING = {"name": "TextCut", "step": "embed", "count": 3, "amount": 40, "message": "texts"}
 COUNTS = Counts(read=100, written=98, failed=2, filtered=0)
 
 
@@ -57,9 +58,12 @@ COUNTS = Counts(read=100, written=98, failed=2, filtered=0)
     [
         ({"counts": COUNTS, "output": "s3://out/"},
          "100 rows read: 98 written, 2 failed, 0 filtered; output in s3://out/"),
+        ({"counts": COUNTS, "output": "s3://out/", "warnings": [WARNING]},
+         "100 rows read: 98 written, 2 failed, 0 filtered; warnings: TextCut (embed) 3 rows "
+         "(40 tokens); output in s3://out/"),
         ({"message": "an output was there"}, "an output was there"),
     ],
-    ids=["counts", "message"],
+    ids=["counts", "warnings", "message"],
 )  # fmt: skip
 def test_successful_job_posts_start_and_end(
     job: RecordedJob, fields: dict[str, Any], note: str

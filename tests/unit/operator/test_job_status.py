@@ -51,6 +51,16 @@ def test_running_status_has_the_fields_of_ray_job_and_report() -> None:
     assert "completionTime" not in status
 
 
+WARNING = {"name": "TextCut", "step": "embed", "count": 3, "amount": 40, "message": "texts"}
+
+
+def test_status_has_the_warnings_of_the_last_report_with_counts() -> None:
+    warned = built(running(report(rows=10, counts=COUNTS, warnings=[WARNING])))
+    assert warned["warnings"] == [WARNING]
+    assert built(running(report(rows=10)), warned)["warnings"] == [WARNING]
+    assert "warnings" not in built(running(report(rows=2, counts=COUNTS)), warned)
+
+
 def test_stage_is_named_while_the_job_runs() -> None:
     first = built(running(report(rows=10, stage="embed")))
     assert first["stage"] == "embed"

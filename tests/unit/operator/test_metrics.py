@@ -123,6 +123,25 @@ def test_usage_counters_grow_by_the_difference_of_statuses() -> None:
     assert value(metrics, "attempt_gpu_seconds_total", **end) == 25
 
 
+def test_warnings_are_counted_by_name_and_unknown_names_together() -> None:
+    metrics = Metrics()
+    for count in (2, 5):
+        after = {"warnings": [
+            {"name": "TextCut", "step": "a", "count": count},
+            {"name": "TextCut", "step": "b", "count": 1},
+            {"name": "made by a tenant", "count": 7},
+        ]}  # fmt: skip
+        before = {"warnings": [{"name": "TextCut", "count": 3}]} if count == 5 else {}
+        metrics.jobs.record_status_change("team", before, after)
+    counted = {
+        name: metrics.registry.get_sample_value(
+            "batchinference_warnings_total", {"namespace": "team", "name": name}
+        )
+        for name in ("TextCut", "_other", "Rotated")
+    }
+    assert counted == {"TextCut": 3 + 3, "_other": 14, "Rotated": 0}
+
+
 def test_namespaces_above_the_limit_share_one_series() -> None:
     """Each namespace has its own series, so a platform with many must not overload Prometheus."""
     metrics = Metrics(max_namespaces=2)

@@ -215,6 +215,17 @@ def test_write_column_is_accepted(format_: str, fields: dict[str, Any]) -> None:
     assert write_problems(format_, **fields) == []
 
 
+@pytest.mark.parametrize(
+    ("format_", "more"),
+    [("delta", {}), ("sql", {"url": "sqlite:///out.db", "table": "t"}), ("parquet", {})],
+)
+def test_names_that_differ_by_case_are_refused_for_tables(format_: str, more: Document) -> None:
+    write = {"format": format_, "path": "s3://out/", **more}
+    messages = problems(columns=["id", "ID"], write=write)
+    assert bool(messages) == (format_ != "parquet")
+    assert all("'id' and 'ID'" in message and "renameColumns" in message for message in messages)
+
+
 def test_write_columns_are_not_checked_if_unknown() -> None:
     write = {"format": "images", "path": "s3://out/", "column": "photo"}
     assert problems(columns=None, write=write) == []

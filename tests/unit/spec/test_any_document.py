@@ -19,6 +19,7 @@ from support.tiers import examples, in_long_tier
 
 DOCUMENTS = list(valid_documents().values())
 FREE = {
+    "types",
     *("inputs", "options", "properties", "factoryArgs", "constructorArgs", "callArgs", "fields"),
     *(
         "sampling",

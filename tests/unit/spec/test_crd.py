@@ -155,9 +155,10 @@ def test_schema_lists_with_keys_are_maps() -> None:
     assert {path: key for path, key in keys.items() if key} == {
         "spec.steps": ["name"],
         "spec.parameters": ["name"],
+        "spec.errors.warnings": ["name"],
         "status.conditions": ["type"],
     }
-    for path in ("spec.steps", "spec.parameters", "status.conditions"):
+    for path in ("spec.steps", "spec.parameters", "spec.errors.warnings", "status.conditions"):
         assert ALL[path]["x-kubernetes-list-type"] == "map"
         assert ALL[path]["x-kubernetes-list-map-keys"][0] in ALL[path]["items"]["required"]
 

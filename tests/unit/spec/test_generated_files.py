@@ -14,7 +14,13 @@ from batchinference.spec.generate import CRD_FILE, SCHEDULE_CRD_FILE, generated_
 
 ROOT = Path(__file__).parents[3]
 DEFINITIONS = {CRD_FILE: custom_resource_definition(), SCHEDULE_CRD_FILE: schedule_definition()}
-PAGES = ("reference.md", "lifecycle.md", "troubleshooting.md", "batchinference.schema.json")
+PAGES = (
+    "reference.md",
+    "lifecycle.md",
+    "troubleshooting.md",
+    "warnings.md",
+    "batchinference.schema.json",
+)
 NAMES = {*DEFINITIONS, *(f"docs/{name}" for name in PAGES)}
 
 

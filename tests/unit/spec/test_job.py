@@ -112,6 +112,8 @@ def test_label_from_path_requires_include_paths() -> None:
     )
     read = {"format": "text", "paths": ["in"], "options": {"include_paths": True}}
     assert parse(document(steps=[label], read=read))
+    read["options"] = {"pathColumn": "source"}
+    assert "remove pathColumn" in "".join(refused(document(steps=[label], read=read)))
 
 
 NAMES = ["a", "b", "a"]

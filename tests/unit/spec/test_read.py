@@ -23,7 +23,10 @@ from support.documents.variations import REMOVED
 EMPTY_LIST = ": expected at least 1 item, got 0. Add 1 item"
 SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
-COMMON = list(FileOptions.model_fields)
+COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
+FRAME_DEFAULTS = {"truncated": "fail", "size": None, "max_pixels": 64_000_000,
+                  "orientation": "apply", "background": "white"}  # fmt: skip
+IMAGE_DEFAULTS = {**FRAME_DEFAULTS, "mode": "RGB", "range": None}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_invalid_items_are_refused(items: Any, message: str) -> None:
 
 def test_format_accepts_its_own_options() -> None:
     for format_, own in READ_OPTIONS.items():
-        dumped = parse(reading(format_)).spec.read.options.model_dump()
+        dumped = parse(reading(format_)).spec.read.options.model_dump(by_alias=True)
         assert {name: dumped[name] for name in own} == own, format_
 
 
@@ -88,24 +91,25 @@ def test_unknown_option_suggests_the_nearest(format_: str, option: str, nearest:
 @pytest.mark.parametrize(
     ("format_", "defaults"),
     [
-        ("images", {"mode": "RGB", "size": None, "max_row_bytes": None,
-                    "max_pixels": 64_000_000}),
-        ("parquet", {"columns": None}),
+        ("images", {**IMAGE_DEFAULTS, "max_row_bytes": None, "pages": "first"}),
+        ("parquet", {"columns": None, "assumeTimezone": None, "int96": "us",
+                     "duplicateColumns": "fail"}),
         ("json", {"lines": True, "max_row_bytes": None}),
-        ("csv", {"delimiter": ",", "column_names": None, "encoding": "utf-8",
-                 "max_row_bytes": None}),
+        ("csv", {"delimiter": None, "column_names": None, "encoding": "utf-8", "quote": '"',
+                 "escape": "", "comment": "", "skipLines": 0, "newlinesInValues": True,
+                 "decimal": ".", "nullValues": [], "max_row_bytes": None,
+                 "duplicateColumns": "fail"}),
         ("text", {"encoding": "utf-8", "drop_empty_lines": True, "max_row_bytes": None}),
         ("binary", {"max_row_bytes": None}),
         ("numpy", {"max_row_bytes": None}),
-        ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None}),
-        ("video", {"fps": None, "size": None, "include_timestamps": False,
-                   "max_pixels": 64_000_000}),
+        ("audio", {"sample_rate": None, "mono": False, "max_row_bytes": None,
+                   "truncated": "fail"}),
+        ("video", {**FRAME_DEFAULTS, "fps": None, "include_timestamps": False}),
         ("tfrecords", {"list_columns": None, "max_row_bytes": None}),
-        ("webdataset", {"mode": "RGB", "size": None, "decoder": True, "suffixes": None,
-                        "max_row_bytes": None, "max_pixels": 64_000_000}),
-        ("manifest", {"mode": "RGB", "size": None, "max_pixels": 64_000_000, "column": "uri",
-                      "decode": "bytes", "on_unreachable": "fail", "allow": [],
-                      "max_bytes": 64 << 20}),
+        ("webdataset", {**IMAGE_DEFAULTS, "decoder": True, "suffixes": None,
+                        "max_row_bytes": None}),
+        ("manifest", {**IMAGE_DEFAULTS, "column": "uri", "decode": "bytes",
+                      "on_unreachable": "fail", "allow": [], "max_bytes": 64 << 20}),
     ],
     ids=short,
 )  # fmt: skip
@@ -113,7 +117,7 @@ def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
     read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
     common = {"include_paths": False, "ignore_missing_paths": False}
     expected = {**dict.fromkeys(COMMON), **common, **defaults}
-    assert read.options.model_dump() == expected
+    assert read.options.model_dump(by_alias=True) == expected
 
 
 @pytest.mark.parametrize("encoding", ["utf-9", "hex", "rot13", "undefined", "idna", "a\0"])
@@ -149,7 +153,11 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
          "[0]: expected at most 16 characters, got 17. Remove 1 character"),
         ("text", "file_extensions", ["t"] * 33,
          ": expected at most 32 items, got 33. Remove 1 item"),
-        ("images", "mode", "RGBa", ": 'RGBa' is not one of RGB, RGBA, L; did you mean 'RGBA'?"),
+        ("images", "mode", "RGBa",
+         ": 'RGBa' is not one of RGB, RGBA, L, I;16; did you mean 'RGBA'?"),
+        ("images", "range", [5, 5], ": black (5) must be less than white (5). Swap or change them"),
+        ("video", "background", "red", ": expected a colour: black, gray, white, or one such as "
+         "'#ff8000', got 'red'"),
         ("images", "size", [0, 9], "[0]: expected at least 1, got 0. Write 1 or more"),
         ("images", "size", [9, 65537],
          "[1]: expected at most 65536, got 65537. Write 65536 or less"),

@@ -85,6 +85,7 @@ def test_report_is_json_with_camel_case_names() -> None:
         "retries": 0,
         "versions": {},
         "notes": [],
+        "warnings": [],
         "version": "0.1.0",
     }
 

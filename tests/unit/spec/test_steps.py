@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.spec import json_types, parse
+from batchinference.spec import parse
 from batchinference.spec.steps import Replicas, Step
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import READ_OPTIONS, refused, short
@@ -264,25 +264,6 @@ def test_steps_of_every_kind_follow_every_format() -> None:
         read = {"format": format_, "paths": ["in"], "options": {"include_paths": True}}
         steps = [{"name": kind.lower(), kind: value} for kind, value in KINDS.items()]
         assert len(parse(document(read=read, steps=steps)).spec.steps) == len(KINDS)
-
-
-def test_types_of_json_fields() -> None:
-    text = " struct< a:int64,b : list<struct<c: string>> >"
-    parsed = {"a": "int64", "b": [{"c": "string"}]}
-    assert json_types.parse_json_type(text) == parsed
-    deep = "list<" * 40 + "bool" + ">" * 40
-    for bad, reason in {
-        "int32": "there is no type 'int32', only bool, int64, float64, string, list, struct",
-        "list": "expected <, found the end",
-        "list<string": "expected >, found the end",
-        "list<string>>": "'>' follows a complete type",
-        "struct<>": "expected a name, found >",
-        "struct<a>": "expected :, found >",
-        "struct<a: bool, a: bool>": "field 'a' is named twice",
-        deep: "nested more than 32 levels deep",
-    }.items():
-        decode = {"column": "a", "format": "json", "fields": {"x": bad}}
-        assert reason in "".join(refused(with_step(decode=decode)))
 
 
 @pytest.mark.parametrize("encoding", ["hex", "rot13", "undefined", "idna", "none", "a\0"])

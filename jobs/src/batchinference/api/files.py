@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
 from batchinference.spec.addresses import is_local, is_relative_path, local_path
 from batchinference.spec.parameters import Values
@@ -52,12 +53,12 @@ def directory_of(file: str) -> Path:
 
 def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
     """Return the job with its relative local paths resolved against `directory`."""
-    spec = job.spec
-    read = spec.read.map_locations(lambda path: _absolute(path, directory))
-    write = spec.write.map_locations(lambda path: _absolute(path, directory))
+    spec, text = job.spec, Path(escaped(str(directory)))
+    read = spec.read.map_locations(lambda path: _absolute(path, text))
+    write = spec.write.map_locations(lambda path: _absolute(path, text))
     errors = spec.errors
     if errors.path:
-        errors = errors.model_copy(update={"path": _absolute(errors.path, directory)})
+        errors = errors.model_copy(update={"path": _absolute(errors.path, text)})
     steps = [_with_absolute_step_paths(step, directory) for step in spec.steps]
     update = {"read": read, "write": write, "errors": errors, "steps": steps}
     return job.model_copy(update={"spec": spec.model_copy(update=update)})
@@ -65,7 +66,7 @@ def with_absolute_paths(job: BatchInference, directory: Path) -> BatchInference:
 
 def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
     if step.nearest is not None:
-        path = _absolute(step.nearest.path, directory)
+        path = _absolute(step.nearest.path, Path(escaped(str(directory))))
         return step.model_copy(update={"nearest": step.nearest.model_copy(update={"path": path})})
     if step.python is not None:
         arguments = {

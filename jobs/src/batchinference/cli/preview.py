@@ -163,3 +163,5 @@ def _lines_of(outcome: Outcome) -> Iterator[str]:
     yield f"{outcome.name}: {', '.join(counts)}, {outcome.seconds:.2f} s{load}"
     if outcome.first_failed:
         yield f"  {in_one_line(outcome.first_failed)}"
+    for warning in outcome.warnings:
+        yield f"  {in_one_line(str(warning))}"

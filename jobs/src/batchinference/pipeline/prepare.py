@@ -36,7 +36,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.execution.executor import AttemptRun
 from batchinference.pipeline.input import NOTHING, JobInput
-from batchinference.pipeline.input.files import open_input
+from batchinference.pipeline.input.files import FileInput, open_input
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.input.snapshot import (
     STATS,
@@ -49,11 +49,13 @@ from batchinference.pipeline.input.snapshot import (
 from batchinference.pipeline.output.tables import Table, table_of
 from batchinference.pipeline.output.writers import rewriting_writer_for
 from batchinference.pipeline.report import finished_report
+from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.model_files import check
 from batchinference.pipeline.steps.code_identity import code_of
 from batchinference.pipeline.steps.decode import decoder_of
 from batchinference.pipeline.steps.nearest import NearestRows
+from batchinference.pipeline.steps.type_check import type_problems
 from batchinference.pipeline.steps.user_modules import check_callable
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan.columns import check_columns
@@ -90,10 +92,9 @@ def prepare(
     state, action = _decide(target.layout, request, table)
     start = _load_committed(request, state, action, table)
     try:
-        earlier = _earlier_input(spec, target, state.layout, start)
-        source = open_input(spec.read, earlier, spec.errors.failing_warnings)
-    except NoNewFiles:
-        return NothingToDo(target.complete[0], "there are no new files in its input")
+        source = _open_input(spec, target, state.layout, start)
+    except NoNewFiles as remark:
+        return NothingToDo(target.complete[0], str(remark))
     check_input(spec, source, target.layout)
     _check_previous_versions(spec, source, job)
     if isinstance(action, AlreadyComplete):
@@ -107,10 +108,17 @@ def prepare(
     merged = rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
-        missing = start.missing_rows(len(source), source.rows_each) if start else None
+        missing = _missing_rows(source, start)
         attempt, start = _begin(spec, state, action, start, source, request)
         first_file = _first_file_number(spec, target)
     return AttemptRun(source, count, sizing, attempt, start, missing, table, first_file)
+
+
+def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | None:
+    """Return the rows of the input that are not committed; None if none of its rows is."""
+    if start is None and len(source):
+        return None
+    return start.missing_rows(len(source), source.rows_each) if start else {}
 
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
@@ -170,6 +178,14 @@ def _check_replacement(layout: Layout, write: Write, job: str) -> None:
         others.append(layout.replacement)
     for other in others:
         ensure_not_running(other, read_lease(other), job)
+
+
+def _open_input(
+    spec: BatchInferenceSpec, target: OutputTarget, layout: Layout, start: Snapshot | None
+) -> JobInput:
+    """Return the input of the job, with the files of the output to resume."""
+    earlier = _earlier_input(spec, target, layout, start)
+    return open_input(spec.read, earlier, spec.errors.failing_warnings)
 
 
 def _earlier_input(
@@ -297,14 +313,19 @@ def _check_model(step: str, model: Model) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where attempts remove files, and
-    BadInput if a step reads a column that does not exist."""
+    BadInput if a step reads a column that does not exist or has an unsuitable type, or if the job
+    does not accept that files are ignored."""
     for place in (layout.output, layout.errors):
         if (inside := source.below(place)) is not None:
             raise BadOutput(
                 f"'{place.uri}' is an output path and contains an input file ({inside}). Choose "
                 "another write.path or errors.path"
             )
-    if problems := list(check_columns(spec, source.columns())):
+    source.ignored.check(spec.errors.warnings)
+    problems = list(check_columns(spec, source.columns()))
+    if not problems and isinstance(source, FileInput):
+        problems = list(type_problems(spec.steps, source.types()))
+    if problems:
         raise BadInput("; ".join(map(str, problems)))
 
 

@@ -14,7 +14,9 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.commit.committer import warned_rows_of
 from batchinference.pipeline.commit.layout import Layout
+from batchinference.pipeline.commit.warning_counts import counts_of_warnings
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
 from batchinference.pipeline.input import JobInput
@@ -28,6 +30,7 @@ from batchinference.plan import Plan, Stage
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import Read, ReadSql
 from batchinference.spec.steps import Step
+from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteColumns
 
 MAX_QUERY_ROWS = 10_000
@@ -46,6 +49,7 @@ class Outcome:
     failed: int
     first_failed: str
     """The first failed row with its error; empty if no row failed."""
+    warnings: list[WarningCount]
     load_seconds: float = 0.0
     """The seconds until its model or code was loaded."""
 
@@ -81,7 +85,8 @@ class Preview:
 
     def _read(self) -> Outcome:
         began = time.perf_counter()
-        source = open_input(self.spec.read.limited(self.rows))
+        failing = self.spec.errors.failing_warnings
+        source = open_input(self.spec.read.limited(self.rows), failing=failing)
         check_input(self.spec, source, self._layout)
         check_query(self.spec.read, source)
         content = pa.BufferReader(source.serialized())
@@ -92,7 +97,8 @@ class Preview:
     def _run(self, step: Step) -> Outcome:
         began = time.perf_counter()
         stage = replace(self._stages.get(step.name, Stage(step.name, ())), steps=(step,))
-        runner = StageRunner(stage, ErrorHandling(tolerant=True, input=self._layout.input))
+        errors = ErrorHandling(True, self._layout.input, failing=self.spec.errors.failing_warnings)
+        runner = StageRunner(stage, errors)
         loaded = time.perf_counter()
         batch = merged(runner(self._batch))
         outcome = self._outcome(step.name, batch, time.perf_counter() - loaded)
@@ -113,7 +119,14 @@ class Preview:
         failed = batch.errors.filter(pc.equal(batch.errors.column("step"), name))
         self._batch = batch
         first = self._described(failed) if failed.num_rows else ""
-        return Outcome(name, seconds, len(batch.ids), filtered, failed.num_rows, first)
+        rows = len(batch.ids), filtered, failed.num_rows
+        return Outcome(name, seconds, *rows, first, self._warnings(name))
+
+    def _warnings(self, step: str) -> list[WarningCount]:
+        """Return the warnings of a step about the rows of the current batch."""
+        warned = [warning for warning in warned_rows_of(self._batch) if warning.step == step]
+        paths = self._paths
+        return counts_of_warnings(warned, lambda file: "" if paths is None else paths[file].as_py())
 
     def _described(self, failed: pa.Table) -> str:
         (record,) = error_records(failed.slice(0, 1), self._paths).to_pylist()

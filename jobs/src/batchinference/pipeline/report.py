@@ -8,7 +8,7 @@ import platform
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -127,7 +127,7 @@ class ReportBuilder:
             reason=failure.reason if failure else None,
             message=failure.message if failure else None,
             progress=self._tracker.progress if self._tracker else None,
-            counts=Counts(**asdict(counts)) if counts else None,
+            counts=reported_counts(counts) if counts else None,
             output=self.layout.output.uri,
             errors=self.layout.errors.uri if counts and counts.failed else None,
             stage=self._stage if self._state == JobState.RUNNING else None,
@@ -252,7 +252,12 @@ def _from_snapshot(done: Layout, end: Snapshot) -> Report:
 def _counts(end: Snapshot) -> Counts:
     """Return the counts of a snapshot. If a row became several rows, these may be in several
     manifest entries, none of which can count it. So `read` is counted from the row ids."""
-    return Counts(**asdict(end.counts) | {"read": RowSet.of(end.entries).rows})
+    return reported_counts(replace(end.counts, read=RowSet.of(end.entries).rows))
+
+
+def reported_counts(counts: RowCounts) -> Counts:
+    """Return counts as reports show them."""
+    return Counts(**asdict(counts) | {"warned": counts.warned or None})
 
 
 @dataclass(frozen=True)
@@ -333,7 +338,8 @@ def merge_reports(before: Sequence[Report], report: Report) -> Report:
 
 def _sum(found: Iterable[Counts | None]) -> Counts:
     all_counts = [counts.model_dump() for counts in found if counts]
-    return Counts(**{name: sum(item[name] for item in all_counts) for name in Counts.model_fields})
+    sums = {name: sum(item[name] or 0 for item in all_counts) for name in Counts.model_fields}
+    return Counts(**sums | {"warned": sums["warned"] or None})
 
 
 def _sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import describe
-from batchinference.pipeline.row_warnings import ROW_WARNINGS
+from batchinference.pipeline.row_warnings import NO_WARNINGS
 
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
@@ -74,7 +74,8 @@ class RowBatch:
     """Rows, and the outcome of each input row that the batch accounts for."""
 
     table: pa.Table = field(default_factory=lambda: NO_ROWS)
-    """The user's columns of the rows that neither failed nor were filtered."""
+    """The user's columns of the rows that neither failed nor were filtered. Without such rows, it
+    has the columns that the rows would have, or none if these are unknown."""
     ids: np.ndarray = field(default_factory=lambda: NO_IDS)
     """The id of the input row of each row of the table (int64)."""
     source: np.ndarray = field(default_factory=lambda: NO_IDS)
@@ -91,7 +92,7 @@ class RowBatch:
     """The share of each row of `source` that the batch holds (int64), if Ray split the rows of an
     input row over several blocks. None if the batch holds all rows of each input row. The shares of
     an input row in all batches add up to FULL_SHARE."""
-    warnings: pa.Table = field(default_factory=ROW_WARNINGS.empty_table)
+    warnings: pa.Table = field(default_factory=lambda: NO_WARNINGS)
     """The warnings about input rows, with the columns of ROW_WARNINGS."""
 
     @classmethod
@@ -124,7 +125,7 @@ class RowBatch:
         lost[[index for index, _ in failed]] = False
         return replace(
             self,
-            table=table if table.num_rows else NO_ROWS,
+            table=table if table.num_rows else without_rows([table]),
             ids=self.ids[parents],
             errors=pa.concat_tables([self.errors, *(error for _, error in failed)]),
             filtered=np.concatenate([self.filtered, self.ids[lost]]),
@@ -201,7 +202,7 @@ class RowBatch:
         warned = np.isin(self.warnings.column("id").to_numpy(), ids)
         return replace(
             self,
-            table=_selected(self.table, rows) if rows.any() else NO_ROWS,
+            table=_selected(self.table, rows) if rows.any() else without_rows([self.table]),
             ids=self.ids[rows],
             source=self.source[source],
             errors=self.errors.filter(pa.array(failed)),
@@ -225,15 +226,29 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
     if len(batches) == 1:
         return batches[0]
     return RowBatch(
-        concat([batch.table for batch in batches if len(batch.ids)] or [NO_ROWS]),
+        concat([batch.table for batch in batches if len(batch.ids)])
+        if any(len(batch.ids) for batch in batches)
+        else without_rows(batch.table for batch in batches),
         _joined(batches, "ids"),
         _joined(batches, "source"),
         pa.concat_tables([ERRORS.empty_table(), *(batch.errors for batch in batches)]),
         _joined(batches, "filtered"),
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),
-        warnings=pa.concat_tables([ROW_WARNINGS.empty_table(), *(b.warnings for b in batches)]),
+        warnings=_joined_warnings(batches),
     )
+
+
+def _joined_warnings(batches: list[RowBatch]) -> pa.Table:
+    tables = [batch.warnings for batch in batches if batch.warnings.num_rows]
+    return pa.concat_tables(tables) if tables else NO_WARNINGS
+
+
+def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the columns of the first table that has any, without rows. The result does not keep
+    the rows in memory, as a slice would."""
+    schemas = (table.schema for table in tables if table.num_columns)
+    return next((schema.empty_table() for schema in schemas), NO_ROWS)
 
 
 def _joined(batches: list[RowBatch], name: str) -> np.ndarray:

@@ -25,6 +25,7 @@ ROW_WARNINGS = pa.schema(
     [("id", pa.int64()), ("step", pa.string()), ("name", pa.string()), ("amount", pa.int64())]
 )
 """The columns of the warnings of a batch. `id` is the id of the input row."""
+NO_WARNINGS = ROW_WARNINGS.empty_table()
 WARNING_COLUMN = OWN_PREFIX + "warnings"
 WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())]))
 
@@ -71,6 +72,15 @@ def collect_warnings() -> Iterator[list[RowWarning]]:
         _collected.reset(token)
 
 
+@contextmanager
+def warnings_of_row(row: int) -> Iterator[None]:
+    """Report the warnings of code that computes one row of a batch: they are about this row."""
+    with collect_warnings() as warnings:
+        yield
+    for warning in warnings:
+        warn(warning.name, row=row, amount=warning.amount)
+
+
 def errors_of(warnings: Iterable[RowWarning], failing: Collection[str]) -> dict[int, Exception]:
     """Return the error of each row that has a warning with a name in `failing`, by row index."""
     errors: dict[int, Exception] = {}
@@ -106,7 +116,7 @@ def with_warnings(table: pa.Table, by_row: Mapping[int, Iterable[RowWarning]]) -
 
 def split_warnings(table: pa.Table) -> tuple[pa.Table, list[RowWarning]]:
     """Return a table without its hidden column of warnings, and these warnings."""
-    if not table.num_columns or table.schema[-1].name != WARNING_COLUMN:
+    if WARNING_COLUMN not in table.column_names:
         return table, []
     warnings = [
         RowWarning(row, WarningName.named(item["name"]), item["amount"])

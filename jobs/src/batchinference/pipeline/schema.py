@@ -1,10 +1,10 @@
 """Widens column types so that one type can hold the values of several schemas.
 
-An integer and a float are widened to float64, and an integer and a decimal to a decimal with enough
-digits for any integer. Types are otherwise widened as by Arrow, and tensors as by Ray. The result
-does not depend on the order of the types, except for the order of fields in a struct. A cast to the
-result keeps every value or raises ArrowInvalid: no type holds all of int64 and uint64, or all
-integers of 64 bits and fractions. Only decimals are rounded, if they become floats.
+An integer and a float are widened to float64, an integer and a decimal to a decimal with enough
+digits for any integer, and timestamps of two time zones to UTC. Types are otherwise widened as by
+Arrow, and tensors as by Ray. The result does not depend on the order of the types, except for the
+order of fields in a struct. `exact_cast` to the result keeps every value or raises ArrowInvalid: no
+type holds all of int64 and uint64, or all integers of 64 bits and fractions.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def _without_dictionary(kind: pa.DataType) -> pa.DataType:
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if _is_number(one) and _is_number(other):
         return _wider_number(one, other)
+    if kinds.is_timestamp(one) and kinds.is_timestamp(other):
+        return _wider_timestamp(one, other)
     if kinds.is_struct(one) and kinds.is_struct(other):
         return _wider_struct(one, other)
     if is_list(one) and is_list(other):
@@ -140,6 +142,14 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if pa.uint64() in both:
         return pa.uint64()  # Arrow would choose int64 for signed integers
     return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
+
+
+def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type with the finer unit; in UTC if the time zones differ."""
+    if (one.tz is None) != (other.tz is None):
+        return None
+    unit = max(one.unit, other.unit, key=("s", "ms", "us", "ns").index)
+    return pa.timestamp(unit, one.tz if one.tz == other.tz else "UTC")
 
 
 def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -188,6 +198,23 @@ def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
     return True
 
 
+def map_nulls(kind: pa.DataType) -> pa.DataType:
+    """Return the type with texts in place of values of type null, at any depth."""
+    if kinds.is_null(kind):
+        return pa.string()
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(map_nulls(field.type)) for field in kind])
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        make = pa.list_ if kinds.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(map_nulls(kind.value_type)))
+    return kind
+
+
+def is_complete(schema: pa.Schema) -> bool:
+    """Return whether no type is null, and no type nested in a struct or a list."""
+    return all(map_nulls(kind) == kind for kind in schema.types)
+
+
 ResolveConflict = Callable[[pa.DataType, pa.DataType], pa.DataType]
 """Returns the type of a column whose two types cannot be widened to a common type."""
 
@@ -205,11 +232,14 @@ def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict
     return agreed
 
 
-def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
+def shared_types(
+    schemas: Mapping[str, pa.Schema], fix: str = "read them in two jobs"
+) -> dict[str, pa.DataType]:
     """Return the type of each column, for file formats with a schema.
 
     `schemas` maps file names to schemas. If files differ, the wider type is used. Raises BadInput
-    if no type can hold the values of two files."""
+    if no type can hold the values of two files. The message ends with `fix`, unless a time zone is
+    missing."""
     shared: dict[str, pa.DataType] = {}
     where: dict[str, str] = {}
     for file, schema in schemas.items():
@@ -217,10 +247,11 @@ def shared_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.DataType]:
             known = shared.get(field.name, pa.null())
             wider = unify_types(known, field.type)
             if wider is None:
+                if kinds.is_timestamp(known) and kinds.is_timestamp(field.type):
+                    fix = "set read.options.assumeTimezone, such as to UTC"
                 raise BadInput(
                     f"column '{field.name}' is {known} in {where[field.name]} and {field.type} in "
-                    f"{file}, and no type holds both: write these files with one type, or read "
-                    "them in two jobs"
+                    f"{file}, and no type holds both: write these files with one type, or {fix}"
                 )
             if wider != known:
                 shared[field.name], where[field.name] = wider, file
@@ -240,6 +271,25 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
         if wider is None:
             raise TypeError(f"column '{field.name}' is {field.type}, and {shared} in other files")
         if wider == shared:
-            column = table.column(index).cast(shared)
+            try:
+                column = exact_cast(table.column(index), shared)
+            except pa.ArrowInvalid as error:
+                problem = f"column '{field.name}' is {shared} in other files"
+                raise pa.ArrowInvalid(f"{problem}: {error}") from None
             table = table.set_column(index, pa.field(field.name, shared), column)
     return table
+
+
+def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column cast to a type. Raises ArrowInvalid for a value that the type cannot hold, or
+    for a decimal that has more digits than a floating-point number, and ArrowNotImplementedError if
+    there is no such cast."""
+    cast = column.cast(kind)
+    if _has_decimals(column.type) and cast.cast(column.type) != column:
+        raise pa.ArrowInvalid(f"a decimal has more digits than {kind}")
+    return cast
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    inner = (kind.field(index).type for index in range(kind.num_fields))
+    return bool(kinds.is_decimal(kind)) or any(map(_has_decimals, inner))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from batchinference.plan.pruning import columns_added, columns_read
 from batchinference.spec.chunk import END, INDEX, START
@@ -12,6 +12,7 @@ from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.read import (
     CsvOptions,
     FileOptions,
+    ImageOptions,
     LanceOptions,
     ParquetOptions,
     ReadItems,
@@ -21,6 +22,8 @@ from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.steps import Step, to_alias
 from batchinference.spec.write import Write, WriteOrdered
 
+CASELESS = ("delta", "iceberg", "sql")
+"""Formats of tables whose engines ignore the case of column names."""
 _FORMAT_COLUMNS = {
     "images": ["image"],
     "text": ["text"],
@@ -36,7 +39,9 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
     columns = None
     if spec.read.format in _FORMAT_COLUMNS:
         stamped = isinstance(options, VideoOptions) and options.include_timestamps
-        columns = _FORMAT_COLUMNS[spec.read.format] + ["frame_timestamp"] * stamped
+        paged = isinstance(options, ImageOptions) and options.pages == "all"
+        further = ["frame_timestamp"] * stamped + ["page_index"] * paged
+        columns = _FORMAT_COLUMNS[spec.read.format] + further
     elif isinstance(options, ParquetOptions | LanceOptions):
         columns = options.columns
     elif isinstance(spec.read, ReadItems):
@@ -45,7 +50,7 @@ def input_columns(spec: BatchInferenceSpec) -> list[str] | None:
         columns = options.column_names
     if columns is None or (isinstance(options, FileOptions) and options.partitioning):
         return None
-    return [*columns, "path"] if spec.read.include_paths else columns
+    return [*columns, *filter(None, [spec.read.path_name])]
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
@@ -57,7 +62,7 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
     for index, step in enumerate(spec.steps):
         for message in _step_problems(step, columns):
             yield Problem(f"spec.steps[{index}].{to_alias(step.kind)}", message)
-        columns = _columns_after(step, columns)
+        columns = columns_after(step, columns)
     yield from _check_sampling_rates(spec.steps)
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
@@ -75,7 +80,7 @@ def _check_sampling_rates(steps: Sequence[Step]) -> Iterator[Problem]:
                 "earlier step (audio). Rename that column before this step with renameColumns"
             )
             yield Problem(f"spec.steps[{index}].decode.format", message)
-        made = _columns_after(step, made) or []
+        made = columns_after(step, made) or []
 
 
 def _step_problems(step: Step, columns: list[str] | None) -> Iterator[str]:
@@ -99,10 +104,24 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
         message = f"there is a column '{write.row_number}' already. Choose another name"
         yield Problem("spec.write.rowNumber", message)
     chosen = write.columns_needed or columns
+    yield from _check_case(write, chosen or ())
     partition_columns = set(write.column_fields.get("partitionBy", ()))
     if chosen and partition_columns.issuperset(chosen):
         message = "every column becomes a directory: nothing is left to write"
         yield Problem("spec.write.partitionBy", message)
+
+
+def _check_case(write: Write, columns: Iterable[str]) -> Iterator[Problem]:
+    """Yield the columns that a table whose names have no case cannot tell apart."""
+    known: dict[str, str] = {}
+    for column in columns if write.format in CASELESS else ():
+        other = known.setdefault(column.lower(), column)
+        if other != column:
+            message = (
+                f"columns '{other}' and '{column}' are one name for the format {write.format}, "
+                "which ignores case. Rename one of them in a step renameColumns"
+            )
+            yield Problem("spec.write.format", message)
 
 
 def _reserved_names(step: Step) -> list[str]:
@@ -134,7 +153,7 @@ def _chunk_conflicts(step: Step, columns: list[str]) -> list[str]:
     ]
 
 
-def _columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
+def columns_after(step: Step, columns: list[str] | None) -> list[str] | None:
     """Return the columns after a step, or None if they are unknown."""
     if step.select_columns is not None:
         return step.select_columns

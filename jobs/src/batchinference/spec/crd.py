@@ -167,7 +167,7 @@ def _spec() -> Schema:
         {
             "rule": "!has(self.steps) || !self.steps.exists(step, has(step.labelFromPath)) || "
             "(has(self.read.options) && has(self.read.options.include_paths) && "
-            "self.read.options.include_paths)",
+            "self.read.options.include_paths && !has(self.read.options.pathColumn))",
             "message": "a labelFromPath step needs read.options.include_paths: true",
         },
         {

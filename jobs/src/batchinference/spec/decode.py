@@ -8,15 +8,9 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.base import ColumnName, SpecModel, rules
+from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.encodings import Encoding
-from batchinference.spec.json_types import JsonSchema
-from batchinference.spec.media import (
-    MAX_PIXELS,
-    MaxPixels,
-    Mode,
-    SampleRate,
-    Size,
-)
+from batchinference.spec.media import ImageFields, SoundFields
 
 SAMPLE_RATE = "sample_rate"
 _NOT_THE_RATE = (
@@ -39,20 +33,15 @@ class DecodeModel(SpecModel):
         return [self.output or self.column]
 
 
-class DecodeImage(DecodeModel):
-    """Image files: height x width x channels (uint8)."""
+class DecodeImage(ImageFields, DecodeModel):
+    """Image files: height x width x channels (uint8). Of a file with several pages or frames, the
+    first one."""
 
     format: Literal["image"]
     """The format of the bytes."""
-    mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted."""
-    size: Size | None = None
-    """Height and width in pixels to which every image is resized. Not resized by default."""
-    max_pixels: MaxPixels = MAX_PIXELS
-    """Maximum number of pixels of an image. A larger image is a failed row."""
 
 
-class DecodeAudio(DecodeModel):
+class DecodeAudio(SoundFields, DecodeModel):
     """Audio files: channels x samples (float32, from -1 to 1), and a column `sample_rate`."""
 
     model_config = ConfigDict(
@@ -66,10 +55,6 @@ class DecodeAudio(DecodeModel):
 
     format: Literal["audio"]
     """The format of the bytes."""
-    sample_rate: SampleRate | None = None
-    """Sampling rate in Hz to which all audio is resampled. By default, each value keeps its own."""
-    mono: bool = False
-    """Mix all channels into one. The result then has the shape samples, not channels x samples."""
 
     @property
     def columns_added(self) -> list[str]:
@@ -96,10 +81,10 @@ class DecodeJson(DecodeModel):
 
     format: Literal["json"]
     """The format of the bytes."""
-    fields: JsonSchema
-    """The fields to keep, and the type of each: `bool`, `int64`, `float64`, `string`, `list<TYPE>`
-    or `struct<NAME: TYPE, ...>`. Other fields are dropped, and missing fields are null. If a value
-    has another type, the row is a failed row."""
+    fields: ColumnTypes
+    """The fields to keep, and the type of each, such as `int64`, `list<string>` or `json`
+    (docs/formats.md lists all types). Other fields are dropped, and missing fields are null. If a
+    value has another type, the row is a failed row."""
 
 
 Decode = Annotated[

@@ -158,12 +158,12 @@ class BatchInferenceSpec(SpecModel):
             if step.name in RESERVED_STEPS:
                 message = "'{name}' is reserved as the name of a step. Choose another name"
                 raise PydanticCustomError("step_name", message, {"name": step.name})
-            if step.label_from_path and not self.read.include_paths:
-                fix = (
-                    "set read.options.include_paths to true"
-                    if isinstance(self.read, ReadFiles)
-                    else f"rows of {self.read.format} come from no file. Remove labelFromPath"
-                )
+            if step.label_from_path and self.read.path_name != "path":
+                fix = f"rows of {self.read.format} come from no file. Remove labelFromPath"
+                if isinstance(self.read, ReadFiles):
+                    fix = "set read.options.include_paths to true"
+                if self.read.path_name:
+                    fix = f"{fix}, and remove pathColumn"
                 raise PydanticCustomError(
                     "label_path",
                     "step '{name}' needs the paths: {fix}",

@@ -49,6 +49,7 @@ from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
 from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.fixes import duration_fix, example_fix, length_fix, memory_fix, number_fix
+from batchinference.spec.media import COLOUR
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
 from batchinference.spec.uris import HIDDEN
 
@@ -83,6 +84,7 @@ _PATTERNS = {
     DEVICE_KIND: "a PyTorch device type, such as cuda or npu",
     START_VALUE: "letters, digits and _ . / : , = @ % + -",
     DELIMITER: "one ASCII character or a tab",
+    COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
     HTTP_URL: "an address that begins with http:// or https://",
@@ -190,7 +192,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
         message = _unknown_field(details["loc"], location, owners)
     elif kind == "union_tag_invalid":
         message = _not_one_of(value.child(location[-1]), details["ctx"]["expected_tags"])
-    elif kind == "literal_error":
+    elif kind in ("literal_error", "enum"):
         message = _not_one_of(value, details["ctx"]["expected"])
     else:
         message = _message(details, value, str(location[-1]) if location else "")

@@ -77,8 +77,9 @@ class Counts(SpecModel):
     """Rows that have an error record."""
     filtered: Rows = 0
     """Filtered rows: rows that a filter or another step removed."""
-    warned: Rows = 0
-    """Warnings about rows that have not failed. A row may have several."""
+    warned: Annotated[Rows, Field(ge=1)] | None = None
+    """Warnings about rows that have not failed. A row may have several. Absent if there are
+    none."""
 
 
 class Cost(SpecModel):

@@ -109,7 +109,13 @@ MISTAKES = {
     ("does not exist", "holds no files"): Entry(
         "an input path does not exist, or none of its files has an extension of the format",
         "Correct `read.paths` or `read.format`. Relative paths start at the directory of the job "
-        "file. For files with other extensions, set `read.options.file_extensions`.",
+        "file. For files with other extensions, set `read.options.file_extensions` or use a glob. "
+        "If there may be no files, set `read.allowEmpty`.",
+    ),
+    ("files also hold deleted rows",): Entry(
+        "the path is the directory of a table, whose Parquet files also hold deleted rows",
+        "Export a snapshot of the table as Parquet files, and read these. See "
+        "[Which files are read](formats.md#which-files-are-read).",
     ),
     ("but the columns here are",): Entry(
         "a step or the output names a column that the input does not have, or that an earlier "

@@ -50,7 +50,8 @@ class WarningName(StrEnum):
     FILES_IGNORED = (
         "FilesIgnored",
         "files below a directory of the input were not read",
-        "Add their extensions to read.options.file_extensions, or move them elsewhere",
+        "Name them in read.paths, for example with a glob, or their extensions in "
+        "read.options.file_extensions, or move them elsewhere",
         "file",
     )
     SIMILAR_NAMES = (
@@ -61,8 +62,8 @@ class WarningName(StrEnum):
     )
     MEMBERS_IGNORED = (
         "MembersIgnored",
-        "members of an archive were not read",
-        "Name their suffixes in read.options.suffixes, or remove them from the archive",
+        "members of an archive were not read: links, or files of no kind that the format has",
+        "Pack files without links (tar --dereference), with extensions, and without metadata files",
         "row",
         "members",
     )
@@ -86,7 +87,7 @@ class WarningName(StrEnum):
     PAGES_IGNORED = (
         "PagesIgnored",
         "only the first page, frame or track of a file was read",
-        "Set the option pages to all, to read a row for each page",
+        "Nothing, or read images with pages: all for a row per page. Other tracks cannot be read",
         "row",
         "pages",
     )
@@ -97,13 +98,18 @@ class WarningName(StrEnum):
     )
     DEPTH_REDUCED = (
         "DepthReduced",
-        "pixel values with more than 8 bits were scaled to 8 bits",
-        "Set the option range to the black and white values of the pictures",
+        "pixel values with more than 8 bits were reduced to 8 bits",
+        "Nothing, or set the option range to the values of black and white, or mode to I;16",
+    )
+    RANGE_ASSUMED = (
+        "RangeAssumed",
+        "no pixel used the highest bits, so white was assumed to be a smaller number",
+        "Set the option range to the values of black and white, such as [0, 65535]",
     )
     OUT_OF_RANGE = (
         "OutOfRange",
-        "values outside of the range of the medium were kept or clipped",
-        "Scale the values before the job",
+        "values were outside of their range: those of pixels were clipped, those of audio kept",
+        "Widen the option range, or scale the recordings before the job",
     )
     TEXT_CUT = (
         "TextCut",
@@ -144,7 +150,7 @@ _BY_VALUE = {name.value: name for name in WarningName}
 class WarningPolicy(SpecModel):
     """What happens if one kind of warning occurs."""
 
-    name: WarningName
+    name: Annotated[WarningName, Field(strict=False)]
     """The name of the warning."""
     action: Literal["count", "fail"] = "count"
     """`count`: the warning is counted and shown. `fail`: each row with the warning is a failed row.

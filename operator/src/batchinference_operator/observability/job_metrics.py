@@ -55,6 +55,9 @@ class JobMetrics(Collector):
         self._namespaces = BoundedLabel(max_namespaces)
         self._reasons = BoundedLabel(MAX_REASONS)
         self._jobs: Callable[[], Iterable[JobSummary]] = tuple
+        self._add_counters()
+
+    def _add_counters(self) -> None:
         self._attempts = self._counter(
             "batchinference_attempts",
             "Attempts that ended, by outcome (Succeeded, Failed, Suspended or Preempted) and, if "

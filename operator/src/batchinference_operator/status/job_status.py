@@ -38,12 +38,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         if ray_job.cluster:
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
-        found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
-        status.pop("stage", None)
-        if report.counts is not None:
-            status.pop("warnings", None)  # a driver that started over may have none
-        reported = ("progress", "stage", "counts", "warnings", "output")
-        status |= {key: found[key] for key in reported if found.get(key)}
+        status = _with_report(status, report)
     if update.phase not in PROCESSING_PHASES:
         status.pop("stage", None)
         if "progress" in status:
@@ -61,6 +56,14 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
     if summary.complete and not (report and report.state.ended):
         status = without(status, "counts", "warnings")  # of an earlier report, and out of date
     return status
+
+
+def _with_report(status: Status, report: Report) -> Status:
+    """Return the status with the reported fields. A report without counts keeps the warnings."""
+    left = without(status, "stage", *(["warnings"] if report.counts is not None else []))
+    found = report.model_dump(mode="json", by_alias=True, exclude_none=True)
+    reported = ("progress", "stage", "counts", "warnings", "output")
+    return {**left, **{key: found[key] for key in reported if found.get(key)}}
 
 
 def _completion_time(status: Status, reported: str | None, now: str) -> str:

@@ -60,6 +60,7 @@ def work_key(spec: BatchInferenceSpec) -> str:
         for field in MUTABLE_OF_STEP:
             step.pop(field, None)
     work["write"].pop("mode", None)
+    work["read"].pop("allowEmpty", None)
     # the limit on failed rows does not affect what a complete output holds
     work["errors"] = {"path": spec.errors.path}
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()

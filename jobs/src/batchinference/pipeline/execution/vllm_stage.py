@@ -27,7 +27,7 @@ from batchinference.pipeline.runtimes.vllm_row_codec import (
     requests_of,
     with_results,
 )
-from batchinference.pipeline.steps import TransformResult, checked
+from batchinference.pipeline.steps import TransformResult, as_result, checked
 from batchinference.pipeline.steps.model import without_non_finite
 from batchinference.plan import Stage
 from batchinference.plan.stages import TASK_CPUS
@@ -89,13 +89,13 @@ def _decode_results(
         block = decode_rows(rows)
         batch, data = decode(block), np.flatnonzero(has_data(block))
         with collect_warnings() as warnings:
-            made = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
-            made = without_non_finite(model, made)
-        made = checked(made, warnings, errors.failing)
-        failed = errors.failed_rows(step, batch, made.failed)
-        left = [warning for warning in warnings if warning.row not in made.failed]
-        batch = batch.with_warnings(warning_table(step, batch.ids, left))
-        yield from map(encode, others(batch.derived(made.table, made.parents, failed)))
+            computed = TransformResult(*with_results(model, batch.table, rows.take(pa.array(data))))
+            computed = without_non_finite(model, computed)
+        result = as_result(checked(computed, warnings, errors.failing))
+        of_good = [warning for warning in warnings if warning.row not in result.failed]
+        batch = batch.with_warnings(warning_table(step, batch.ids, of_good))
+        failed = errors.failed_rows(step, batch, result.failed)
+        yield from map(encode, others(batch.derived(result.table, result.parents, failed)))
 
     return run
 

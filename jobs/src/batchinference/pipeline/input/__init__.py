@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,11 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import unreadable_rows
-from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.ignored_files import IgnoredFiles
 from batchinference.pipeline.row_batch import READ_STEP, MissingRows, RowBatch, merged
 from batchinference.pipeline.row_warnings import RowWarning, errors_of, warning_table
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.reserved import OWN_PREFIX
 
 NOTHING: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
@@ -43,6 +41,10 @@ class JobInput(Protocol):
     @property
     def size(self) -> int:
         """The approximate number of bytes to read; 0 if unknown."""
+
+    @property
+    def ignored(self) -> IgnoredFiles:
+        """The files of its directories that are not read."""
 
     @property
     def repeatable(self) -> bool:
@@ -79,17 +81,6 @@ class JobInput(Protocol):
     def read_tasks(self, tasks: int, gaps: MissingRows | None = None) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
         are the rows to read, for a repeatable input only; None means all rows."""
-
-
-def check_names(names: list[str], place: str) -> None:
-    """Raise BadInput for duplicate column names and for names with the reserved prefix."""
-    for name, count in Counter(names).items():
-        if name.startswith(OWN_PREFIX):
-            raise BadInput(
-                f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
-            )
-        if count > 1:
-            raise BadInput(f"{place} has two columns '{name}'")
 
 
 def batch_of(

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Container, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.column_names import check_names
+from batchinference.pipeline.column_types import arrow_type
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NOTHING, JobInput, ReadRows, RowCount
-from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.input.ignored_files import IgnoredFiles
+from batchinference.pipeline.input.listing import list_existing, list_input
+from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
-    SAMPLED_FILES,
     count_rows,
     counted_files,
     prepare_reader,
@@ -31,7 +36,7 @@ from batchinference.pipeline.input.readers import (
     size_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows, PathColumns
+from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import (
     InputFile,
     InputSnapshot,
@@ -71,36 +76,63 @@ def open_input(
 
 def open_files(
     read: ReadFiles,
-    sampled: int = SAMPLED_FILES,
+    sampled: int | None = None,
     earlier: ResumedInput | ProcessedFiles | None = None,
     failing: Collection[str] = (),
 ) -> FileInput:
-    """Return the input for a read configuration: list the files and inspect `sampled` of them.
+    """Return the input for a read configuration: list the files and inspect `sampled` of them, by
+    default as many as the reader needs.
 
     Raises BadInput if a path is missing or a file has changed since it was read. Raises NoNewFiles
     if all files were processed before."""
     options: FileOptions = read.options  # type: ignore[attr-defined]
     reader = reader_for(read)  # type: ignore[arg-type]
-    extensions = options.file_extensions or list(reader.extensions)
     resumes = isinstance(earlier, ResumedInput)
-    ignore = options.ignore_missing_paths or resumes
-    frozen = snapshot_input(read.paths, extensions, read.storage, ignore_missing=ignore)
     gone: Set[int] = frozenset()
     if isinstance(earlier, ResumedInput):
-        gone = earlier.check(frozen, _rows_each(reader))
+        gone = earlier.check(list_existing(read, read.storage), _rows_each(reader))
         frozen = earlier.frozen
-    elif earlier is not None:
-        frozen = earlier.without(frozen)
+    else:
+        frozen = list_input(read)
+        frozen = earlier.without(frozen) if earlier else frozen
     frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
     existing = [file for file in frozen.files() if file.number not in gone]
     counted = bool(frozen.stats)
-    frozen = prepare_reader(frozen, reader, sample(existing, sampled))
-    path_columns = PathColumns.of(options, frozen.uris)
-    path_columns.check(reader.columns() or [], frozen.uris[0])
-    rows = FileRows(frozen.root, reader, path_columns, failing)
-    if options.limit is not None and not resumes:
+    frozen, rows = prepared(read, frozen, existing, sampled)
+    rows = replace(rows, failing=failing)
+    if len(frozen):
+        names = rows.reader.columns() or []
+        check_names(names, frozen.uris[0])
+        rows.path_columns.check(names, frozen.uris[0])
+    if options.limit is not None and not resumes and len(frozen):
         frozen = limited(frozen, rows, options.limit)
     return FileInput(frozen, rows, options, counted=counted)
+
+
+def prepared(
+    read: ReadFiles, frozen: InputSnapshot, files: list[InputFile], sampled: int | None = None
+) -> tuple[InputSnapshot, FileRows]:
+    """Return the snapshot with the statistics of the files that were inspected, and the reader of
+    the rows. At most `sampled` files are inspected, by default as many as the reader needs."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    path_columns = PathColumns.of(options, frozen.uris)
+    reader = reader_for(_without_types(read, path_columns.types))  # type: ignore[arg-type]
+    frozen = prepare_reader(frozen, reader, sample(files, sampled or reader.sampled_files))
+    return frozen, FileRows(frozen.root, reader, path_columns)
+
+
+def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:
+    """Return a read configuration without the types of partition values. Raises BadInput if it
+    still declares types, and its format defines them."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    types = {name: kind for name, kind in (options.types or {}).items() if name not in keys}
+    if types and not options.TYPES_OF_COLUMNS:
+        raise BadInput(
+            f"read.options.types.{next(iter(types))}: it is not a partition key, and files of this "
+            "format define the types of their columns. Remove it"
+        )
+    options = options.model_copy(update={"types": types or None})
+    return read.model_copy(update={"options": options})
 
 
 @dataclass
@@ -126,12 +158,23 @@ class FileInput:
         return self.frozen.size
 
     @property
+    def ignored(self) -> IgnoredFiles:
+        return self.frozen.ignored
+
+    @property
     def rows_each(self) -> int | None:
         return _rows_each(self.rows.reader)
 
     def columns(self) -> list[str] | None:
         known = self.rows.reader.columns()
-        return None if known is None else [*known, *self.rows.path_columns.names]
+        return None if known is None else [*dict.fromkeys([*known, *self.rows.path_columns.names])]
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns whose type is known before the rows are read."""
+        columns = self.rows.path_columns
+        partitions = {key: arrow_type(kind) for key, kind in columns.types.items()}
+        path = {columns.path_name: pa.string()} if columns.path_name else {}
+        return {**self.rows.reader.types(), **partitions, **path}
 
     def count(self, ends: Mapping[int, int] = NOTHING) -> RowCount | None:
         if self.frozen.rows is not None:
@@ -143,8 +186,8 @@ class FileInput:
         return count_rows(self.frozen, reader, ends)
 
     def share(self, gaps: MissingRows | None) -> float:
-        if gaps is None:
-            return 1.0
+        if not gaps:
+            return float(gaps is None)
         costs = [file.size + FILE_COST for file in self.frozen.files()]
         return sum(costs[number] for number in gaps) / sum(costs)
 

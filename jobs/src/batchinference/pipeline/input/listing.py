@@ -1,79 +1,131 @@
-"""Lists the files of a job's input: expands directories and globs, and leaves out hidden files."""
+"""Lists the files of a job's input, and counts the files of directories that are not read."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.file_rule import FileRule
+from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
+from batchinference.pipeline.input.path_files import PathFiles
 from batchinference.pipeline.input.snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import MAX_FILES
-from batchinference.pipeline.storage.location import Location, base_name
-from batchinference.pipeline.storage.retry import with_retries
+from batchinference.pipeline.storage.location import COMPRESSIONS, Location
 from batchinference.spec.addresses import scheme_of
 from batchinference.spec.problems import did_you_mean
+from batchinference.spec.read import FileOptions, ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
-MAX_COMPARED_NAMES = 1000
-_GLOB = frozenset("*?[")
+MAX_COMPARED_NAMES, SHOWN_ENDINGS = 1000, 8
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:\\")
 """The beginning of a path of Windows, also after a directory to which it was taken as relative."""
-_HIDDEN = frozenset("._")
-"""First characters in the names of hidden files and of marker files such as _SUCCESS."""
 
 
 def snapshot_input(
     paths: list[str],
-    extensions: list[str],
+    extensions: list[str] | None,
     storage: Storage = FROM_ENVIRONMENT,
     *,
+    file_format: str = "",
     ignore_missing: bool = False,
+    allow_empty: bool = False,
 ) -> InputSnapshot:
     """Return the files at these paths, sorted by path.
 
     A path that is listed several times selects its files several times. `extensions` filter the
-    files in directories. A path of a single file is always included.
-
-    Raises BadInput with the path if a path does not exist or contains no files to read. With
-    `ignore_missing`, raises BadInput only if this is true for all paths.
-    """
+    files in directories; None for the default of the format (see `FileRule`). A path of a single
+    file is always included. Raises BadInput with the path if a path does not exist, contains no
+    files to read or belongs to a table. With `ignore_missing`, raises BadInput only if all paths
+    have no files. With `allow_empty`, directories and globs may have no files."""
     _check_one_store(paths)
-    endings = tuple("." + extension.lower().removeprefix(".") for extension in extensions)
+    rule = FileRule.of(extensions, file_format)
     found: dict[str, list[pafs.FileInfo]] = {}
-    times = Counter(paths)
-    for number, path in enumerate(paths):
-        label = f"spec.read.paths[{number}]: '{path}'"
-        address = Location(path, storage)
-        files = _list(address, endings, label)
-        if not files and not ignore_missing:
-            raise BadInput(f"{label} {_missing_files(address, files, endings)}")
-        for info in files or []:
-            found[info.path] = max(found.get(info.path, []), [info] * times[path], key=len)
-    if not found:
+    ignored: dict[str, Reason] = {}
+    for path, times in Counter(paths).items():
+        label = f"spec.read.paths[{paths.index(path)}]: '{path}'"
+        files = _list(Location(path, storage), rule, label)
+        if not files.read and not ignore_missing:
+            _check_missing(files, label, allow_empty=allow_empty)
+        ignored |= files.ignored
+        for info in files.read:
+            found[info.path] = max(found.get(info.path, []), [info] * times, key=len)
+    if not found and not allow_empty:
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
-    infos = [info for path in sorted(found) for info in found[path]]
-    if len(infos) > MAX_FILES:
-        raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
-    return InputSnapshot(Location(paths[0], storage), _table(infos))
+    return InputSnapshot(Location(paths[0], storage), _table(found), _not_read(found, ignored))
 
 
-def _missing_files(
-    address: Location, files: list[pafs.FileInfo] | None, endings: tuple[str, ...]
-) -> str:
-    """Return why a path has no files. `files` is None if it does not exist."""
-    if files is None:
-        return f"does not exist{_near_name(address) or _other_path(address)}"
-    if not endings:
-        return "holds no files. Choose another path"
+def _not_read(found: Collection[str], ignored: Mapping[str, Reason]) -> IgnoredFiles:
+    """Return what is known about ignored files. A file that one path ignores may be read by
+    another one."""
+    left_out = {path: reason for path, reason in ignored.items() if path not in found}
+    return IgnoredFiles.of(left_out).with_similar(similar_names(found))
+
+
+def list_input(read: ReadFiles) -> InputSnapshot:
+    """Return the files that a job reads. Raises BadInput as `snapshot_input` does."""
+    options: FileOptions = read.options  # type: ignore[attr-defined]
+    return snapshot_input(
+        read.paths,
+        options.file_extensions,
+        read.storage,
+        file_format=read.format,  # type: ignore[attr-defined]
+        ignore_missing=options.ignore_missing_paths,
+        allow_empty=read.allow_empty,
+    )
+
+
+def list_existing(read: ReadFiles, storage: Storage) -> InputSnapshot:
+    """Return the files that are at the paths of a job now, without deciding which of them it would
+    read. Raises BadInput if a path cannot be listed."""
+    return snapshot_input(read.paths, [], storage, ignore_missing=True, allow_empty=True)
+
+
+def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
+    """Return the files at an address. Raises BadInput on OSError, and if the files are those of a
+    table."""
+    try:
+        files = PathFiles.of(address, rule)
+    except OSError as error:
+        raise BadInput(f"{label} cannot be listed: {error}") from error
+    if files.ignored.get(address.path) is Reason.SPECIAL:
+        raise BadInput(f"{label} is not a regular file")
+    for table in files.tables:
+        if not files.read or any(info.path.startswith(f"{table.path}/") for info in files.read):
+            raise BadInput(f"{label}: {table}")
+    return files
+
+
+def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
+    """Raise BadInput about a path without files, unless it may be empty. An object store has no
+    empty directories, so any address in it may be one."""
+    if allow_empty and (files.exists or not files.address.local):
+        return
+    if files.exists:
+        raise BadInput(f"{label} {_describe_empty(files)}")
+    fix = _near_name(files.address) or _other_path(files.address)
+    hint = ", or set read.options.ignore_missing_paths" if allow_empty else ""
+    raise BadInput(f"{label} does not exist{fix}{hint}")
+
+
+def _describe_empty(files: PathFiles) -> str:
+    endings = files.rule.endings
+    plain = [ending for ending in endings if ending.rpartition(".")[2] not in COMPRESSIONS]
+    named = ", ".join((plain or endings)[:SHOWN_ENDINGS])
+    which = f"files that end in {named}{' ...'[: 4 * (len(plain) > SHOWN_ENDINGS)]}"
+    ignored = IgnoredFiles.of(files.ignored).text
     return (
-        f"holds no files that end in {', '.join(endings)}. Choose another path, or set read.format "
-        "or read.options.file_extensions"
+        f"holds no {which if endings else 'files'}{f' ({ignored})' if ignored else ''}. Choose "
+        f"another path{', set read.format or read.options.file_extensions' if endings else ''}, or "
+        "set read.allowEmpty if it may be empty"
     )
 
 
@@ -86,18 +138,20 @@ def _other_path(address: Location) -> str:
 
 def _near_name(address: Location) -> str:
     """Return the end of a message that suggests a similar file of the same local directory."""
-    path = Path(address.path)
+    directory, name = os.path.split(address.path)
     names: list[str] = []
     if address.local:
-        with suppress(OSError):
-            names = [entry.name for entry in islice(path.parent.iterdir(), MAX_COMPARED_NAMES)]
-    similar = [
-        name for name in names if abs(len(name) - len(path.name)) <= 2 and name.isprintable()
-    ]
-    return did_you_mean(path.name, similar)
+        with suppress(OSError), os.scandir(os_path(directory)) as entries:
+            names = [escaped(entry.name) for entry in islice(entries, MAX_COMPARED_NAMES)]
+    similar = [near for near in names if abs(len(near) - len(name)) <= 2 and near.isprintable()]
+    return did_you_mean(name, similar)
 
 
-def _table(infos: list[pafs.FileInfo]) -> pa.Table:
+def _table(found: Mapping[str, list[pafs.FileInfo]]) -> pa.Table:
+    """Return the files, sorted by path. Raises BadInput if there are too many."""
+    infos = [info for path in sorted(found) for info in found[path]]
+    if len(infos) > MAX_FILES:
+        raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
     columns = {
         "path": pa.array([info.path for info in infos], pa.string()),
         "size": pa.array([info.size or 0 for info in infos], pa.int64()),
@@ -111,56 +165,3 @@ def _check_one_store(paths: list[str]) -> None:
     if len(schemes) > 1:
         names = ["local paths" if scheme == "file" else f"{scheme}://" for scheme in schemes]
         raise BadInput(f"read.paths mixes {' and '.join(names)}: a job reads from one storage")
-
-
-def _list(address: Location, endings: tuple[str, ...], label: str) -> list[pafs.FileInfo] | None:
-    """Return the files at an address; None if it does not exist. Raises BadInput on OSError."""
-    try:
-        info = address.info()
-        if info.type == pafs.FileType.NotFound:
-            if _GLOB.intersection(address.path):
-                return _expand(address, endings)
-            return None
-        if info.type == pafs.FileType.Directory:
-            return _files_below(address, endings)
-    except OSError as error:
-        raise BadInput(f"{label} cannot be listed: {error}") from error
-    if info.type != pafs.FileType.File:  # a named pipe would block forever
-        raise BadInput(f"{label} is not a regular file")
-    return [info]
-
-
-def _expand(address: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    from fsspec.implementations.arrow import ArrowFSWrapper  # workers expand no globs
-
-    found = with_retries(lambda: ArrowFSWrapper(address.filesystem).glob(address.path))
-    matches = [path for path in found if not _is_hidden(path, address.path)]
-    infos = address.filesystem.get_file_info(matches) if matches else []
-    files = []
-    for info in infos:
-        if info.type == pafs.FileType.Directory:
-            files += _files_below(address.at(info.path), endings)
-        elif info.type == pafs.FileType.File:
-            files.append(info)
-    return files
-
-
-def _is_hidden(path: str, pattern: str) -> bool:
-    """Return whether a matched path has a hidden part that its pattern does not match explicitly.
-
-    Patterns such as `.*` or `_part*` match hidden parts explicitly."""
-    parts = pattern.split("/")
-    fixed = next(number for number, part in enumerate(parts) if _GLOB.intersection(part))
-    named = {part[:1] for part in parts[fixed:]}
-    return any(part[:1] in _HIDDEN - named for part in path.split("/")[fixed:])
-
-
-def _files_below(directory: Location, endings: tuple[str, ...]) -> list[pafs.FileInfo]:
-    """Return the files of a directory tree, except hidden ones."""
-    root = directory.path.rstrip("/") + "/"
-    return [
-        info
-        for info in directory.files(recursive=True)
-        if not any(part[:1] in _HIDDEN for part in info.path[len(root) :].split("/"))
-        and (not endings or base_name(info.path).lower().endswith(endings))
-    ]

@@ -1,4 +1,4 @@
-"""Reads files as batches of rows, with columns whose values come from the paths of the files.
+"""Reads files as batches of rows.
 
 Files that contain one row each are prefetched in groups.
 """
@@ -9,24 +9,26 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
+from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.error_attribution import (
     is_about_the_file,
     is_storage_error,
     is_transient,
 )
-from batchinference.pipeline.errors import BadInput, JobFailure
-from batchinference.pipeline.input import batch_of, check_names
+from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.input import batch_of
+from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
     DivisibleReader,
     Reader,
     after,
+    converted,
     first,
     size_of,
     within,
@@ -37,71 +39,7 @@ from batchinference.pipeline.row_batch import RowBatch, consecutive_ids, merged,
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, split_warnings
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.memory_limit import retry_without_limit
-from batchinference.pipeline.storage.partitions import partition_values
 from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
-
-if TYPE_CHECKING:
-    from batchinference.spec.read import FileOptions
-
-
-@dataclass(frozen=True)
-class PathColumns:
-    """The columns to add: `path`, and one column for each `key=value` part of the path."""
-
-    include_path: bool = False
-    keys: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, options: FileOptions, paths: list[str]) -> PathColumns:
-        """Return the columns for files at these paths.
-
-        Raises BadInput if the `key=value` parts are missing or differ between the paths, or if a
-        key is named `path` and `path` is added too."""
-        keys: tuple[str, ...] = ()
-        if options.partitioning and paths:
-            keys = tuple(partition_values(paths[0]))
-            if not keys:
-                raise BadInput(
-                    f"read.options.partitioning: {paths[0]} has no part such as 'class=cat/'"
-                )
-            for path in paths:
-                if tuple(partition_values(path)) != keys:
-                    raise BadInput(
-                        f"read.options.partitioning: {path} does not have the parts "
-                        f"{', '.join(keys)}, as {paths[0]} has"
-                    )
-        columns = cls(options.include_paths, keys)
-        if columns.include_path and "path" in keys:
-            raise BadInput(_clash("path", paths[0], "include_paths"))
-        return columns
-
-    @property
-    def names(self) -> list[str]:
-        return [*self.keys, *(["path"] if self.include_path else [])]
-
-    def check(self, names: list[str], uri: str) -> None:
-        """Raise BadInput if a file has a column with the name of one of these columns."""
-        for name in self.names:
-            if name in names:
-                option = "partitioning" if name in self.keys else "include_paths"
-                raise BadInput(_clash(name, uri, option))
-
-    def added_to(self, table: pa.Table, uris: list[str]) -> pa.Table:
-        """Return rows with these columns added. `uris` contains the file of all rows, or the file
-        of each row. Raises BadInput as `check` does."""
-        self.check(table.column_names, uris[0])
-        values = [{**partition_values(uri), "path": uri} for uri in uris]
-        for name in self.names:
-            column = pa.array([value[name] for value in values], pa.string())
-            if len(uris) == 1:
-                column = pa.repeat(column[0], table.num_rows)
-            table = table.append_column(name, column)
-        return table
-
-
-def _clash(name: str, uri: str, option: str) -> str:
-    return f"{uri} has a column '{name}' of its own. Remove read.options.{option}"
-
 
 Item = TypeVar("Item")
 
@@ -135,8 +73,8 @@ class FileRows:
         row = file.start
         for chunk in self.chunks(file):
             for skipped, wanted in within(chunk, row, file.gaps):
-                if size_of(wanted):
-                    yield self._batch(wanted, file, row + skipped)
+                if size_of(wanted) or row == file.start:  # without rows, the columns are known
+                    yield from self._read(wanted, file, row + skipped)
             row += size_of(chunk)
         if file.stop is None:
             yield RowBatch(ends=((file.number, row),))
@@ -173,6 +111,16 @@ class FileRows:
             return self.reader.read_part(address, row, stop)
         chunks = self.reader.read(address)
         return after(row, chunks if stop is None else first(stop, chunks))
+
+    def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
+        """Yield the rows of a chunk whose first row has this number."""
+        parts: Iterator[Chunk] = iter([chunk])
+        uri = self.root.at(file.path).uri
+        if not isinstance(chunk, BadRow) and self.path_columns.repeats_keys(chunk.column_names):
+            parts = converted(chunk, lambda rows: self.path_columns.without_keys(rows, uri))
+        for part in parts:
+            yield self._batch(part, file, row)
+            row += size_of(part)
 
     def _batch(self, chunk: Chunk, file: InputFile, row: int) -> RowBatch:
         ids = consecutive_ids(file.number, row, size_of(chunk))

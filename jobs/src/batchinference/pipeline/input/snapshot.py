@@ -9,13 +9,18 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.ignored_files import (
+    NONE_IGNORED,
+    IgnoredFiles,
+    similar_names,
+)
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.row_batch import MAX_FILES, RowRange
 from batchinference.pipeline.storage.arrow_files import read_table, schema_of
@@ -30,6 +35,8 @@ STATS = pa.schema(
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
 """Limits for the stored starts of row groups: the minimum limit per file, and the approximate limit
 for all files."""
+_IGNORED = b"ignored"
+"""The key of the ignored files in the metadata of a stored snapshot."""
 START_OVER_HINT = "start over with resume: false"
 
 
@@ -57,10 +64,11 @@ class InputSnapshot:
 
     `table` has the columns path, size (bytes) and modified (nanoseconds, or null). If the input is
     limited, it also has the columns rows and bytes: how much of each file is read. The columns of
-    STATS hold the statistics of files, or null."""
+    STATS hold the statistics of files, or null. `ignored` are the files that are not read."""
 
     root: Location
     table: pa.Table
+    ignored: IgnoredFiles = NONE_IGNORED
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -105,7 +113,7 @@ class InputSnapshot:
 
     def with_stats(self, stats: Mapping[int, FileStats]) -> InputSnapshot:
         """Return the snapshot with these statistics, by file number, instead of its own."""
-        most = max(MIN_STARTS, MAX_STARTS // len(self))
+        most = max(MIN_STARTS, MAX_STARTS // max(1, len(self)))
         by_number = [stats.get(number) for number in range(len(self))]
         columns = (
             [known and known.rows for known in by_number],
@@ -115,7 +123,7 @@ class InputSnapshot:
         table = self.table.drop_columns([n for n in STATS.names if n in self.table.column_names])
         for field, values in zip(STATS, columns, strict=True):
             table = table.append_column(field, pa.array(values, field.type))
-        return InputSnapshot(self.root, table)
+        return replace(self, table=table)
 
     @property
     def rows(self) -> int | None:
@@ -131,7 +139,7 @@ class InputSnapshot:
         table = self.table.slice(0, len(rows))
         read = [*table.column("size").to_pylist()[:-1], size]
         table = table.append_column("rows", pa.array(rows, pa.int64()))
-        return InputSnapshot(self.root, table.append_column("bytes", pa.array(read, pa.int64())))
+        return replace(self, table=table.append_column("bytes", pa.array(read, pa.int64())))
 
     def address(self, file: InputFile) -> Location:
         return self.root.at(file.path)
@@ -143,18 +151,27 @@ class InputSnapshot:
 
     def serialized(self) -> bytes:
         """Return the list as a Parquet file, with each path in the form that users write."""
-        return as_parquet(self.table.set_column(0, "path", pa.array(self.uris, pa.string())))
+        table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))
+        if self.ignored != NONE_IGNORED:
+            table = table.replace_schema_metadata({_IGNORED: self.ignored.serialized()})
+        return as_parquet(table)
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
-        """Return a snapshot from its stored form. Raises ArrowInvalid if it is not readable, or
-        lists more than MAX_FILES files, which may be few bytes but need much memory."""
+        """Return a snapshot from its stored form. Raises ValueError (such as ArrowInvalid) if it is
+        not readable, or lists more than MAX_FILES files, which may be few bytes but need much
+        memory."""
         table = read_table(pa.BufferReader(content))
         if table.num_rows > MAX_FILES:
             raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
         places = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([place.path for place in places], pa.string())
-        return cls(places[0], table.set_column(0, "path", paths))
+        ignored = (table.schema.metadata or {}).get(_IGNORED)
+        return cls(
+            places[0] if places else Location("/", storage),
+            table.set_column(0, "path", paths).replace_schema_metadata(),
+            IgnoredFiles.parse(ignored) if ignored else NONE_IGNORED,
+        )
 
 
 def _thin_out(starts: list[int] | None, most: int) -> list[int] | None:
@@ -213,7 +230,12 @@ class ResumedInput:
 
 
 class NoNewFiles(Exception):
-    """Raised if all files of the input were processed before."""
+    """Raised if all files of the input were processed before. `ignored` are those that are not
+    read."""
+
+    def __init__(self, ignored: IgnoredFiles) -> None:
+        text = f" ({ignored.text})" if ignored.text else ""
+        super().__init__(f"there are no new files in its input{text}")
 
 
 @dataclass(frozen=True)
@@ -230,13 +252,16 @@ class ProcessedFiles:
         known: dict[str, tuple[int, int | None]] = {}
         for frozen in self.lists:
             known.update(zip(frozen.uris, frozen.versions, strict=True))
-        new = [known.get(uri) is None for uri in now.uris]
-        for uri, version in zip(now.uris, now.versions, strict=True):
+        uris = now.uris
+        for uri, version in zip(uris, now.versions, strict=True):
             if uri in known and known[uri] != version:
                 raise _changed_file_error(uri, known[uri], version, "set write.mode to overwrite")
-        if not any(new):
-            raise NoNewFiles
-        return InputSnapshot(now.root, now.table.filter(pa.array(new)))
+        new = [uri for uri in uris if uri not in known]
+        if not new:
+            raise NoNewFiles(now.ignored)
+        table = now.table.filter(pa.array([uri not in known for uri in uris]))
+        ignored = now.ignored.with_similar(similar_names(new, (*known, *uris)))
+        return replace(now, table=table, ignored=ignored)
 
 
 def _changed_file_error(
@@ -261,6 +286,6 @@ def read_snapshot(place: Location, storage: Storage, wanted: str | None = None) 
         content = place.read()
         if wanted in (None, digest(content)):
             return InputSnapshot.parse(content, storage)
-    except (FileNotFoundError, KeyError, pa.ArrowInvalid):
+    except (FileNotFoundError, KeyError, ValueError):  # ArrowInvalid is a ValueError
         pass
     raise damaged_state(place)

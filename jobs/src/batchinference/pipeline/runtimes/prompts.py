@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from batchinference.pipeline.json_texts import load_unique
 from batchinference.spec.models.prompts import PromptSpec, placeholders
 
 Message = dict[str, Any]
@@ -59,6 +61,27 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
     return value
 
 
+def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
+    """Return `content_of` a row. A text that is the JSON of a list of messages is such a list."""
+    content = content_of(model, row)
+    is_template = model.prompt is not None or not isinstance(content, str)
+    return content if is_template else _conversation_in(content) or content
+
+
+def _conversation_in(text: str) -> list[Any] | None:
+    """Return the messages in a text; None if it is not the JSON of a list of messages.
+
+    Raises ValueError if a message has two fields of the same name."""
+    if not (text.lstrip().startswith("[") and '"role"' in text):
+        return None
+    try:
+        turns = load_unique(text)
+    except json.JSONDecodeError:
+        return None
+    messages = all(isinstance(turn, dict) and "role" in turn for turn in turns)
+    return list(turns) if messages else None
+
+
 def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
     """Return `content_of` a row as text. Raises TypeError if it is not text."""
     content = content_of(model, row)
@@ -101,7 +124,7 @@ def _turns(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]
         return [{"role": "user", "content": _parts_of_prompt(model.prompt or "", row, images)}]
     if describes_images(model):
         return [{"role": "user", "content": []}]
-    content = content_of(model, row)
+    content = chat_content_of(model, row)
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     if isinstance(content, list):

@@ -36,6 +36,13 @@ class TransformResult:
     rows: int | None = None
 
 
+def as_result(result: pa.Table | TransformResult) -> TransformResult:
+    """Return a result. A table has one row for each row of the batch."""
+    if isinstance(result, TransformResult):
+        return result
+    return TransformResult(result, np.arange(result.num_rows))
+
+
 def checked(
     result: pa.Table | TransformResult,
     warnings: Sequence[RowWarning] = (),
@@ -47,24 +54,16 @@ def checked(
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
         return result
-    parents = parents_of(result)
+    parents = as_result(result).parents
     errors |= {int(parents[row]): error for row, error in unreadable.items()}
     return with_failed(result, errors)
-
-
-def parents_of(result: pa.Table | TransformResult) -> np.ndarray:
-    """Return the index of the batch row that each row of a result was made from."""
-    if isinstance(result, pa.Table):
-        return np.arange(result.num_rows)
-    return result.parents
 
 
 def with_failed(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
     """Return a result without the rows made from some batch rows, which fail with these errors."""
-    if isinstance(result, pa.Table):
-        result = TransformResult(result, np.arange(result.num_rows))
+    result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     left = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
     failed = {**errors, **result.failed}
@@ -73,9 +72,7 @@ def with_failed(
 
 def of_first_rows(result: pa.Table | TransformResult, rows: int) -> TransformResult:
     """Return a result that covers only the first `rows` rows of a batch."""
-    if isinstance(result, pa.Table):
-        result = TransformResult(result, np.arange(rows))
-    return replace(result, rows=rows)
+    return replace(as_result(result), rows=rows)
 
 
 def all_failed(rows: int, error: Exception) -> TransformResult:

@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import require_columns
+from batchinference.pipeline.column_types import arrow_type, fitting, parse_declared
 from batchinference.pipeline.error_attribution import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
+from batchinference.pipeline.row_warnings import warnings_of_row
 from batchinference.pipeline.steps import TransformResult, of_first_rows
 from batchinference.pipeline.steps.result_columns import ResultColumns
-from batchinference.pipeline.storage.json import load_limited_json
+from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
     SAMPLE_RATE,
     Decode,
@@ -22,19 +24,17 @@ from batchinference.spec.decode import (
     DecodeJson,
     DecodeText,
 )
-from batchinference.spec.json_types import JsonType, parse_json_type
-from batchinference.spec.read import AudioOptions, PictureOptions
+from batchinference.spec.read import AudioOptions
 
 MAX_CELLS = 1 << 23
 """Maximum number of values of a JSON document, including missing values. An empty object has a null
 for each declared field."""
-_SCALARS = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64(), "string": pa.string()}
 
 
 class JsonDecoder:
     """Decodes documents that are objects of a declared type. Other fields are dropped."""
 
-    def __init__(self, schema: dict[str, JsonType]) -> None:
+    def __init__(self, schema: dict[str, ColumnType]) -> None:
         self._schema, self.type = schema, arrow_type(schema)
         self.cells = 0
         """The number of values of the last document, including missing values."""
@@ -43,12 +43,12 @@ class JsonDecoder:
     def __call__(self, content: bytes | str) -> Any:
         """Return the declared fields that a document has. Raises ValueError if it is invalid or
         would take too much memory, and TypeError if it has another type."""
-        value = load_limited_json(content)
+        value = parse_declared(content, self._schema)
         self.cells = self._width_of(self._schema)
         self._count(value, self._schema)
-        return _fitting(value, self._schema, "")
+        return fitting(value, self._schema)
 
-    def _count(self, value: Any, kind: JsonType) -> None:
+    def _count(self, value: Any, kind: ColumnType) -> None:
         """Count the values in the lists of a value. Raises ValueError above MAX_CELLS."""
         if isinstance(kind, dict) and isinstance(value, dict):
             for name in kind.keys() & value.keys():
@@ -63,44 +63,13 @@ class JsonDecoder:
             for element in value if isinstance(kind[0], dict | list) else ():
                 self._count(element, kind[0])
 
-    def _width_of(self, kind: JsonType) -> int:
+    def _width_of(self, kind: ColumnType) -> int:
         """Return the number of values that Arrow stores for a value without list elements."""
         width = self._widths.get(id(kind))
         if width is None:
             fields = kind.values() if isinstance(kind, dict) else ()
             width = self._widths[id(kind)] = 1 + sum(map(self._width_of, fields))
         return width
-
-
-def _fitting(value: Any, kind: JsonType, path: str) -> Any:
-    """Return a value without fields that are not declared. Raises TypeError if its type is not
-    `kind`."""
-    if value is None:
-        return None
-    if isinstance(kind, dict) and isinstance(value, dict):
-        present = (name for name in kind if name in value)
-        return {name: _fitting(value[name], kind[name], f"{path}.{name}") for name in present}
-    if isinstance(kind, list) and isinstance(value, list):
-        return [_fitting(element, kind[0], f"{path}[]") for element in value]
-    if kind == "float64" and type(value) in (int, float):
-        return float(value)
-    if kind == "int64" and type(value) is int and -(2**63) <= value < 2**63:
-        return value
-    if kind == "string" and isinstance(value, str):
-        value.encode()  # raises for a lone surrogate
-        return value
-    if kind == "bool" and isinstance(value, bool):
-        return value
-    wanted = kind if isinstance(kind, str) else "struct" if isinstance(kind, dict) else "list"
-    raise TypeError(f"{path[1:] or 'the document'} is {type(value).__name__}, not {wanted}")
-
-
-def arrow_type(declared: JsonType) -> pa.DataType:
-    if isinstance(declared, dict):
-        return pa.struct([(name, arrow_type(kind)) for name, kind in declared.items()])
-    if isinstance(declared, list):
-        return pa.list_(arrow_type(declared[0]))
-    return _SCALARS[declared]
 
 
 RESULT_BYTES = 64 << 20
@@ -127,7 +96,8 @@ class DecodeColumn:
         for row, value in enumerate(batch.column(self._spec.column)):
             try:
                 content = self._content(value.as_py())
-                found = None if content is None else self._decode(content)
+                with warnings_of_row(row):
+                    found = None if content is None else self._decode(content)
             except Exception as error:
                 if not is_about_the_file(error):
                     raise
@@ -173,23 +143,24 @@ class DecodeColumn:
 def decoder_of(step: str, decode: Decode) -> Callable[[Any], Any]:
     """Return the function that decodes one value. Raises ModelLoad if its library is missing."""
     match decode:
-        case DecodeImage(mode=mode, size=size, max_pixels=max_pixels):
+        case DecodeImage():
             from batchinference.pipeline.media import images  # imports all formats of Pillow
 
-            picture = PictureOptions(mode=mode, size=size, max_pixels=max_pixels)
-            return lambda content: images.decode(_bytes(content), picture)
+            return lambda content: images.decode(_bytes(content), decode)
         case DecodeAudio():
-            require_package(f"step '{step}'", "soundfile", FORMATS_EXTRA, ModelLoad)
+            for library in ("soundfile", "av"):
+                require_package(f"step '{step}'", library, FORMATS_EXTRA, ModelLoad)
             from batchinference.pipeline.media.recordings import (
                 decode_audio,  # needs libraries of an extra
             )
 
-            options = AudioOptions(sample_rate=decode.sample_rate, mono=decode.mono)
-            return lambda content: decode_audio(_bytes(content), options)
+            return lambda content: decode_audio(
+                _bytes(content), decode, AudioOptions.DEFAULT_ROW_BYTES
+            )
         case DecodeText(encoding=encoding):
             return lambda content: _bytes(content).decode(encoding)
         case DecodeJson(fields=fields):
-            return JsonDecoder({name: parse_json_type(kind) for name, kind in fields.items()})
+            return JsonDecoder(parse_types(fields))
 
 
 def _bytes(content: Any) -> bytes:

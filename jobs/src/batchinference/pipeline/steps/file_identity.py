@@ -12,6 +12,7 @@ from zipfile import BadZipFile, ZipFile
 import pyarrow as pa
 from pydantic import TypeAdapter
 
+from batchinference.file_names import escaped
 from batchinference.pipeline.storage.json import load_json
 from batchinference.pipeline.storage.location import Location, base_name
 
@@ -45,7 +46,7 @@ def hashes_of(place: Location) -> Iterator[tuple[str, str]]:
 def hashes_of_readable(files: Mapping[str, str]) -> dict[str, str]:
     """Return `file NAME` and the hash of each local file that can be read. `files` has the path of
     each file by its name."""
-    found = _hashes(list(files.items()), _hash_or_none)
+    found = _hashes([(escaped(name), path) for name, path in files.items()], _hash_or_none)
     return {name: hash_ for name, hash_ in found if hash_ is not None}
 
 

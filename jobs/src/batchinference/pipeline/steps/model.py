@@ -14,7 +14,7 @@ from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
 from batchinference.pipeline.runtimes.non_finite import NonFiniteOutput, non_finite_rows
-from batchinference.pipeline.steps import TransformResult, parents_of, with_failed
+from batchinference.pipeline.steps import TransformResult, as_result, with_failed
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.spec.models import Model
 from batchinference.spec.steps import Step
@@ -77,7 +77,7 @@ def without_non_finite(
     counts = non_finite_rows(table.column(model.output))
     if not counts:
         return result
-    parents = parents_of(result)
+    parents = as_result(result).parents
     by_parent = {int(parents[row]): count for row, count in counts.items()}
     if (model.non_finite or ("fail" if model.needs_finite else "keep")) == "fail":
         return with_failed(result, {row: NonFiniteOutput(by_parent[row]) for row in by_parent})

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from urllib3.util import Url, parse_url
 
+from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.storage.location import Location
 
 _PORTS = {"http": 80, "https": 443}
@@ -72,14 +73,14 @@ def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
 
     Yields nothing if the address is in another store."""
     if address.local and manifest.local:
-        yield os.path.realpath(os.path.dirname(manifest.path))
+        yield escaped(os.path.realpath(os_path(os.path.dirname(manifest.path))))
         yield os.path.dirname(_real(manifest))
     elif not address.local and not manifest.local and manifest.in_store_of(address):
         yield manifest.path.split("/", 1)[0]
 
 
 def _real(place: Location) -> str:
-    return os.path.realpath(place.path) if place.local else place.path
+    return escaped(os.path.realpath(os_path(place.path))) if place.local else place.path
 
 
 def _origin(url: Url) -> tuple[str | None, str | None, int | None]:

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.storage import local_files
+from batchinference.file_names import os_path
+from batchinference.pipeline.storage import local_files, local_listing
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
@@ -32,10 +33,10 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return "contained"
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        return list(self._local.get_file_info(paths))
+        return [local_listing.info_of(path) for path in paths]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        return list(self._local.get_file_info(selector))
+        return local_listing.content_of(selector.base_dir, recursive=selector.recursive)
 
     def normalize_path(self, path: str) -> str:
         return str(self._local.normalize_path(path))
@@ -52,8 +53,8 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         with local_files.opened(path, root="") as file:
             descriptor = f"/proc/self/fd/{file.fileno()}"
             here = os.path.exists(descriptor)  # only Linux has it
-            real = os.path.realpath(descriptor if here else path)
-            places = map(os.path.realpath, self._places)
+            real = os.path.realpath(descriptor if here else os_path(path))
+            places = (os.path.realpath(os_path(place)) for place in self._places)
             if not any(
                 real == place or real.startswith(f"{place.rstrip('/')}/") for place in places
             ):
@@ -61,7 +62,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
                     f"'{path}' is read through a symbolic link, and the file is outside of "
                     "read.paths. Add a directory that holds both to read.paths"
                 )
-            return open_(descriptor if here else path)
+            return open_(descriptor if here else os_path(path))
 
     def _refuse(self, *_: object) -> NoReturn:
         raise PermissionError("this file system is for reading")

@@ -43,14 +43,20 @@ def load_json(content: bytes | bytearray | str) -> Any:
 def load_limited_json(
     content: bytes | bytearray | str, most: int | None = None, fix: str = SMALLER_DOCUMENTS
 ) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid, or may have more than `most`
-    values (MAX_VALUES by default): its commas and opening brackets are counted before it is
-    parsed. The message then ends with `fix`."""
+    """Return the parsed JSON. Raises ValueError if it is invalid, or as `check_size` does."""
+    check_size(content, most, fix)
+    return load_json(content)
+
+
+def check_size(
+    content: bytes | bytearray | str, most: int | None = None, fix: str = SMALLER_DOCUMENTS
+) -> None:
+    """Raise ValueError if JSON may have more than `most` values (MAX_VALUES by default): its commas
+    and opening brackets are counted before it is parsed. The message then ends with `fix`."""
     most = most or MAX_VALUES
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > most:
         raise ValueError(f"the JSON has more than {most} values. {fix}")
-    return load_json(content)
 
 
 def dump_checksummed(state: dict[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 Others may write to a shared output directory and plant symbolic links there. So each function takes
 a `root`: a directory below which no link is followed. The path below it is opened directory by
 directory, so that a link cannot be planted between a check and its use. Without a root, links are
-followed.
+followed. Paths are texts as in `file_names`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import BinaryIO
 
+from batchinference.file_names import os_path
 from batchinference.pipeline.error_attribution import NO_SPACE
 from batchinference.pipeline.errors import BadOutput
 
@@ -38,14 +39,14 @@ def read(path: str, root: str, limit: int | None = None) -> bytes:
 
 def opened(path: str, root: str) -> BinaryIO:
     """Open a regular file for reading and return it."""
-    directory, name = os.path.split(path)
+    directory, name = os.path.split(os_path(path))
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     with _named(path):
         if root:
             with _directory(directory, root) as parent:
                 descriptor = _open(name, flags, parent, path)
         else:
-            descriptor = os.open(path, flags)
+            descriptor = os.open(os_path(path), flags)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -57,7 +58,7 @@ def opened(path: str, root: str) -> BinaryIO:
 
 def write(path: str, root: str, content: bytes | memoryview) -> None:
     """Write a whole file atomically, and the directories above it. Replaces an existing file."""
-    directory, name = os.path.split(path)
+    directory, name = os.path.split(os_path(path))
     temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     with _named(path), _directory(directory, root, make=True) as parent:
         try:
@@ -79,7 +80,7 @@ def write(path: str, root: str, content: bytes | memoryview) -> None:
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:
     """Move a file to another path. Return False if the path is on another disk."""
-    (directory, name), (other, new) = os.path.split(path), os.path.split(target)
+    (directory, name), (other, new) = os.path.split(os_path(path)), os.path.split(os_path(target))
     with (
         _named(path),
         _directory(directory, root) as source,
@@ -99,14 +100,14 @@ def rename(path: str, root: str, target: str, target_root: str) -> bool:
 
 def delete(path: str, root: str) -> None:
     """Delete a file. It is no error if the file does not exist."""
-    directory, name = os.path.split(path)
+    directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _named(path), _directory(directory, root) as parent:
         os.unlink(name, dir_fd=parent)
 
 
 def delete_directory(path: str, root: str) -> None:
     """Delete a directory and its content. A link to a directory is not deleted."""
-    directory, name = os.path.split(path)
+    directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _directory(directory, root) as parent:
         shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
 
@@ -117,7 +118,7 @@ def linked_part(path: str, root: str) -> str | None:
         return None
     steps = accumulate(_below(path, root), os.path.join, initial=root)
     next(steps)
-    return next(filter(os.path.islink, steps), None)
+    return next((step for step in steps if os.path.islink(os_path(step))), None)
 
 
 class LinkedPath(BadOutput):
@@ -134,6 +135,7 @@ def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
     allow fsync.
 
     Raises LinkedPath if a link would be followed below `root`."""
+    path, root = os_path(path), os_path(root)
     parts = _below(path, root) if root else []
     current = root if parts else path
     if make:

@@ -17,13 +17,16 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from batchinference.pipeline.storage import local_files
+from batchinference.file_names import escaped, os_path
+from batchinference.pipeline.storage import local_files, local_listing
 from batchinference.pipeline.storage.contained_files import contained
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
+COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
+"""The compressions of lines, by file extension."""
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
 """Matches the part of a glob after its first directories."""
@@ -46,8 +49,10 @@ class Location:
 
     @property
     def filesystem(self) -> pafs.FileSystem:
+        if self.local and (self.places or "\\x" in self.path):  # pyarrow knows no such names
+            return contained(self.places or ("/",))
         if self.local:
-            return contained(self.places) if self.places else pafs.LocalFileSystem()
+            return pafs.LocalFileSystem()
         return object_store(self.scheme, self.path.split("/", 1)[0], self.storage)
 
     @property
@@ -60,9 +65,9 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path in the file system: an absolute path, or bucket/key."""
+        """The path in the file system: an absolute path as in `file_names`, or bucket/key."""
         if self.local:
-            return os.path.abspath(local_path(self.uri))
+            return escaped(os.path.abspath(os_path(local_path(self.uri))))
         return self.uri.split("://", 1)[1].rstrip("/")
 
     @property
@@ -101,11 +106,13 @@ class Location:
         if not self.local:
             return self
         found = (Location(path).path for path in paths)
-        places = (path if os.path.exists(path) else _GLOB.split(path)[0] for path in found)
+        places = (path if os.path.exists(os_path(path)) else _GLOB.split(path)[0] for path in found)
         return replace(self, places=tuple(places))
 
     def info(self) -> pafs.FileInfo:
         self._refuse_links()
+        if self.local:
+            return with_retries(lambda: local_listing.info_of(self.path))
         return with_retries(lambda: self.filesystem.get_file_info(self.path))
 
     def _refuse_links(self) -> None:
@@ -126,6 +133,15 @@ class Location:
         with self.filesystem.open_input_file(self.path) as file:
             return bytes(file.read(limit if limit is None else min(limit, file.size())))
 
+    @property
+    def compression(self) -> str | None:
+        """The compression that the extension of this file stands for."""
+        return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
+
+    def open_stream(self) -> pa.NativeFile:
+        """Open this file for reading from its beginning, decompressed."""
+        return self.filesystem.open_input_stream(self.path, compression=self.compression)
+
     def open_input_file(self) -> pa.NativeFile:
         """Open this file for reading at any position."""
         if self.local and not self.places:
@@ -145,11 +161,15 @@ class Location:
 
     def files(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the files in this directory; none if it does not exist."""
-        found = self._content(recursive=recursive)
+        found = self.content(recursive=recursive)
         return [info for info in found if info.type == pafs.FileType.File]
 
-    def _content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
+    def content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
+        """Return what is in this directory; nothing if it does not exist. The type of what is
+        neither a file nor a directory is Unknown, and that of a broken link NotFound."""
         self._refuse_links()
+        if self.local:
+            return with_retries(lambda: local_listing.content_of(self.path, recursive=recursive))
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         return with_retries(lambda: self.filesystem.get_file_info(selector))
 
@@ -158,10 +178,10 @@ class Location:
 
         Files in directories that are symbolic links are not included."""
         found = []
-        for info in self._content():
+        for info in self.content():
             if info.type == pafs.FileType.File:
                 found.append(info)
-            elif "=" in base_name(info.path) and not self._is_linked(info.path):
+            elif _is_partition(info) and not self._is_linked(info.path):
                 found += self.at(info.path).files(recursive=True)
         folders = {os.path.dirname(info.path) for info in found}
         linked = {folder for folder in folders if self._is_linked(folder)}
@@ -184,17 +204,17 @@ class Location:
         partitions (`_class=cat`). Files in the directory `but` are excluded."""
         found = self.files()
         for directory in self.directories():
-            if not _is_hidden(base_name(directory.path)):
+            if not is_hidden(base_name(directory.path)):
                 found += directory.files(recursive=True)
         parts = ((info, self.below(info.path).split("/")) for info in found)
-        seen = [info for info, names in parts if not any(map(_is_hidden, names))]
+        seen = [info for info, names in parts if not any(map(is_hidden, names))]
         if but is None or not self.holds(but):
             return seen
         return [info for info in seen if not but.holds(self.at(info.path))]
 
     def directories(self) -> list[Location]:
         """Return the directories in this directory; none if it does not exist."""
-        found = self._content()
+        found = self.content()
         return [self.at(info.path) for info in found if info.type == pafs.FileType.Directory]
 
     def holds(self, other: Location) -> bool:
@@ -242,7 +262,12 @@ def delete_all(files: Iterable[Location]) -> None:
         list(pool.map(Location.delete, files))
 
 
-def _is_hidden(name: str) -> bool:
+def _is_partition(info: pafs.FileInfo) -> bool:
+    return info.type == pafs.FileType.Directory and "=" in base_name(info.path)
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether readers of data sets skip files and directories with this name."""
     return name.startswith(("_", ".")) and "=" not in name
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +17,14 @@ from batchinference.pipeline.commit.retry_errors import ids_of
 from batchinference.pipeline.commit.row_coverage import RowSet, edges, summed_shares
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.listing import snapshot_input
-from batchinference.pipeline.input.planning import (
-    SAMPLED_FILES,
-    prepare_reader,
-    sample,
-    with_row_counts,
-)
+from batchinference.pipeline.input.files import prepared
+from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
+from batchinference.pipeline.input.listing import list_existing
+from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
 from batchinference.pipeline.input.readers.url_list import ManifestReader
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.scan import FileRows, PathColumns
+from batchinference.pipeline.input.scan import FileRows
 from batchinference.pipeline.input.snapshot import (
     InputFile,
     InputSnapshot,
@@ -38,7 +35,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Spot
 from batchinference.pipeline.verify.jobs import Work
-from batchinference.spec.read import FileOptions, ReadFiles
+from batchinference.spec.read import ReadFiles
 
 
 @dataclass(frozen=True)
@@ -150,6 +147,7 @@ class InputRows:
     sizes: Sizes
     counted: int = 0
     found: list[Defect] = field(default_factory=list)
+    ignored: IgnoredFiles = NONE_IGNORED
 
     def name(self, part: int) -> str:
         known = part < len(self.names)
@@ -162,8 +160,12 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
 
     Raises BadOutput if the state of the input is damaged, and BadInput or JobFailure if the input
     cannot be read."""
+    frozen = read_snapshot(work.layout.input, work.storage_of_input, end.input)
+    return replace(_input_rows(work, end, frozen, quick=quick), ignored=frozen.ignored)
+
+
+def _input_rows(work: Work, end: Snapshot, frozen: InputSnapshot, *, quick: bool) -> InputRows:
     place = work.layout.input
-    frozen = read_snapshot(place, work.storage_of_input, end.input)
     names = read_table(pa.BufferReader(place.read()), columns=["path"]).column("path").to_pylist()
     ends = {part: rows for part, rows in end.ends.items() if part < len(frozen)}
     read = work.spec.read
@@ -171,7 +173,7 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
         return InputRows(names, Sizes(len(frozen), ends))
     work.check_limits()
     reader = reader_for(read)
-    found = _differences(frozen, read, reader)
+    found = _differences(frozen, read)
     if isinstance(reader, WholeFileReader):
         return InputRows(names, Sizes(len(frozen), {}, 1), len(frozen), list(found.values()))
     files = [file for file in frozen.files() if file.number not in found]
@@ -180,9 +182,9 @@ def input_rows(work: Work, end: Snapshot, *, quick: bool) -> InputRows:
     return InputRows(names, sizes, len(counted), list(found.values()))
 
 
-def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict[int, Defect]:
+def _differences(frozen: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     """Return a finding for each file that is gone or has changed, by file number."""
-    listed = _listed(frozen, read, reader)
+    listed = _listed(frozen, read)
     current = dict(zip(listed.uris, listed.versions, strict=True)) if listed else {}
     found: dict[int, Defect] = {}
     for number, (uri, version) in enumerate(zip(frozen.uris, frozen.versions, strict=True)):
@@ -194,15 +196,12 @@ def _differences(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> dict
     return found
 
 
-def _listed(frozen: InputSnapshot, read: ReadFiles, reader: Reader) -> InputSnapshot | None:
+def _listed(frozen: InputSnapshot, read: ReadFiles) -> InputSnapshot | None:
     """Return a listing of the input as it is now; None if nothing of it is left."""
-    options: FileOptions = read.options  # type: ignore[attr-defined]
-    extensions = options.file_extensions or list(reader.extensions)
-    storage = frozen.root.storage
     try:
-        return snapshot_input(read.paths, extensions, storage, ignore_missing=True)
+        return list_existing(read, frozen.root.storage)
     except BadInput:
-        if frozen.address(frozen.files()[0]).exists():
+        if not len(frozen) or frozen.address(frozen.files()[0]).exists():
             raise
         return None
 
@@ -222,11 +221,10 @@ def _counted(
     reads its rest as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
-    options: FileOptions = read.options  # type: ignore[attr-defined]
     # the statistics in the snapshot come from the job
-    frozen = prepare_reader(frozen.with_stats({}), reader, sample(files, SAMPLED_FILES))
-    stored = with_row_counts(frozen, reader, files).stats if reader.rows_exact else {}
-    rows = FileRows(frozen.root, reader, PathColumns.of(options, frozen.uris))
+    frozen = replace(frozen, root=frozen.root.contained_in(read.paths))
+    frozen, rows = prepared(read, frozen.with_stats({}), files)
+    stored = with_row_counts(frozen, rows.reader, files).stats if reader.rows_exact else {}
     with ThreadPoolExecutor(THREADS) as pool:
         counts = pool.map(
             lambda file: _rows_of(file, rows, stored.get(file.number), ends.get(file.number)), files

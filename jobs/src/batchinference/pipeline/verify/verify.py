@@ -128,7 +128,7 @@ def of_report(place: Location, made: RowCounts, rows: int | None) -> Iterator[De
         yield Kind.REPORT, Spot(place.uri, detail=f"it says that the job is {report.state}"), 1
         return
     for name, actual in (asdict(made) | {"read": rows}).items():
-        reported = getattr(report.counts, name)
+        reported = getattr(report.counts, name) or 0
         if actual is not None and reported != actual:
             detail = f"it says {reported} {name}, and it is {actual}"
             yield Kind.REPORT, Spot(place.uri, detail=detail), 1
@@ -253,7 +253,10 @@ class JobCheck:
             unproven=list(self._unproven()),
             layout=self.work.layout,
             names=self.input.names if isinstance(self.work.spec.read, ReadFiles) else (),
-            warnings=counts_of_warnings(warnings_of(self.end.entries), self.input.name),
+            warnings=[
+                *self.input.ignored.warnings(),
+                *counts_of_warnings(warnings_of(self.end.entries), self.input.name),
+            ],
         )
 
     @cached_property

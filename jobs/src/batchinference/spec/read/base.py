@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import OptionsModel, SpecModel, rules
+from batchinference.spec.base import ColumnName, OptionsModel, SpecModel, rules
+from batchinference.spec.column_types import ColumnTypes
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uris import Uri
 
@@ -18,6 +19,11 @@ Limit = Annotated[int, Field(ge=1, le=10**15)]
 RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
 
 _NO_SHUFFLE = "'shuffle_seed' needs 'shuffle: files'"
+SEED_RULE = ("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE)
+_NO_TYPES = (
+    "types: these files define the types of their columns. Remove it, or set partitioning: hive "
+    "for the types of partition values"
+)
 
 
 class ReadOptions(OptionsModel):
@@ -31,11 +37,17 @@ class FileOptions(ReadOptions):
     """Options of formats that are files."""
 
     model_config = ConfigDict(
-        json_schema_extra=rules(("!has(self.shuffle_seed) || has(self.shuffle)", _NO_SHUFFLE))
+        json_schema_extra=rules(
+            SEED_RULE, ("!has(self.types) || has(self.partitioning)", _NO_TYPES)
+        )
     )
+    TYPES_OF_COLUMNS: ClassVar[bool] = False
+    """Whether `types` can name columns of files, and not only partition values."""
 
     include_paths: bool = False
     """Add a column `path` with the path or URI of the file of each row."""
+    path_column: ColumnName | None = Field(default=None, alias="pathColumn")
+    """Add the path or URI of the file of each row as a column of this name, instead of `path`."""
     file_extensions: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=16)]],
@@ -43,13 +55,19 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. The default depends on
-    the format."""
+    """The extensions of the files to read from directories, without the dot. By default, these are
+    the extensions of the format, and the content of files with an unknown extension decides."""
     ignore_missing_paths: bool = False
-    """Skip paths that do not exist. At least one path must exist."""
+    """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
+    set."""
     partitioning: Literal["hive"] | None = None
-    """`hive` adds a text column for each directory of the form `name=value`, such as
-    `class=cat/`."""
+    """`hive` adds a column for each directory of the form `name=value`, such as `class=cat/`. Its
+    type is inferred from all values: `int64`, `date` or text."""
+    types: ColumnTypes | None = None
+    """The types of columns: partition values of all formats, columns of CSV, JSON and Parquet
+    files, and JSON members of webdataset. Other types are inferred from the first rows of many
+    files, or defined by the files. `json` is JSON as text, for values of several shapes. A value
+    that does not fit its declared type makes its row a failed row."""
     limit: Limit | None = None
     """Maximum number of rows to read: the first rows in the order of the paths. Files that do not
     store their number of rows are read twice up to this row. If you change the limit, use another
@@ -63,7 +81,29 @@ class FileOptions(ReadOptions):
     def _check(self) -> Self:
         if self.shuffle_seed is not None and self.shuffle is None:
             raise PydanticCustomError("seed", _NO_SHUFFLE, {})
+        if self.types and not self.TYPES_OF_COLUMNS and self.partitioning is None:
+            raise PydanticCustomError("types", _NO_TYPES, {})
         return self
+
+    @property
+    def path_name(self) -> str | None:
+        """Return the column with the path of the file of each row; None if there is none."""
+        return self.path_column or ("path" if self.include_paths else None)
+
+
+class TypedOptions(FileOptions):
+    """Options of formats whose columns can have declared types."""
+
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE))
+    TYPES_OF_COLUMNS = True
+
+
+class TableOptions(TypedOptions):
+    """Options of formats whose files are tables."""
+
+    duplicate_columns: Literal["fail", "rename"] = Field(default="fail", alias="duplicateColumns")
+    """What happens if a file has several columns of the same name. `fail`: the job is refused.
+    `rename`: the second column `v` becomes `v_1`, and so on. The case of names is ignored."""
 
 
 class RowOptions(FileOptions):
@@ -89,9 +129,9 @@ class ReadModel(SpecModel):
     """Fields with a path or URI, or a list of them."""
 
     @property
-    def include_paths(self) -> bool:
-        """Return whether rows have a column with the path of their file."""
-        return False
+    def path_name(self) -> str | None:
+        """Return the column with the path of the file of each row; None if there is none."""
+        return None
 
     @property
     def locations(self) -> dict[str, str]:
@@ -144,8 +184,11 @@ class ReadFiles(ReadModel):
     read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
+    allow_empty: bool = False
+    """Whether there may be no files to read. The output is then complete and has no rows. A local
+    path must exist, unless `ignore_missing_paths` is set: a directory or a glob may be empty."""
 
     @property
-    def include_paths(self) -> bool:
+    def path_name(self) -> str | None:
         options: FileOptions = getattr(self, "options")  # noqa: B009 - defined by each format
-        return options.include_paths
+        return options.path_name

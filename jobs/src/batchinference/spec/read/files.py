@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from itertools import combinations
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique
+from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique, rules
+from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
-from batchinference.spec.media import MAX_PIXELS, MaxPixels, Mode, SampleRate, Size
-from batchinference.spec.read.base import FileOptions, ReadFiles, RowOptions
+from batchinference.spec.media import FrameFields, ImageFields, SoundFields
+from batchinference.spec.read.base import (
+    SEED_RULE,
+    FileOptions,
+    ReadFiles,
+    RowOptions,
+    TableOptions,
+    TypedOptions,
+)
 from batchinference.spec.uris import Prefix
+
+MARK = "^[!-/:-@\\[-`{-~]?$"
+"""A character that marks something in CSV files: punctuation. Empty if there is none."""
+_SAME_CHARACTER = (
+    "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
+    "always a quote, so it needs no escape"
+)
+_DIFFERENT = " && ".join(
+    f"(!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other})"
+    for one, other in combinations(("quote", "escape", "comment", "delimiter"), 2)
+)
+NullValues = Annotated[
+    list[Annotated[str, Field(max_length=64)]],
+    Field(max_length=64, json_schema_extra=NAMED_ONCE),
+    Unique,
+]
 
 
 class TextOptions(RowOptions):
@@ -42,9 +68,16 @@ class ReadBinary(ReadFiles):
     """Options of the format."""
 
 
-class ParquetOptions(FileOptions):
+class ParquetOptions(TableOptions):
     columns: Columns | None = None
     """The columns to read. Other columns are not fetched. All columns by default."""
+    assume_timezone: TimeZone | None = Field(default=None, alias="assumeTimezone")
+    """The time zone of timestamps without one, such as UTC or Europe/Berlin. They become points in
+    time, as those with a time zone in other files."""
+    int96: Literal["us", "ns"] = "us"
+    """The unit of INT96 timestamps, as Hive, Impala and older versions of Spark write them. `us`
+    holds all years, and `ns` nanoseconds from the year 1677 to 2262. A timestamp that the unit
+    cannot hold is a failed row."""
 
 
 class ReadParquet(ReadFiles):
@@ -56,9 +89,10 @@ class ReadParquet(ReadFiles):
     """Options of the format."""
 
 
-class JsonOptions(RowOptions):
+class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
-    """Whether each line is a JSON object (JSON Lines). If false, a file is one array of objects."""
+    """Whether each line is a JSON object (JSON Lines). An object may also span lines. If false, a
+    file is one array of objects."""
 
 
 class ReadJson(ReadFiles):
@@ -70,13 +104,43 @@ class ReadJson(ReadFiles):
     """Options of the format."""
 
 
-class CsvOptions(RowOptions):
-    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] = ","
-    """The character between two fields."""
+class CsvOptions(TableOptions, RowOptions):
+    model_config = ConfigDict(json_schema_extra=rules(SEED_RULE, (_DIFFERENT, _SAME_CHARACTER)))
+
+    delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
+    """The character between two fields. By default, it is a comma, in .tsv files a tab, or what
+    the first line names: `sep=;`. This line is skipped."""
     column_names: Columns | None = None
     """The column names, for files without a header line."""
     encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
+    quote: Annotated[str, Field(pattern=MARK, max_length=1)] = '"'
+    """The character around a value that contains delimiters or line ends. Within the value, it is
+    doubled. Empty if the files have no quotes, so that the character is a part of the values."""
+    escape: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
+    """The character that makes a quote, delimiter or line end after it a part of the value, such
+    as a backslash. A field that is this character and `N` is null. If `quote` is empty, it also
+    begins the sequences of MySQL and PostgreSQL: `\\n` is a line feed and `\\t` a tab."""
+    comment: Annotated[str, Field(pattern=MARK, max_length=1)] = ""
+    """The character at the beginning of lines to leave out, such as `#`."""
+    skip_lines: Annotated[int, Field(ge=0, le=10_000)] = Field(default=0, alias="skipLines")
+    """Number of lines before the header to leave out."""
+    newlines_in_values: bool = Field(default=True, alias="newlinesInValues")
+    """Whether values in quotes may contain line ends. If not, a quote that is not closed damages
+    one line."""
+    decimal: Literal[".", ","] = "."
+    """The character before the fraction of a number. With a comma, `1.5` is no number."""
+    null_values: NullValues = Field(default=[], alias="nullValues")
+    """Texts that mean null in all columns. In columns that are not text, an empty field and texts
+    such as `NA` and `null` always mean null."""
+
+    @model_validator(mode="after")
+    def _check_characters(self) -> Self:
+        characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
+        used = [character for character in characters if character]
+        if len(used) > len(set(used)):
+            raise PydanticCustomError("csv_characters", _SAME_CHARACTER, {})
+        return self
 
 
 class ReadCsv(ReadFiles):
@@ -102,49 +166,31 @@ class ReadNumpy(ReadFiles):
     """Options of the format."""
 
 
-class PixelOptions(FileOptions):
-    """Options of formats with decoded images."""
-
-    max_pixels: MaxPixels = MAX_PIXELS
-    """Maximum number of pixels of an image. A larger image is a failed row."""
-
-
-class PictureOptions(PixelOptions):
+class PictureOptions(ImageFields, FileOptions):
     """Options of formats with images."""
-
-    mode: Mode = "RGB"
-    """The Pillow mode to which every image is converted."""
-    size: Size | None = None
-    """Height and width in pixels to which every image is resized. Models need images of one size,
-    and small images need less memory. Each image keeps its own size by default."""
 
 
 class ImageOptions(PictureOptions, RowOptions):
-    pass
+    pages: Literal["first", "all"] = "first"
+    """`first`: each file is one row. Of a file with several pages or frames, the first one is read.
+    `all`: each page or frame is a row, with its number from 0 in a column `page_index`."""
 
 
-class AudioOptions(RowOptions):
+class AudioOptions(SoundFields, RowOptions):
     DEFAULT_ROW_BYTES = 1 << 30
 
-    sample_rate: SampleRate | None = None
-    """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
-    file keeps its own sampling rate by default."""
-    mono: bool = False
-    """Mix all channels into one. `amplitude` then has the shape samples, not channels x samples."""
 
-
-class VideoOptions(PixelOptions):
+class VideoOptions(FrameFields, FileOptions):
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Number of frames to read per second: the first frame at or after each point in time. All
     frames by default."""
-    size: Size | None = None
-    """Height and width in pixels to which every frame is resized. Not resized by default."""
     include_timestamps: bool = False
     """Add a column `frame_timestamp`: the time of the frame in seconds."""
 
 
 class ReadImages(ReadFiles):
-    """Images, one row per file, in a column `image` of height x width x channels (uint8)."""
+    """Images, one row per file or page, in a column `image` of height x width x channels
+    (uint8)."""
 
     format: Literal["images"]
     """The format of the files."""
@@ -189,10 +235,11 @@ class ReadTfrecords(ReadFiles):
     """Options of the format."""
 
 
-class WebdatasetOptions(ImageOptions):
+class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
-    """Decode members by their extension: images, JSON, text, and the integers in .cls and .index.
-    Other members are bytes. If false, all members are bytes."""
+    """Decode members by their extension: images, JSON, text, and the labels in .cls and .index,
+    which are integers if the first samples have only integers, and texts otherwise. Other members
+    are bytes. If false, all members are bytes."""
     suffixes: (
         Annotated[
             list[Annotated[str, Field(min_length=1, max_length=64)]],
@@ -201,13 +248,14 @@ class WebdatasetOptions(ImageOptions):
         ]
         | None
     ) = None
-    """The extensions to read, without the first dot. Other members are skipped. The first samples
+    """The extensions to read, without the first dot. Other members are left out. The first samples
     of a few archives must have each of these extensions."""
 
 
 class ReadWebdataset(ReadFiles):
-    """Tar archives of samples. Members with the same name up to the first dot are a row, with this
-    name in the column `__key__` and a column for each extension."""
+    """Tar archives of samples. Members with the same name up to the first dot are a row, wherever
+    they are in the archive, with this name in the column `__key__` and a column for each
+    extension."""
 
     format: Literal["webdataset"]
     """The format of the files."""

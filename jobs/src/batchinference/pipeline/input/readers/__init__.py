@@ -14,6 +14,7 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_pack
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.read import ImageOptions
 
 if TYPE_CHECKING:
     from batchinference.spec.read import Read
@@ -57,10 +58,10 @@ class Reader(Protocol):
     the same rows in the same order.
     """
 
-    extensions: ClassVar[tuple[str, ...]]
-    """Extensions of the files to read from a directory; empty for all files."""
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` returns the exact number of rows; otherwise it returns an estimate."""
+    sampled_files: ClassVar[int] = 8
+    """Maximum number of files to inspect for properties of all files."""
 
     def prepare(self, samples: list[Location]) -> None:
         """Inspect a few files to find properties of all files, such as column types."""
@@ -78,6 +79,10 @@ class Reader(Protocol):
         """Return the columns that `read` yields; None if they are not known before reading.
 
         Call `prepare` first."""
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns whose type is known before reading, after `prepare`."""
+        return {}
 
 
 @runtime_checkable
@@ -128,6 +133,31 @@ def blamed(error: Exception) -> Exception:
     return error
 
 
+def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Iterator[Chunk]:
+    """Yield the converted rows of a table. Each row for which `convert` raises ValueError becomes a
+    BadRow: the table is split in half until the row is separate."""
+    try:
+        yield convert(table)
+    except ValueError as error:
+        half = table.num_rows // 2
+        if not half:
+            yield BadRow(error, table.num_rows)
+            return
+        yield from converted(table.slice(0, half), convert)
+        yield from converted(table.slice(half), convert)
+
+
+def or_bad(decode: Callable[[], Found]) -> Found | BadRow:
+    """Return the result of a decoder, or a BadRow with any error that it raised. Raises errors that
+    are not about the file, such as storage errors."""
+    try:
+        return decode()
+    except Exception as error:
+        if not is_about_the_file(error):
+            raise
+        return BadRow(error)
+
+
 def size_of(chunk: Chunk) -> int:
     return chunk.rows if isinstance(chunk, BadRow) else int(chunk.num_rows)
 
@@ -156,10 +186,10 @@ def within(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[i
 
 
 def after(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks without their first `rows` rows."""
+    """Yield the chunks without their first `rows` rows. A chunk without rows is yielded too."""
     for chunk in chunks:
         size = size_of(chunk)
-        if rows < size:
+        if rows < size or not rows:
             yield part(chunk, rows, size)
         rows = max(0, rows - size)
 
@@ -196,11 +226,14 @@ READERS = {
     "manifest": Entry("url_list", "ManifestReader"),
 }
 """Maps formats in the specification to readers. A module is imported when it is needed."""
+PAGES = Entry("frames", "PageReader")
+"""The reader of images with a row per page."""
 
 
 def reader_for(read: Read) -> Reader:
     """Return the reader of a format, with its options. Raises BadInput if a library is missing."""
-    entry = READERS[read.format]
+    all_pages = isinstance(read.options, ImageOptions) and read.options.pages == "all"
+    entry = PAGES if all_pages else READERS[read.format]
     for library in entry.libraries:
         require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
     module = importlib.import_module(f"{__name__}.{entry.module}")

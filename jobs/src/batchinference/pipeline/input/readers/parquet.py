@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.column_names import RENAME, check_names
 from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.input.column_casts import ColumnCasts
+from batchinference.pipeline.input.parquet_file import OpenParquet, schema_of_rows
 from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
     BadRow,
@@ -18,18 +21,18 @@ from batchinference.pipeline.input.readers import (
     FileStats,
     StatsReader,
     blamed,
+    converted,
+    size_of,
 )
 from batchinference.pipeline.input.readers import after as after_rows
 from batchinference.pipeline.input.readers import first as first_rows
-from batchinference.pipeline.schema import shared_types, with_types
 from batchinference.pipeline.storage.arrow_files import (
     check_footer,
-    checked,
     parquet_footer,
     parquet_metadata,
-    row_group_tables,
 )
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.column_types import parse_types
 
 if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
@@ -39,27 +42,30 @@ TAIL_BYTES = 1 << 13
 
 
 class ParquetReader(StatsReader, DivisibleReader):
-    extensions = ("parquet",)
     rows_exact = True
+    sampled_files = 64
 
     def __init__(self, options: ParquetOptions) -> None:
-        self._wanted = options.columns
+        self._options = options
         self._columns: list[str] | None = None
-        self._types: dict[str, pa.DataType] = {}
+        self._casts = ColumnCasts(parse_types(options.types), options.assume_timezone)
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
+        wanted = self._options.columns
         for uri, schema in list(schemas.items())[:1]:
-            if missing := sorted(set(self._wanted or []) - set(schema.names)):
+            if missing := sorted(set(wanted or []) - set(schema.names)):
                 raise BadInput(
                     f"read.options.columns: {uri} has no column '{missing[0]}', "
                     f"only {', '.join(schema.names)}"
                 )
-            self._columns = self._wanted or schema.names
-        self._types = shared_types({uri: self._chosen(schema) for uri, schema in schemas.items()})
-
-    def _chosen(self, schema: pa.Schema) -> pa.Schema:
-        wanted = self._wanted or schema.names
-        return pa.schema([field for field in schema if field.name in wanted])
+            self._columns = wanted or schema.names
+        chosen = {
+            uri: pa.schema([field for field in schema if field.name in (wanted or schema.names)])
+            for uri, schema in schemas.items()
+        }
+        for uri, schema in chosen.items():
+            check_names(schema.names, uri, RENAME)
+        self._casts.share(chosen)
 
     def read(self, file: Location) -> Iterator[Chunk]:
         return self.read_part(file, 0, None)
@@ -67,46 +73,36 @@ class ParquetReader(StatsReader, DivisibleReader):
     def read_part(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
         with file.filesystem.open_input_file(file.path) as source:
             try:
-                opened = pq.ParquetFile(source, metadata=self._metadata(source), pre_buffer=True)
+                opened = OpenParquet(source, _metadata(source), self._options)
             except Exception as error:  # noqa: BLE001 - see blamed
                 yield BadRow(blamed(error))
                 return
-            for group, (first, after) in enumerate(pairwise(_edges(opened.metadata))):
+            if not opened.footer.num_rows:
+                yield self._casts(opened.empty())
+            for group, (first, after) in enumerate(pairwise(_edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
                 if begin < end:
-                    chunks = self._group(opened, group, source.size())
+                    chunks = self._group(opened, group)
                     yield from first_rows(end - begin, after_rows(begin - first, chunks))
 
-    def _group(self, opened: pq.ParquetFile, group: int, size: int) -> Iterator[Chunk]:
-        """Yield the rows of a row group of a file of `size` bytes. If it is damaged, or its types
-        do not match the types of other files, the remaining rows become failed rows."""
-        rows = opened.metadata.row_group(group).num_rows
+    def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
+        """Yield the rows of a row group. If it is damaged, or its types do not match the types of
+        other files, the remaining rows become failed rows."""
+        rows = opened.footer.row_group(group).num_rows
         try:
-            for whole in row_group_tables(opened, group, size, self._wanted):
-                table = with_types(self._wanted_of(whole), self._types)
-                rows -= table.num_rows
-                yield table
+            for table in opened.tables(group):
+                for chunk in converted(table, lambda part: self._casts(opened.exact(part))):
+                    rows -= size_of(chunk)
+                    yield chunk
         except Exception as error:  # noqa: BLE001 - see blamed
             cause = blamed(error)
             for start in range(0, rows, CHUNK_ROWS):
                 yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 
-    def _wanted_of(self, table: pa.Table) -> pa.Table:
-        """Return the wanted columns. For a dotted name, pyarrow also reads the field of a struct.
-        The check by column name does not cover that field, so the selected columns are checked
-        here."""
-        names = table.column_names  # duplicate names are refused later
-        wanted = [place for place, name in enumerate(names) if name in (self._wanted or names)]
-        return checked(table.select(wanted))
-
     def stats(self, file: Location, size: int) -> FileStats:
         footer = parquet_footer(file, size)
         check_footer(footer, size)
-        schema = footer.schema.to_arrow_schema()
-        wanted = checked(self._chosen(schema)).names
-        # the types of other columns are not needed, and may be unsafe
-        types = (field.type if field.name in wanted else pa.null() for field in schema)
-        schema = pa.schema(list(zip(schema.names, types, strict=True)))
+        schema = schema_of_rows(footer, self._options)
         return FileStats(footer.num_rows, _edges(footer)[:-1] or [0], schema)
 
     def rows_in(self, file: Location, size: int) -> int | None:
@@ -115,11 +111,8 @@ class ParquetReader(StatsReader, DivisibleReader):
     def columns(self) -> list[str] | None:
         return self._columns
 
-    def _metadata(self, source: pa.NativeFile) -> pq.FileMetaData:
-        """Return the footer. Raises UnsafeColumn if a wanted column holds pickles."""
-        footer = _metadata(source)
-        checked(self._chosen(footer.schema.to_arrow_schema()))
-        return footer
+    def types(self) -> dict[str, pa.DataType]:
+        return self._casts.shared
 
 
 def _edges(footer: pq.FileMetaData) -> list[int]:

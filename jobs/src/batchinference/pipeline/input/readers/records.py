@@ -1,6 +1,6 @@
 """Reads files of lines or other records.
 
-A text file whose name marks it as compressed (.gz) is decompressed while it is read.
+A text file whose extension marks it as compressed (.gz) is decompressed while it is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import gzip
 import io
 import itertools
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
@@ -33,7 +34,10 @@ TOO_LARGE = (
 """The message for a line or a file above the limit."""
 Record = TypeVar("Record")
 CHUNK_BYTES = 4 << 20
-LINE_SAMPLE_BYTES = 1 << 20
+LINE_SAMPLE_BYTES, MIN_SAMPLE_BYTES, SAMPLED_BYTES = 1 << 20, 1 << 15, 8 << 20
+"""Bytes of a file that are read to infer column types: the maximum, the minimum if there are many
+files, and the approximate bytes of all files together."""
+SAMPLE_THREADS = 16
 
 
 @contextmanager
@@ -94,11 +98,6 @@ def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
     return count
 
 
-def packed_or_not(*endings: str) -> tuple[str, ...]:
-    """Return the file extensions without and with `.gz`."""
-    return (*endings, *(f"{ending}.gz" for ending in endings))
-
-
 def line_chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
     """Yield a file in chunks of a few MiB that end at line ends, without the UTF-8 byte order mark.
     A line of more than `most` bytes becomes a failed row."""
@@ -129,7 +128,7 @@ def _chunks(file: Location, most: int) -> Iterator[bytes | BadRow]:
 
 
 def _blocks(file: Location) -> Iterator[bytes]:
-    with file.filesystem.open_input_stream(file.path) as stream:
+    with file.open_stream() as stream:
         block = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
         while block:
             yield block
@@ -170,6 +169,18 @@ def sample_of(file: Location) -> bytes:
     return _sample(file)[0]
 
 
+def samples_of(files: Sequence[Location]) -> Iterator[tuple[Location, bytes]]:
+    """Yield each file with its first whole lines: together about SAMPLED_BYTES, and at least
+    MIN_SAMPLE_BYTES of each file. The lines are empty if the file is damaged, or if its first line
+    is too long for a sample."""
+    size = min(max(MIN_SAMPLE_BYTES, SAMPLED_BYTES // max(1, len(files))), LINE_SAMPLE_BYTES)
+    step = -(-len(files) // (SAMPLED_BYTES // LINE_SAMPLE_BYTES))
+    with ThreadPoolExecutor(SAMPLE_THREADS) as pool:
+        samples = pool.map(lambda file: _sample(file, size)[0], files)
+        for number, (file, sample) in enumerate(zip(files, samples, strict=True)):
+            yield file, sample_of(file) if not sample and number % step == 0 else sample
+
+
 def estimated_rows(file: Location, size: int) -> int:
     """Return the estimated number of lines in a file of `size` bytes, based on its beginning."""
     sample, read = _sample(file)
@@ -177,25 +188,24 @@ def estimated_rows(file: Location, size: int) -> int:
     return max(1, round(size * lines / read)) if sample else 0
 
 
-def _sample(file: Location) -> tuple[bytes, int]:
-    """Return the first whole lines of a file, and the number of their (compressed) bytes."""
+def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
+    """Return the first whole lines in `size` bytes of a file (LINE_SAMPLE_BYTES by default), and
+    the number of their (compressed) bytes."""
+    size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:
             unpacked = _unpacked(file, source)
-            head = unpacked.read(LINE_SAMPLE_BYTES).removeprefix(codecs.BOM_UTF8)
+            content = unpacked.read(size)
             read = source.tell()
     except OSError as error:
         raise_storage_error(error)
         return b"", 0  # the file becomes a failed row when it is read
-    if len(head) < LINE_SAMPLE_BYTES:
+    head = content.removeprefix(codecs.BOM_UTF8)
+    if len(content) < size:
         return head, read
-    whole_lines = head[: head.rfind(b"\n") + 1] or head
-    return whole_lines, max(1, round(read * len(whole_lines) / len(head)))
+    whole_lines = head[: head.rfind(b"\n") + 1] or (head if size == LINE_SAMPLE_BYTES else b"")
+    return whole_lines, max(1, round(read * len(whole_lines) / len(content)))
 
 
 def _unpacked(file: Location, source: pa.NativeFile) -> pa.NativeFile:
-    try:
-        codec = pa.Codec.detect(file.path)
-    except (TypeError, ValueError):  # the file is not compressed
-        return source
-    return pa.CompressedInputStream(source, codec.name)
+    return pa.CompressedInputStream(source, file.compression) if file.compression else source

@@ -11,7 +11,6 @@ from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
 from batchinference.pipeline.input.readers.records import (
     estimated_rows,
     line_chunks,
-    packed_or_not,
     whole,
 )
 from batchinference.pipeline.storage.location import Location
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class TextReader(Reader):
-    extensions = packed_or_not("txt", "text", "md", "rst", "log")
-
     def __init__(self, options: TextOptions) -> None:
         self._encoding = options.encoding
         self._most = options.row_bytes

@@ -16,6 +16,7 @@ from typing import TypeAlias, cast
 import pyarrow as pa
 from ray.data.block import Block, BlockAccessor
 
+from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import (
     FORMATS_EXTRA,
     BadInput,
@@ -23,7 +24,8 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of, check_names
+from batchinference.pipeline.input import NOTHING, ReadRows, RowCount, batch_of
+from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import size_of, within
 from batchinference.pipeline.input.snapshot import as_parquet, digest
 from batchinference.pipeline.row_batch import MissingRows, RowBatch, RowRange, consecutive_ids
@@ -51,6 +53,7 @@ class TableInput:
     version: str | None = None
     """Identifies the current state of the source, if the source has a version; else None."""
     rows_each: None = None
+    ignored: IgnoredFiles = NONE_IGNORED
     explain: Explain = describe
 
     def __len__(self) -> int:
@@ -112,7 +115,8 @@ class ReadPart:
         for table in self._tables():
             check_names(table.column_names, self.label)
             for skipped, wanted in within(table, row, self.gaps):
-                if rows := size_of(wanted):
+                rows = size_of(wanted)
+                if rows or row == 0:  # without rows, the columns are known
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
             row += table.num_rows
         yield RowBatch(ends=((self.number, row),))

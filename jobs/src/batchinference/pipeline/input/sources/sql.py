@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.pool import NullPool
 
+from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import BadInput, JobFailure, describe, mask_secrets
-from batchinference.pipeline.input import RowCount, check_names
+from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
 from batchinference.pipeline.ray_compat import SQLDatasource
 from batchinference.spec.read import ReadSql, SqlOptions

@@ -34,7 +34,7 @@ class JsonWriter:
     typed: ClassVar[bool] = False
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        rows = tensors_to_lists(table).to_pylist()
+        rows = _with_exact_times(tensors_to_lists(table)).to_pylist()
         content = "".join(to_json(row) + "\n" for row in rows).encode()
         if self.compression == "gzip":
             yield ".jsonl.gz", gzipped(content)
@@ -54,6 +54,14 @@ class JsonWriter:
         for row in text_rows(table):
             fields = (f"{name}: {value or 'null'}" for name, value in zip(names, row, strict=True))
             yield f"{{{', '.join(fields)}}}\n"
+
+
+def _with_exact_times(table: pa.Table) -> pa.Table:
+    """Return the table with times in nanoseconds as text. Python would drop their last digits."""
+    for index, field in enumerate(table.schema):
+        if field.type == pa.time64("ns"):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+    return table
 
 
 def _json_texts(lines: list[bytes]) -> pa.Table:

@@ -30,6 +30,7 @@ from batchinference.pipeline.runtimes.transformers.loading import (
     image_processor_options,
     take_loading,
 )
+from batchinference.spec.media import FrameFields
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.warnings import WarningName
 
@@ -154,17 +155,19 @@ def _what(value: Any) -> str:
 
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
-    """Return `count` frames, height x width x RGB, evenly spaced over the video.
+    """Return `count` frames, height x width x RGB, evenly spaced over the video, and upright.
 
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
     """
+    from batchinference.pipeline.media.frame_pixels import frame_pixels
+
     total = sum(1 for _ in _decoded(content))
     if total == 0:
         raise ValueError("the video has no frames")
     chosen = evenly_spaced(total, count).tolist()
     pixels = {
-        number: frame.to_ndarray(format="rgb24")
+        number: frame_pixels(frame, FrameFields())
         for number, frame in enumerate(_decoded(content))
         if number in chosen
     }

@@ -18,6 +18,7 @@ from batchinference.pipeline.runtimes.prompt_limits import PromptLimit
 from batchinference.pipeline.runtimes.prompts import (
     Message,
     Part,
+    chat_content_of,
     chat_of,
     content_of,
     describes_images,
@@ -48,7 +49,7 @@ def prompt_of(
     continues it. A list of messages is always a chat, even if the model has no chat template.
     """
     if not chat or (model.prompt is None and not model.images):
-        content = content_of(model, row)
+        content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
             return content
     return chat_of(model, row, {n: {"type": "image", "image": i} for n, i in images.items()})
@@ -91,6 +92,12 @@ class PromptBatch:
     keys: list[str]
 
 
+def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
+    """Yield the indexes of the rows with the same flag, in order."""
+    for flag in dict.fromkeys(flags):
+        yield flag, np.flatnonzero(np.array(flags) == flag)
+
+
 class TextPrompts:
     """Converts prompts of text only. `new_tokens` is the number of tokens to generate."""
 
@@ -127,12 +134,14 @@ class TextPrompts:
             self.limit = PromptLimit(self.tokenizer, room, left)
 
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
-        # a chat template adds the special tokens itself
-        is_chat = isinstance(self._prompt(rows[0]), list)
-        texts = [self._text(number, row, special=not is_chat) for number, row in enumerate(rows)]
-        special = {"add_special_tokens": False} if is_chat else {}
-        for numbers, tensors in self._tokens.batches(texts, **special):
-            yield PromptBatch(numbers, tensors, [texts[number] for number in numbers])
+        chats = [isinstance(self._prompt(row), list) for row in rows]
+        for chat, group in _grouped(chats):
+            texts = [self._text(row, rows[row], special=not chat) for row in group.tolist()]
+            # a chat template adds the special tokens itself
+            special = {"add_special_tokens": False} if chat else {}
+            batches = self._tokens.batches(texts, row_numbers=group.tolist(), **special)
+            for numbers, tensors in batches:
+                yield PromptBatch(group[numbers], tensors, [texts[number] for number in numbers])
 
     def _prompt(self, row: Row) -> str | list[Message]:
         return prompt_of(self._model, row, {}, chat=self._template.exists)
@@ -174,20 +183,21 @@ class ImagePrompts:
     def __call__(self, rows: list[Row]) -> Iterator[PromptBatch]:
         by_name = [images_of(self._model, row) for row in rows]
         images = [[named_images[name] for name in self._order] for named_images in by_name]
-        image_inputs = {"images": images} if self._order else {}
         if self._no_text:
             texts = [""] * len(rows)
-            tensors = self._processor(return_tensors="pt", **image_inputs, **self._options)
         else:
-            texts = [
-                self._text(row, row_images) for row, row_images in zip(rows, by_name, strict=True)
-            ]
-            options = {"padding": True, **self._options}
-            if self.tokenizer.bos_token and texts[0].startswith(self.tokenizer.bos_token):
-                options["add_special_tokens"] = False
-            tensors = self._processor(text=texts, return_tensors="pt", **image_inputs, **options)
-        keys = [_key(text, row_images) for text, row_images in zip(texts, images, strict=True)]
-        yield PromptBatch(np.arange(len(rows)), tensors, keys)
+            texts = [self._text(*pair) for pair in zip(rows, by_name, strict=True)]
+        start = self.tokenizer.bos_token
+        starts = [bool(start) and text.startswith(start) for text in texts]
+        for begun, group in _grouped(starts):
+            options: dict[str, Any] = {}
+            if self._order:
+                options["images"] = [images[row] for row in group]
+            if not self._no_text:
+                options |= {"text": [texts[row] for row in group], "padding": True}
+            options |= {**self._options, **({"add_special_tokens": False} if begun else {})}
+            tensors = self._processor(return_tensors="pt", **options)
+            yield PromptBatch(group, tensors, [_key(texts[row], images[row]) for row in group])
 
     def _text(self, row: Row, images: Mapping[str, Any]) -> str:
         prompt = prompt_of(self._model, row, images, chat=self._template.exists)

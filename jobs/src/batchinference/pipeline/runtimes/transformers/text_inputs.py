@@ -129,13 +129,18 @@ class Tokens:
         self._most_tokens = model.max_tokens_per_batch
         self._multiple = model.pad_to_multiple_of
 
-    def batches(self, *texts: Sequence[str], **more: Any) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield groups of row numbers with their tensors of rows x tokens. A second list of texts
-        holds the second text of each pair."""
+    def batches(
+        self, *texts: Sequence[str], row_numbers: Sequence[int] | None = None, **more: Any
+    ) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield groups of indexes of texts with their tensors of rows x tokens. A second list of
+        texts holds the second text of each pair. `row_numbers` are the rows of the texts in their
+        batch, for warnings; by default, their indexes."""
         lists = tuple(map(list, texts))
         options = {**self._options, **more}
         encoded = dict(self._tokenizer(*lists, truncation=False, verbose=False, **options))
-        self._cut(encoded, lists, options)
+        for text, cut in self._cut(encoded, lists, options):
+            row = text if row_numbers is None else row_numbers[text]
+            warn(WarningName.TEXT_CUT, row=row, amount=cut)
         lengths = [len(ids) for ids in encoded["input_ids"]]
         limit = self.limit.tokens or max(lengths)
         if self._pad_to_max:
@@ -151,22 +156,22 @@ class Tokens:
 
     def _cut(
         self, encoded: dict[str, Any], texts: tuple[list[str], ...], options: dict[str, Any]
-    ) -> None:
-        """Replace the tokens of texts that are too long, and report a warning for each."""
+    ) -> list[tuple[int, int]]:
+        """Replace the tokens of texts that are too long. Return the index of each of these texts,
+        and the number of tokens that were cut."""
         ids = encoded["input_ids"]
         long = self.limit.check([len(tokens) for tokens in ids])
         if not long:
-            return
+            return []
         parts = ([column[row] for row in long] for column in texts)
         shorter = self._tokenizer(
             *parts, truncation=self.truncation or True, max_length=self.limit.tokens, **options
         )
-        for at, row in enumerate(long):
-            cut = len(ids[row]) - len(shorter["input_ids"][at])
-            warn(WarningName.TEXT_CUT, row=row, amount=cut)
+        cuts = [(row, len(ids[row]) - len(shorter["input_ids"][at])) for at, row in enumerate(long)]
         for name, values in encoded.items():
             for at, row in enumerate(long):
                 values[row] = shorter[name][at]
+        return cuts
 
 
 def limit_of(

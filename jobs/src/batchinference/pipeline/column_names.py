@@ -1,0 +1,42 @@
+"""Checks and makes unique the column names of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batchinference.pipeline.errors import BadInput
+from batchinference.spec.reserved import OWN_PREFIX
+
+
+def check_names(names: Sequence[str], place: str, fix: str = "Rename one of them") -> None:
+    """Raise BadInput for duplicate column names and for names with the reserved prefix. The message
+    about duplicate names ends with `fix`."""
+    known: set[str] = set()
+    for name in names:
+        if name.startswith(OWN_PREFIX):
+            raise BadInput(
+                f"{place} has a column '{name}': names that begin with {OWN_PREFIX} are reserved"
+            )
+        if name in known:
+            raise BadInput(f"{place} has two columns '{name}'. {fix}")
+        known.add(name)
+
+
+RENAME = "Rename one of them, or set read.options.duplicateColumns: rename"
+"""How to fix duplicate names in a format with this option."""
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Return names that are unique, also if their case is ignored. The first column of a name keeps
+    it, and the others get a number: `v`, `v_1`, `V_2`."""
+    originals = {name.lower() for name in names}
+    known: set[str] = set()
+    unique: list[str] = []
+    for name in names:
+        new, number = name, 0
+        while new.lower() in known or (number and new.lower() in originals):
+            number += 1
+            new = f"{name}_{number}"
+        known.add(new.lower())
+        unique.append(new)
+    return unique

@@ -1,0 +1,234 @@
+"""Converts texts and JSON values to declared column types, in the notation of `spec.column_types`.
+
+A value that a type cannot hold exactly is a misfit: only its row fails. Fractions are the
+exception, because `float64` holds the nearest number to most of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.json_texts import as_text, has_json, load_exact, with_texts
+from batchinference.pipeline.schema import exact_cast
+from batchinference.spec.column_types import INTEGERS, ColumnType
+
+EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
+"""The integers up to which a type of floating-point numbers holds all integers."""
+MAX_SHOWN = 60
+"""Maximum number of characters of a value in a message."""
+_RANGES = {
+    name: range(0 if name[0] == "u" else -(2 ** (bits - 1)), 2 ** (bits - (name[0] != "u")))
+    for name, bits in ((name, int(name.lstrip("uint"))) for name in INTEGERS)
+}
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+def arrow_type(declared: ColumnType) -> pa.DataType:
+    """Return the Arrow type of a declared type. `json` is text."""
+    if isinstance(declared, dict):
+        return pa.struct([(name, arrow_type(kind)) for name, kind in declared.items()])
+    if isinstance(declared, list):
+        return pa.list_(arrow_type(declared[0]))
+    name, *parameters = re.split("[<,]", declared.removesuffix(">"))
+    match name:
+        case "decimal":
+            digits, scale = map(int, parameters)
+            return (pa.decimal128 if digits <= 38 else pa.decimal256)(digits, scale)
+        case "timestamp":
+            return pa.timestamp(*parameters)
+        case "date":
+            return pa.date32()
+        case "json":
+            return pa.string()
+    return pa.type_for_alias(name)
+
+
+def name_of(declared: ColumnType) -> str:
+    """Return a declared type for messages, without the fields of a struct."""
+    if isinstance(declared, dict):
+        return "struct"
+    if isinstance(declared, list):
+        return f"list<{name_of(declared[0])}>"
+    return declared.replace("<us>", "").replace("<us,", "<")
+
+
+def is_time(declared: ColumnType) -> bool:
+    """Return whether a type is a date or a timestamp, which JSON writes as a text."""
+    return isinstance(declared, str) and declared.startswith(("date", "timestamp"))
+
+
+def misfit(
+    column: str, value: object, kind: ColumnType, *, sampled: bool, problem: str = ""
+) -> ValueError:
+    """Return the error of a row with a value that the type of its column cannot hold. `sampled`
+    says whether the type is that of the first rows of the input, or was declared."""
+    problem = problem or f"{shown(value)} is not {name_of(kind)}"
+    nested = isinstance(value, list | dict) or not isinstance(kind, str)
+    origin = "the type of the first rows of the input" if sampled else "its declared type"
+    return ValueError(
+        f"column '{column}': {problem}, {origin}. Set read.options.types: "
+        f"{{{column}: {'json' if nested else 'string'}}}"
+    )
+
+
+def shown(value: object) -> str:
+    """Return a value for messages, as JSON of limited length."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+
+
+def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """Return a column of texts with a declared type, and a mask of the values that do not fit: they
+    are null. Lists, structs and `json` are written as JSON. Null stays null."""
+    kind = arrow_type(declared)
+    if declared == "json" or not isinstance(declared, str):
+        return _parsed(texts, declared, kind)
+    convert = partial(_exact_floats if declared in EXACT_INTEGERS else _cast, kind=kind)
+    parts = [part for chunk in texts.chunks for part in _halved(chunk, convert)]
+    arrays = [pa.nulls(rows, kind) if array is None else array for rows, array in parts]
+    column = pa.chunked_array(arrays, kind)
+    if len(arrays) > texts.num_chunks:
+        column = pa.chunked_array([column.combine_chunks()], kind)
+    misfits = [np.full(rows, array is None) for rows, array in parts]
+    return column, np.concatenate([*misfits, np.zeros(0, bool)])
+
+
+def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArray:
+    """Return a column of any type with a declared type. Raises ValueError if a value does not fit,
+    and NotImplementedError if no value does."""
+    kind = arrow_type(declared)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        texts = column.cast(pa.string())
+        cast, misfits = cast_texts(texts, declared)
+        if misfits.any():
+            raise ValueError(shown(texts.filter(pa.array(misfits))[0].as_py()))
+        return cast
+    if is_time(declared) and pa.types.is_timestamp(column.type) and column.type != kind:
+        _check_zone(column.type, kind)
+    return exact_cast(column, kind)
+
+
+def _check_zone(stored: pa.DataType, declared: pa.DataType) -> None:
+    """Raise ValueError if a cast would add or remove a time zone."""
+    if pa.types.is_timestamp(declared) and (stored.tz is None) != (declared.tz is None):
+        fix = "assumeTimezone" if stored.tz is None else "a type with a time zone"
+        raise ValueError(f"it is {stored}. Set {fix}")
+
+
+def _halved(
+    texts: pa.Array, convert: Callable[[pa.Array], pa.Array]
+) -> Iterator[tuple[int, pa.Array | None]]:
+    """Yield consecutive parts of an array: their numbers of values, and their converted values, or
+    None for a value that does not fit."""
+    try:
+        yield len(texts), convert(texts)
+    except ValueError:
+        half = len(texts) // 2
+        if half:
+            yield from _halved(texts.slice(0, half), convert)
+            yield from _halved(texts.slice(half), convert)
+        else:
+            yield 1, None
+
+
+def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    return texts.cast(kind)
+
+
+def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as numbers. Raises ValueError for a text that is no number, or an integer that
+    would be rounded, or a number that would become infinite."""
+    numbers = texts.cast(kind)
+    large = pc.greater_equal(pc.abs(numbers), EXACT_INTEGERS[f"float{kind.bit_width}"])
+    pairs = (texts.filter(large).to_pylist(), numbers.filter(large).to_pylist())
+    for text, number in zip(*pairs, strict=True):
+        rounded = bool(_INTEGER.fullmatch(text)) and int(text) != number
+        if rounded or (math.isinf(number) and not _INFINITE.fullmatch(text)):
+            raise ValueError(f"{text} would be changed")
+    return numbers
+
+
+def _parsed(
+    texts: pa.ChunkedArray, declared: ColumnType, kind: pa.DataType
+) -> tuple[pa.ChunkedArray, np.ndarray]:
+    values: list[Any] = []
+    misfits = np.zeros(len(texts), bool)
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            value = None if text is None else fitting(parse_declared(text, declared), declared)
+        except (ValueError, TypeError):
+            value, misfits[row] = None, True
+        values.append(value if value is None or declared != "json" else text)
+    return pa.chunked_array([pa.array(values, kind)]), misfits
+
+
+def parse_declared(document: bytes | str, kind: ColumnType) -> Any:
+    """Return a parsed JSON document for `fitting`. Raises ValueError if it is invalid."""
+    if has_json(kind):
+        document = with_texts(as_text(document), kind, others=False)
+    return load_exact(document)
+
+
+def fitting(value: Any, kind: ColumnType, path: str = "", *, others: bool = False) -> Any:
+    """Return a value of `load_exact` as Arrow takes it for a declared type, without fields that are
+    not declared. `others` says whether a `string` holds any value, as the readers do.
+
+    Raises TypeError if its type is another, and ValueError if it would be changed."""
+    if value is None or (others and kind in ("string", "json")):
+        return value
+    if isinstance(kind, dict) and isinstance(value, dict):
+        present = (name for name in kind if name in value)
+        return {
+            name: fitting(value[name], kind[name], f"{path}.{name}", others=others)
+            for name in present
+        }
+    if isinstance(kind, list) and isinstance(value, list):
+        return [fitting(element, kind[0], f"{path}[]", others=others) for element in value]
+    if not isinstance(kind, str) or type(value) not in _python_types(kind):
+        where = f" in {path.removeprefix('.')}" if path else ""
+        raise TypeError(f"{shown(value)}{where} is not {name_of(kind)}")
+    return _scalar(value, kind)
+
+
+def _python_types(kind: str) -> tuple[type, ...]:
+    """Return the types of the JSON values that a scalar type can hold."""
+    if kind in ("string", "json") or is_time(kind):
+        return (str,)
+    if kind in ("bool", *_RANGES):
+        return (bool,) if kind == "bool" else (int,)
+    return (int, float, Decimal) if kind in EXACT_INTEGERS else (int, Decimal, str)
+
+
+def _scalar(value: Any, kind: str) -> Any:
+    if kind in ("string", "json"):
+        value.encode()  # raises for a lone surrogate
+    elif kind in _RANGES and value not in _RANGES[kind]:
+        raise ValueError(f"{value} is out of the range of {kind}")
+    elif kind in EXACT_INTEGERS:
+        return exact_float(value, kind)
+    elif kind != "bool" and kind not in _RANGES:
+        return pa.scalar(str(value)).cast(arrow_type(kind)).as_py()
+    return value
+
+
+def exact_float(value: Any, kind: str) -> float:
+    """Return a number of `load_exact` as `float32` or `float64`. Raises ValueError if an integer
+    would be rounded, or if the number would become infinite."""
+    with np.errstate(over="ignore"):
+        number = float(value) if kind == "float64" else float(np.float32(value))
+    if type(value) is int and number != value:
+        raise ValueError(f"{value} would be rounded as {kind}")
+    if type(value) is not float and math.isinf(number):
+        raise ValueError(f"{value} is too large for {kind}")
+    return number

@@ -1,0 +1,57 @@
+"""Casts the columns of files that define their own types to the types that all files share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchinference.pipeline.column_types import cast_column, name_of
+from batchinference.pipeline.errors import BadInput
+from batchinference.pipeline.schema import shared_types, with_types
+from batchinference.spec.column_types import ColumnType
+
+
+class ColumnCasts:
+    """Casts tables to the types in `shared`. `declared` are the types that the user has declared,
+    and `zone` is the time zone of timestamps without one, or None."""
+
+    def __init__(self, declared: Mapping[str, ColumnType], zone: str | None) -> None:
+        self._declared, self._zone = declared, zone
+        self.shared: dict[str, pa.DataType] = {}
+
+    def share(self, schemas: Mapping[str, pa.Schema]) -> None:
+        """Find the types that hold the values of these files. Raises BadInput if there is no type
+        for a column, or if its type cannot be cast to the declared one."""
+        if self._declared or self._zone:
+            schemas = {uri: self._cast_schema(schema, uri) for uri, schema in schemas.items()}
+        self.shared = shared_types(schemas, "declare the type in read.options.types")
+
+    def _cast_schema(self, schema: pa.Schema, uri: str) -> pa.Schema:
+        try:
+            return self._own(schema.empty_table()).schema
+        except (ValueError, TypeError, NotImplementedError) as error:
+            raise BadInput(f"read.options.types: {uri}: {error}") from None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return a table with the shared types. Raises ValueError for a value that does not fit,
+        and TypeError if the type of a column does not fit."""
+        return with_types(self._own(table), self.shared)
+
+    def _own(self, table: pa.Table) -> pa.Table:
+        """Return a table with the declared types, and with time zones."""
+        for index, field in enumerate(table.schema if self._declared or self._zone else ()):
+            column = table.column(index)
+            if self._zone and pa.types.is_timestamp(field.type) and field.type.tz is None:
+                column = pc.assume_timezone(column, self._zone)
+            if (kind := self._declared.get(field.name)) is not None:
+                try:
+                    column = cast_column(column, kind)
+                except (ValueError, NotImplementedError) as error:
+                    wrong = ValueError if isinstance(error, ValueError) else TypeError
+                    problem = f"column '{field.name}' is not {name_of(kind)}, its declared type"
+                    raise wrong(f"{problem}: {error}") from None
+            if column.type != field.type:
+                table = table.set_column(index, field.name, column)
+        return table

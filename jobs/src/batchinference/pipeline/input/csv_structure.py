@@ -1,0 +1,282 @@
+"""Finds the records in CSV text, and the records whose quotes are damaged.
+
+A quote is damaged if it is not closed, or if text follows the quote that closes it. Only its line
+is damaged if the lines after it are rows on their own. Otherwise they may be the text of a value,
+so they are damaged up to the next line end that follows an even number of quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from batchinference.pipeline.input.csv_dialect import Dialect, without_escapes
+
+NEXT_LINES = 8
+"""Lines after a damaged quote that show whether they are rows: at least three quarters must be."""
+SHOWN_BYTES = 80
+_SHORT_VALUES = "If no value has line ends, set read.options.newlinesInValues: false"
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+class Damage(NamedTuple):
+    """Consecutive rows that cannot be read, and why."""
+
+    problem: str
+    rows: int = 1
+
+
+class Fault(NamedTuple):
+    """A problem with a line, and what to do about it."""
+
+    problem: str
+    line: bytes
+    fix: str
+
+    def damage(self, lines: int, size: int) -> Damage:
+        """Return the damage if the fault affects so many lines and bytes."""
+        extent = f"{lines} line{'' if lines == 1 else 's'}, {size} bytes"
+        shown = self.line[:SHOWN_BYTES].decode(errors="replace").rstrip("\r\n")
+        return Damage(f"{self.problem} ({extent} cannot be read): {shown}. {self.fix}", lines)
+
+
+class NeedsMore(Exception):
+    """The text after the end decides what the text before it means."""
+
+
+def last_record_end(
+    text: bytes | bytearray, begin: int, end: int, dialect: Dialect, *, ended: bool
+) -> int | None:
+    """Return the end of the last record in text[begin:end], which begins with a record; `begin` if
+    no record is complete. `ended` says whether no text follows.
+
+    Return None if the text has comments, or quotes that are not where they should be."""
+    if dialect.comment and _comment(dialect).search(text, begin, end):
+        return None
+    half = not ended and text[end - 1] in b"\r" + dialect.quote  # of a CRLF or a doubled quote
+    stop = end - half
+    if not dialect.quote or text.find(dialect.quote, begin, stop) < 0:
+        return end if ended else _line_start(text, begin, stop)
+    values = np.frombuffer(text, np.uint8)[begin:stop]
+    quotes = np.flatnonzero(values == dialect.quote[0])
+    if not _are_regular(values, quotes, dialect) or (ended and len(quotes) % 2):
+        return None
+    return end if ended else _record_start(text, begin, stop, quotes)
+
+
+def _are_regular(values: np.ndarray, quotes: np.ndarray, dialect: Dialect) -> bool:
+    """Return whether each second quote is followed by the end of a field or by another quote."""
+    closing = quotes[1::2] + 1
+    if len(closing) and closing[-1] == len(values):
+        closing = closing[:-1]
+    if not _after_quotes(dialect).take(values.take(closing)).all():
+        return False
+    if dialect.newlines_in_values:
+        return True
+    line_ends = np.flatnonzero((values == ord("\n")) | (values == ord("\r")))
+    return not (np.searchsorted(quotes, line_ends) % 2).any()
+
+
+@lru_cache
+def _after_quotes(dialect: Dialect) -> np.ndarray:
+    table = np.zeros(256, bool)
+    table[list(dialect.boundaries + dialect.quote)] = True
+    return table
+
+
+def _record_start(text: bytes | bytearray, begin: int, stop: int, quotes: np.ndarray) -> int:
+    """Return the position after the last line end outside of quotes; `begin` if there is none."""
+    index = len(quotes)
+    if index % 2:
+        index -= 1
+        stop = begin + int(quotes[index])
+    while index:
+        after_value = begin + int(quotes[index - 1]) + 1
+        if (start := _line_start(text, after_value, stop)) > after_value:
+            return start
+        index -= 2
+        stop = begin + int(quotes[index])
+    return _line_start(text, begin, stop)
+
+
+def _line_start(text: bytes | bytearray, begin: int, stop: int) -> int:
+    """Return the position after the last line end in text[begin:stop]; `begin` if there is none."""
+    last = max(text.rfind(b"\n", begin, stop), text.rfind(b"\r", begin, stop))
+    return max(begin, last + 1)
+
+
+@lru_cache
+def _comment(dialect: Dialect) -> re.Pattern[bytes]:
+    """Return the pattern of the beginning of a comment line."""
+    return re.compile(rb"(?<![^\r\n])" + re.escape(dialect.comment))
+
+
+@lru_cache
+def header_pattern(dialect: Dialect) -> re.Pattern[bytes]:
+    """Return a pattern that matches a record without its line end, or up to a damaged quote."""
+    text = rb"[^%b]*+" % re.escape(dialect.boundaries)
+    field = text
+    if dialect.quote:
+        inside = b"" if dialect.newlines_in_values else b"\r\n"
+        field = rb"(?:%b%b|(?!%b)%b)" % (_quoted(dialect, inside), text, dialect.quote, text)
+    return re.compile(rb"(?:%b(?:%b%b)*+)?" % (field, re.escape(dialect.delimiter), field))
+
+
+@lru_cache
+def _row(dialect: Dialect, columns: int) -> re.Pattern[bytes]:
+    """Return the pattern of a line that is a row on its own."""
+    field = rb"[^%b]*+" % re.escape(dialect.boundaries + dialect.quote)
+    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), field)
+    return re.compile(
+        rb"%b(?:%b%b){%d}" % (field, re.escape(dialect.delimiter), field, columns - 1)
+    )
+
+
+@lru_cache
+def _field_end(dialect: Dialect) -> re.Pattern[bytes]:
+    return re.compile(rb"%b(?:(?=[%b])|\Z)" % (_spaces(dialect), re.escape(dialect.boundaries)))
+
+
+def _quoted(dialect: Dialect, excluded: bytes) -> bytes:
+    quote = re.escape(dialect.quote)
+    text = rb"[^%b%b]*+" % (quote, excluded)
+    return rb"%b%b(?:%b%b%b)*+%b" % (quote, text, quote, quote, text, quote)
+
+
+def _spaces(dialect: Dialect) -> bytes:
+    return rb"[%b]*+" % b" \t".replace(dialect.delimiter, b"")
+
+
+class Structure:
+    """The records in text that begins with a record.
+
+    `ended` says whether no text follows, and `full` whether no more text can be loaded."""
+
+    def __init__(
+        self, text: bytes, dialect: Dialect, columns: int, *, ended: bool, full: bool
+    ) -> None:
+        self.stop = 0
+        """The end of the last record that is complete."""
+        self.removed: list[tuple[int, int, Damage | None]] = []
+        """Start and end of damaged records, and of comments (None)."""
+        self.fault: Fault | None = None
+        """Why it is unknown where the next record begins."""
+        self._original, self._text = text, without_escapes(text, dialect)
+        self._dialect, self._columns = dialect, columns
+        self._ended, self._complete = ended, ended or full
+        self._quotes, self._opening = self._find_quotes()
+        try:
+            self._scan()
+        except NeedsMore:
+            return
+
+    def _find_quotes(self) -> tuple[list[int], list[int]]:
+        """Return the positions of all quotes, and of those at the start of a field."""
+        if not self._dialect.quote:
+            return [], []
+        values = np.frombuffer(self._text, np.uint8)
+        quotes = np.flatnonzero(values == self._dialect.quote[0])
+        opening = (quotes == 0) | np.isin(values[quotes - 1], list(self._dialect.boundaries))
+        return quotes.tolist(), quotes[opening].tolist()
+
+    def _scan(self) -> None:
+        position = 0
+        while not self.fault:
+            number = bisect_left(self._opening, position)
+            start = self._opening[number] if number < len(self._opening) else len(self._text)
+            if (comment := self._comment_before(start, position)) is not None:
+                self.stop = comment
+                position = self._remove(self._line_stop(comment), None)
+                continue
+            half = start == len(self._text) and not self._complete and self._text.endswith(b"\r")
+            if (record := _line_start(self._text, position, start - half)) > position:
+                self.stop = record
+            if start == len(self._text):
+                self.stop = start if self._ended else self.stop
+                return
+            end = self._closing(start)
+            if end is not None and self._is_closed(start, end):
+                position = end + 1
+            else:
+                position = self._damaged(start, end)
+
+    def _comment_before(self, stop: int, position: int) -> int | None:
+        if not self._dialect.comment:
+            return None
+        comment = _comment(self._dialect).search(self._text, position, stop)
+        return comment.start() if comment else None
+
+    def _remove(self, stop: int, damage: Damage | None) -> int:
+        """Remove the text from the current record up to `stop`, where the next one begins."""
+        self.removed.append((self.stop, stop, damage))
+        self.stop = stop
+        return stop
+
+    def _line_stop(self, position: int) -> int:
+        """Return the position after the line end that follows a position."""
+        line_end = _LINE_END.search(self._text, position)
+        stop = line_end.end() if line_end else len(self._text)
+        if stop == len(self._text) and not self._complete and not self._text.endswith(b"\n"):
+            raise NeedsMore
+        return stop
+
+    def _closing(self, start: int) -> int | None:
+        """Return the position of the quote that closes the one at `start`; None if there is none.
+        A doubled quote is a part of the value."""
+        quotes, number = self._quotes, bisect_right(self._quotes, start)
+        while number + 1 < len(quotes) and quotes[number + 1] == quotes[number] + 1:
+            number += 2
+        if number == len(quotes) and not self._complete:
+            raise NeedsMore
+        return quotes[number] if number < len(quotes) else None
+
+    def _is_closed(self, start: int, end: int) -> bool:
+        """Return whether the field of a quoted value ends after it, and on its line if it must."""
+        field_end = _field_end(self._dialect).match(self._text, end + 1)
+        if field_end and field_end.end() == len(self._text) and not self._complete:
+            raise NeedsMore
+        line = self._dialect.newlines_in_values or not _LINE_END.search(self._text, start, end)
+        return bool(field_end and line)
+
+    def _damaged(self, start: int, end: int | None) -> int:
+        """Remove the line with the damaged quote at `start`, and return where the next record
+        begins. Sets `fault` if that is unknown."""
+        stop = self._line_stop(start)
+        fault = self._fault(end, stop)
+        quotes = bisect_left(self._quotes, stop) - bisect_left(self._quotes, self.stop)
+        alone = quotes % 2 == 0 or not self._dialect.newlines_in_values
+        if alone or self._rows_follow(stop, end or 0):
+            return self._remove(stop, fault.damage(1, stop - self.stop))
+        self.fault = fault._replace(fix=f"{_SHORT_VALUES}. {fault.fix}")
+        return stop
+
+    def _rows_follow(self, position: int, end: int) -> bool:
+        """Return whether the lines from a position on, and that of a later quote, are rows."""
+        lines: list[bytes] = []
+        while position < len(self._text) and len(lines) < NEXT_LINES:
+            stop = self._line_stop(position)
+            lines.append(self._text[position:stop])
+            position = stop
+        if not self._complete and len(lines) < NEXT_LINES:
+            raise NeedsMore
+        if end >= position:
+            lines.append(self._text[_line_start(self._text, 0, end) : self._line_stop(end)])
+        lines = [line for text in lines if (line := text.rstrip(b"\r\n"))]
+        row = _row(self._dialect, self._columns)
+        rows = sum(bool(row.fullmatch(line)) for line in lines)
+        # in one column, any line is a row, unless it has quotes
+        shown = self._columns > 1 or any(self._dialect.quote in line for line in lines)
+        return not lines or (shown and 4 * rows >= 3 * len(lines))
+
+    def _fault(self, end: int | None, stop: int) -> Fault:
+        line = self._original[self.stop : stop]
+        closed = end is not None and end < stop
+        problem = "text follows a quote that closes a value" if closed else "a quote is not closed"
+        fix = 'If quotes are part of the values, double them, or set read.options.quote: ""'
+        if not self._dialect.escape and b"\\" + self._dialect.quote in line:
+            fix = 'If backslashes escape quotes, set read.options.escape: "\\"'
+        return Fault(problem, line, fix)

@@ -1,0 +1,234 @@
+"""Infers the types of CSV columns, and converts their texts to these types.
+
+A column is text unless each of its values is written as a number, date, timestamp or boolean and
+none of them would be changed: `007`, `+49301`, `0x1F` and `12345678901234567.89` are texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv as pac
+
+from batchinference.pipeline.column_types import (
+    EXACT_INTEGERS,
+    arrow_type,
+    cast_texts,
+    is_time,
+    misfit,
+)
+from batchinference.pipeline.input.csv_dialect import NULL
+from batchinference.spec.column_types import INTEGERS, ColumnType
+
+_MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
+"""Texts that mean a missing value in columns that are not text."""
+_CHANGING = ("bool", "int64", "uint64", "float64")
+"""Types that also hold texts that are written in another way, such as `007` and `1e400`."""
+_TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
+SAFE_DIGITS = 15
+"""float64 holds each number of so many digits, so that its digits are printed again."""
+MAX_DIGITS = 800
+"""No float64 has more digits that are not zero."""
+CHECKED_NUMBERS = 10_000
+"""Maximum number of long numbers of a sample that are compared with how they are printed."""
+
+
+class Sampled(NamedTuple):
+    """The type of the first values of a column, and the number of bytes of the longest."""
+
+    kind: str
+    longest: int = 0
+
+
+TEXT = Sampled("string")
+
+
+@dataclass(frozen=True)
+class CsvTypes:
+    """Converts the columns of CSV files, which were read as bytes, to their types.
+
+    A column without a type is text. `nulls` are texts that mean null in all columns."""
+
+    declared: Mapping[str, ColumnType] = field(default_factory=dict)
+    sampled: Mapping[str, Sampled] = field(default_factory=dict)
+    nulls: tuple[str, ...] = ()
+    decimal: str = "."
+    encoding: str = "utf-8"
+
+    def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, Sampled]:
+        """Return the types of sampled columns of bytes."""
+        return {name: self._infer(column) for name, column in columns.items()}
+
+    def cast(self, table: pa.Table) -> tuple[pa.Table, dict[int, Exception]]:
+        """Return a table of bytes with the types of its columns, and the error of each row with a
+        value that does not fit; such values are null."""
+        columns: list[pa.ChunkedArray] = []
+        errors: dict[int, Exception] = {}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            values, found = self._cast(name, column)
+            columns.append(values)
+            errors = {**found, **errors}
+        return pa.table(columns, table.column_names), errors
+
+    def _infer(self, column: pa.ChunkedArray) -> Sampled:
+        texts = _without_missing(self._texts(column)[0]).drop_null()
+        kind = _inferred(texts, self.decimal) if len(texts) else "string"
+        return Sampled(kind, pc.max(pc.binary_length(texts)).as_py() or 0)
+
+    def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
+        """Return a column of bytes as text, and a mask of the values that are no text."""
+        texts, invalid = cast_texts(column, "string")
+        if invalid.any():
+            nulls = pc.equal(column, NULL).to_numpy()
+            invalid &= ~nulls
+        if self.nulls:
+            is_null = pc.is_in(texts, pa.array(self.nulls, pa.string()))
+            texts = pc.if_else(is_null, None, texts)
+        return texts, invalid
+
+    def _cast(
+        self, name: str, column: pa.ChunkedArray
+    ) -> tuple[pa.ChunkedArray, dict[int, Exception]]:
+        sampled = None if name in self.declared else self.sampled.get(name, TEXT)
+        kind = sampled.kind if sampled else self.declared[name]
+        if not self.nulls and (values := self._quickly_converted(column, kind, sampled)):
+            return values, {}
+        texts, invalid = self._texts(column)
+        not_text = f"column '{name}': its text is not valid in the encoding {self.encoding}"
+        errors: dict[int, Exception] = {
+            row: ValueError(not_text) for row in np.flatnonzero(invalid).tolist()
+        }
+        if kind == "string":
+            return texts, errors
+        numbers = _with_points(_without_missing(texts), kind, self.decimal)
+        values, misfits = cast_texts(numbers, kind)
+        misfits |= _changed(numbers, sampled)
+        for row in np.flatnonzero(misfits).tolist():
+            value = texts[row].as_py()
+            errors[row] = misfit(name, value, kind, sampled=sampled is not None)
+        return values, errors
+
+    def _quickly_converted(
+        self, column: pa.ChunkedArray, kind: ColumnType, sampled: Sampled | None
+    ) -> pa.ChunkedArray | None:
+        """Return the values of a column; None if one is missing, or may not fit."""
+        if not _is_quick(kind) or (self.decimal != "." and kind in EXACT_INTEGERS):
+            return None
+        try:
+            # invalid UTF-8 is not validated here, but fits none of these types
+            texts = pa.chunked_array(
+                [part.view(pa.string()) for part in column.chunks], pa.string()
+            )
+            values = texts.cast(arrow_type(kind))
+        except pa.ArrowInvalid:
+            return None
+        if kind in EXACT_INTEGERS:
+            limits = pc.min_max(values).as_py()
+            if max(abs(limits["min"] or 0), abs(limits["max"] or 0)) >= EXACT_INTEGERS[kind]:
+                return None
+        return None if _changed(column, sampled).any() else values
+
+
+def _is_quick(kind: ColumnType) -> bool:
+    return kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
+
+
+def _without_missing(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    trimmed = pc.utf8_trim_whitespace(texts)
+    return pc.if_else(pc.is_in(trimmed, _MISSING), None, trimmed)
+
+
+def _with_points(texts: pa.ChunkedArray, kind: ColumnType, decimal: str) -> pa.ChunkedArray:
+    """Return numbers with points for decimal commas. A text with a point becomes no number."""
+    if decimal == "." or not str(kind).startswith(("float", "decimal")):
+        return texts
+    return pc.replace_substring(pc.replace_substring(texts, ".", "?"), ",", ".")
+
+
+def _inferred(texts: pa.ChunkedArray, decimal: str) -> str:
+    """Return the type of a column, given some of its values."""
+    numbers = _with_points(texts, "float64", decimal)
+    if _fits(numbers, "float64"):
+        return _number(numbers)
+    if pc.all(pc.is_in(pc.utf8_lower(texts), pa.array(["true", "false"]))).as_py():
+        return "bool"
+    return next((kind for kind in _TIMES if _fits(texts, kind)), "string")
+
+
+def _number(texts: pa.ChunkedArray) -> str:
+    """Return the type of texts that float64 may hold."""
+    if _have_leading_zeros(*_buffers(texts.combine_chunks())).any():
+        return "string"
+    if not pc.all(pc.match_substring_regex(texts, "^[+-]?[0-9]+$")).as_py():
+        return "float64" if _are_exact(texts) else "string"
+    # a telephone number begins with a plus sign, which no integer does
+    return next((kind for kind in ("int64", "uint64") if _fits(texts, kind)), "string")
+
+
+def _fits(texts: pa.ChunkedArray, kind: str) -> bool:
+    try:
+        texts.cast(arrow_type(kind))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _changed(texts: pa.ChunkedArray, sampled: Sampled | None) -> np.ndarray:
+    """Return a mask of the values that the type of a sample holds, but not as they are written."""
+    if sampled is None or sampled.kind not in _CHANGING:
+        return np.zeros(len(texts), bool)
+    array = texts.combine_chunks()
+    characters, limits = _buffers(array)
+    lengths = np.diff(limits)
+    if sampled.kind == "bool":
+        mask = lengths < len("true")  # 0 and 1
+    else:
+        mask = _have_leading_zeros(characters, limits)
+    if sampled.kind == "float64" and (long := lengths > max(SAFE_DIGITS, sampled.longest)).any():
+        long_texts = array.filter(pa.array(long)).to_pylist()
+        mask[long] |= [text is not None and not _is_exact(text) for text in long_texts]
+    return mask & array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else mask
+
+
+def _buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bytes of all texts, and the limits between them."""
+    _, offsets, data = texts.buffers()
+    limits = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data or b"\0", np.uint8), limits
+
+
+def _have_leading_zeros(characters: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return a mask of the texts that begin with a zero and another digit or `x`, after a sign."""
+    starts = limits[:-1]
+    first = characters.take(starts, mode="clip")
+    zero = starts + ((first == ord("-")) | (first == ord("+")))
+    second = characters.take(zero + 1, mode="clip")
+    digit = (second - ord("0") < 10) | (second == ord("x"))  # below 0, a byte is large
+    is_zero = characters.take(zero, mode="clip") == ord("0")
+    return np.asarray(is_zero & digit & (zero + 1 < limits[1:]))
+
+
+def _are_exact(texts: pa.ChunkedArray) -> bool:
+    """Return whether float64 holds numbers so that their digits are printed again."""
+    long = pc.greater(pc.binary_length(texts), SAFE_DIGITS)
+    texts = texts.filter(pc.or_(long, pc.match_substring_regex(texts, "[eE]")))
+    printed = texts.cast(pa.float64()).cast(pa.string())
+    others = texts.filter(pc.not_equal(printed, texts)).slice(0, CHECKED_NUMBERS)
+    return all(map(_is_exact, others.to_pylist()))
+
+
+def _is_exact(text: str | bytes) -> bool:
+    try:
+        written = Decimal(text if isinstance(text, str) else text.decode())
+    except (ArithmeticError, UnicodeDecodeError):
+        return True  # it does not fit
+    digits = len(written.as_tuple().digits)
+    if not written.is_finite() or digits > MAX_DIGITS:
+        return not written.is_finite()
+    return Decimal(f"{float(text):.{digits - 1}e}") == written

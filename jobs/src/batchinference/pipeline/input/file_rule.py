@@ -1,0 +1,130 @@
+"""Decides which files of a directory a job reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import pyarrow.fs as pafs
+
+from batchinference.pipeline.error_attribution import is_transient
+from batchinference.pipeline.input.file_kinds import (
+    EXTENSIONS,
+    HEIF,
+    TEMPORARY,
+    extension_of,
+    is_known,
+    is_undecided,
+    reads_heif,
+)
+from batchinference.pipeline.input.ignored_files import Reason
+from batchinference.pipeline.input.signatures import HEAD_BYTES, is_heif, is_of
+from batchinference.pipeline.storage.location import Location, base_name, is_hidden
+
+EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
+"""Files with the same extension that are opened first. If their content is of one kind, the others
+are not opened. MAX_EXAMINED is the maximum number of files that are opened for a path."""
+THREADS = 32
+_MARKER = re.compile(
+    r"_success|_temporary|_(committed|started)_.*|_(common_)?metadata|_spark_metadata|_delta_log"
+    r"|_change_data|_logs|_tmp.*|_batchinference|__macosx|__pycache__|\._.*|\.ds_store|\.hoodie.*"
+    r"|\.git.*|\.ipynb_checkpoints|\.trash.*|\.thumbnails|.*\.crc|.*\.sw[op]",
+    re.IGNORECASE,
+)
+"""Matches hidden names that programs give to what is not data."""
+_SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini"))
+
+Decision: TypeAlias = Literal["read"] | Reason
+"""Whether a file is read, or why it is ignored."""
+ByName: TypeAlias = Decision | Literal["examine"]
+"""The decision by the name of a file, or that its content decides."""
+
+
+@dataclass(frozen=True)
+class FileRule:
+    """Which files of a directory are read: those with one of the `endings`, such as `.csv`; all if
+    it is empty. With `by_content`, also files with an unknown extension whose content is of the
+    format."""
+
+    endings: tuple[str, ...]
+    format: str = ""
+    by_content: bool = False
+
+    @classmethod
+    def of(cls, extensions: Sequence[str] | None, file_format: str) -> FileRule:
+        """Return the rule for these extensions, with or without a dot, in any case; None for the
+        default of the format."""
+        if extensions is None:
+            heif = HEIF if file_format == "images" and reads_heif() else ()
+            endings = (*EXTENSIONS[file_format], *heif)
+            return cls(tuple(f".{ending}" for ending in endings), file_format, by_content=True)
+        endings = tuple(extension.lower().removeprefix(".") for extension in extensions)
+        return cls(tuple(f".{ending}" for ending in endings), file_format)
+
+    def decide(self, info: pafs.FileInfo, within: str) -> ByName:
+        """Return the decision by the name of a file. `within` is its path relative to the directory
+        that is listed."""
+        if info.type != pafs.FileType.File:
+            return Reason.SPECIAL
+        parts = within.split("/")
+        has_ending = not self.endings or parts[-1].lower().endswith(self.endings)
+        if any(map(is_hidden, parts)):
+            return Reason.HIDDEN if has_ending and not _is_marker(parts) else Reason.MARKER
+        return "read" if has_ending else self._decide_by_extension(parts[-1], info.size or 0)
+
+    def _decide_by_extension(self, name: str, size: int) -> ByName:
+        extension = extension_of(name)
+        if name.lower() in _SYSTEM_FILES:
+            return Reason.MARKER
+        if not self.by_content:
+            return Reason.EXTENSION
+        if extension in TEMPORARY or name.endswith("~"):
+            return Reason.TEMPORARY
+        if self.format == "images" and extension in HEIF:
+            return Reason.PACKAGE
+        if not is_undecided(extension, self.format):
+            return Reason.EXTENSION
+        return "examine" if size else Reason.EMPTY
+
+    def examine(self, files: Sequence[Location]) -> Iterator[tuple[Location, Decision]]:
+        """Yield each file with the decision by its content. Opens a bounded number of files."""
+        by_extension: dict[str, list[Location]] = {}
+        for file in files:
+            by_extension.setdefault(extension_of(base_name(file.path)), []).append(file)
+        samples = [same[:: -(-len(same) // EXAMINED_SAMPLE)] for same in by_extension.values()]
+        sampled = [file for sample in samples for file in sample][:MAX_EXAMINED]
+        decisions = self._examined(sampled)
+        mixed: list[Location] = []
+        for same in by_extension.values():
+            others = [file for file in same if file not in decisions]
+            kinds = {decisions[file] for file in same if file in decisions}
+            if len(kinds) == 1:
+                decisions |= dict.fromkeys(others, kinds.pop())
+            else:
+                mixed += others
+        decisions |= self._examined(mixed[: MAX_EXAMINED - len(sampled)])
+        return ((file, decisions.get(file, Reason.UNEXAMINED)) for file in files)
+
+    def _examined(self, files: Sequence[Location]) -> dict[Location, Decision]:
+        with ThreadPoolExecutor(THREADS) as pool:
+            return dict(zip(files, pool.map(self._decide_by_content, files), strict=True))
+
+    def _decide_by_content(self, file: Location) -> Decision:
+        try:
+            head = file.read(HEAD_BYTES)
+        except OSError as error:
+            if is_transient(error):
+                raise
+            return Reason.UNREADABLE
+        if is_of(self.format, head):
+            return "read"
+        if self.format == "images" and is_heif(head):
+            return "read" if reads_heif() else Reason.PACKAGE
+        return Reason.EXTENSION if is_known(extension_of(base_name(file.path))) else Reason.CONTENT
+
+
+def _is_marker(parts: Sequence[str]) -> bool:
+    return any(_MARKER.fullmatch(part) for part in parts if is_hidden(part))

@@ -1,0 +1,281 @@
+"""Parses JSON rows to tables with known column types. No value is changed silently.
+
+pyarrow parses the rows. It would round integers in a column of floating-point numbers, drop the
+time zone of a timestamp, and convert texts that look like timestamps.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as paj
+
+from batchinference.pipeline.column_types import (
+    EXACT_INTEGERS,
+    arrow_type,
+    exact_float,
+    fitting,
+    is_time,
+    misfit,
+)
+from batchinference.pipeline.input.json_lines import NULL_ROW, begins_with_null, has_null
+from batchinference.pipeline.input.json_shapes import Shape, types_of
+from batchinference.pipeline.json_texts import documents_in, has_json, load_exact, with_texts
+from batchinference.pipeline.schema import is_list
+from batchinference.pipeline.storage.json import check_depth
+from batchinference.spec.column_types import ColumnType
+
+_LOGGER = logging.getLogger(__name__)
+MAX_FIELDS = 4000
+"""Maximum number of different fields in all rows of a file, including nested fields."""
+SLICE_BYTES = 1 << 19
+"""Approximate bytes of the rows that are parsed together; fewer if they could have too many
+fields."""
+_STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
+"""A JSON string, and the colon after it if the string is a field name."""
+_LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
+"""An integer that `float64` may not hold."""
+
+
+class TooManyFields(ValueError):
+    def __init__(self) -> None:
+        super().__init__(
+            f"the rows of the file have more than {MAX_FIELDS} different fields. Split the file, "
+            "or store fields with varying names as a list of names and values"
+        )
+
+
+class Fields:
+    """The fields of a file, without the fields that are known from other files."""
+
+    def __init__(self, known: pa.Schema, columns: Iterable[str] = ()) -> None:
+        """`columns` are also known, but not the fields nested in them."""
+        self._known = {path for field in known for path in _paths(field, "")}
+        self._known |= {f"/{name}" for name in columns}
+        self._seen: set[str] = set()
+
+    def add(self, schema: pa.Schema) -> None:
+        """Add the fields of a schema. Raises TooManyFields."""
+        self._add({path for field in schema for path in _paths(field, "")})
+
+    def add_columns(self, names: Iterable[str]) -> None:
+        """Add columns without their nested fields. Raises TooManyFields."""
+        self._add({f"/{name}" for name in names})
+
+    def _add(self, paths: set[str]) -> None:
+        seen = self._seen | (paths - self._known)
+        if len(seen) > MAX_FIELDS:
+            raise TooManyFields
+        self._seen = seen
+
+
+def _paths(field: pa.Field, above: str) -> Iterator[str]:
+    path = f"{above}/{field.name}"
+    yield path
+    for number in range(field.type.num_fields):
+        yield from _paths(field.type.field(number), path)
+
+
+class JsonRows:
+    """Parses rows with known types of columns. The types of other columns are inferred where they
+    occur, but texts stay texts.
+
+    `declared` and `sampled` are the types that the user has declared, and those of the first rows.
+    `several_shapes` says whether a sampled column is text because its values have several types."""
+
+    def __init__(
+        self,
+        declared: Mapping[str, ColumnType],
+        sampled: Mapping[str, ColumnType],
+        *,
+        several_shapes: bool = False,
+    ) -> None:
+        self._declared, self._types = declared, {**sampled, **declared}
+        self._read_types = {name: _without_times(kind) for name, kind in self._types.items()}
+        self._quotes_first = several_shapes or any(map(has_json, declared.values()))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The types of the columns."""
+        return pa.schema([(name, arrow_type(kind)) for name, kind in self._types.items()])
+
+    @cached_property
+    def _read_schema(self) -> pa.Schema:
+        return pa.schema([(name, arrow_type(kind)) for name, kind in self._read_types.items()])
+
+    def of_column(self, name: str) -> JsonRows:
+        """Return a parser of rows that have only one of the columns."""
+        types = ({k: v for k, v in t.items() if k == name} for t in (self._declared, self._types))
+        return JsonRows(*types, several_shapes=self._quotes_first)
+
+    def parse(self, chunk: bytes) -> pa.Table:
+        """Return the rows of some lines. Raises ValueError for invalid or too deeply nested JSON,
+        for a value that does not fit its type, and for a row that is null, which pyarrow reads as
+        an object without fields."""
+        check_depth(chunk)
+        check_names(chunk)
+        chunk.decode()  # pyarrow accepts invalid UTF-8
+        if begins_with_null(chunk):  # pyarrow crashes
+            raise ValueError(NULL_ROW)
+        table = self._table(chunk)
+        if all(column.null_count for column in table.columns) and has_null(chunk):
+            raise ValueError(NULL_ROW)
+        _check_floats(chunk, table)
+        for index, field in enumerate(table.schema):
+            kind = self._types.get(field.name)
+            if kind is not None and kind != self._read_types[field.name]:
+                column = table.column(index).cast(arrow_type(kind))
+                table = table.set_column(index, field.name, column)
+        return table
+
+    def _table(self, chunk: bytes) -> pa.Table:
+        """Return the rows, with times as texts."""
+        quoted = self._quoted(chunk) if self._quotes_first else chunk
+        try:
+            table = _read(quoted, self._read_schema)
+        except ValueError:
+            quoted = self._quoted(chunk)
+            if self._quotes_first or quoted == chunk:
+                raise
+            table = _read(quoted, self._read_schema)
+        if any(_has_timestamp(field.type) for field in table.schema):
+            table = _read(quoted, pa.schema(map(_as_text, table.schema)))
+        return table
+
+    def _quoted(self, chunk: bytes) -> bytes:
+        return with_texts(chunk.decode(), self._read_types).encode()
+
+    def explain(self, line: bytes, error: Exception) -> Exception:
+        """Return the error of a line that could not be parsed, with the column that caused it."""
+        try:
+            row = load_exact(line)
+        except ValueError:
+            return error
+        for name, kind in self._types.items() if isinstance(row, dict) else ():
+            try:
+                fitting(row.get(name), kind, others=True)
+            except (TypeError, ValueError) as problem:
+                sampled = name not in self._declared
+                return misfit(name, row[name], kind, sampled=sampled, problem=str(problem))
+        return error
+
+
+def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
+    """Return a parser with the types that the rows in samples of files have in common."""
+    agreed = Shape()
+    for sample in samples:
+        agreed.merge(_shape_of(sample))
+    types, several = types_of(agreed)
+    if several := [path for path in several if path.split(".")[0] not in declared]:
+        _LOGGER.warning(
+            "%s: the values have several JSON types, so they are read as text. To choose a type, "
+            "set read.options.types",
+            ", ".join(several),
+        )
+    # the type of any other column is inferred where it occurs
+    sampled = dict(list(types.items())[:MAX_FIELDS])
+    return JsonRows(declared, sampled, several_shapes=bool(several))
+
+
+def _shape_of(rows: bytes) -> Shape:
+    """Return the types of sampled rows; of none if they have too many fields. Invalid rows become
+    failed rows when they are read."""
+    if not _is_shallow(rows):
+        rows = b"\n".join(line for line in rows.splitlines() if _is_shallow(line))
+    documents = documents_in(rows.decode(errors="replace"))
+    shape = Shape()
+    shape.add([row for row in documents if isinstance(row, dict)])
+    return shape if shape.count_fields() <= MAX_FIELDS else Shape()
+
+
+def _is_shallow(rows: bytes) -> bool:
+    try:
+        check_depth(rows)
+    except ValueError:
+        return False
+    return True
+
+
+def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
+    options = paj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="infer")
+    # use one block, because a record must not span two blocks
+    reading = paj.ReadOptions(block_size=len(chunk) + 1, use_threads=False)
+    return paj.read_json(io.BytesIO(chunk), reading, options)
+
+
+def check_names(rows: bytes) -> None:
+    """Raise TooManyFields for a long row with more than MAX_FIELDS names, before it is parsed.
+
+    Shorter rows are checked after they are parsed."""
+    large = len(rows) > SLICE_BYTES and rows.count(b":") > MAX_FIELDS
+    if large and len({found[1] for found in _STRING.finditer(rows) if found[2]}) > MAX_FIELDS:
+        raise TooManyFields
+
+
+def _without_times(kind: ColumnType) -> ColumnType:
+    """Return a type with texts in place of dates and timestamps."""
+    if isinstance(kind, dict):
+        return {name: _without_times(inner) for name, inner in kind.items()}
+    if isinstance(kind, list):
+        return [_without_times(kind[0])]
+    return "string" if is_time(kind) else kind
+
+
+def _has_timestamp(kind: pa.DataType) -> bool:
+    inner = (kind.field(index).type for index in range(kind.num_fields))
+    return bool(pa.types.is_timestamp(kind)) or any(map(_has_timestamp, inner))
+
+
+def _as_text(field: pa.Field) -> pa.Field:
+    """Return a field with texts in place of timestamps."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(list(map(_as_text, kind))))
+    if is_list(kind):
+        return field.with_type(pa.list_(_as_text(kind.value_field)))
+    return field.with_type(pa.string()) if pa.types.is_timestamp(kind) else field
+
+
+def _check_floats(chunk: bytes, table: pa.Table) -> None:
+    """Raise ValueError if a number is not the one in the JSON, except for the nearest number to a
+    fraction."""
+    parts = [part for column in table.columns for part in column.chunks]
+    if not any(map(_has_large_floats, parts)):
+        return
+    narrow = "float" in str(table.schema)  # the name of float32
+    if narrow or _LONG_INTEGER.search(chunk):
+        for row in documents_in(chunk.decode(), exactly=True):
+            for field in table.schema if row else ():
+                _check_float(row.get(field.name), field.type)
+
+
+def _has_large_floats(array: pa.Array) -> bool:
+    """Return whether an array has a number up to which its type does not hold all integers."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return any(map(_has_large_floats, array.flatten()))
+    if is_list(kind):
+        return _has_large_floats(array.flatten())
+    if not pa.types.is_floating(kind):
+        return False
+    limits = pc.min_max(array).as_py()
+    exact = EXACT_INTEGERS[f"float{kind.bit_width}"]
+    return any(limit is not None and abs(limit) >= exact for limit in limits.values())
+
+
+def _check_float(value: Any, kind: pa.DataType) -> None:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for field in kind:
+            _check_float(value.get(field.name), field.type)
+    elif is_list(kind) and isinstance(value, list):
+        for element in value:
+            _check_float(element, kind.value_type)
+    elif pa.types.is_floating(kind) and value is not None:
+        exact_float(value, f"float{kind.bit_width}")

@@ -1,0 +1,131 @@
+"""Recognizes the format of a file by its first bytes."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable
+
+HEAD_BYTES = 4096
+"""Bytes of a file that are needed to recognize its format."""
+
+
+def is_of(file_format: str, head: bytes) -> bool:
+    """Return whether a file with these first bytes is of a format of SIGNED."""
+    return _SIGNATURES[file_format](head)
+
+
+def _is_image(head: bytes) -> bool:
+    riff = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
+    bitmap = head[:2] == b"BM" and head[14:18] in _BITMAP_HEADERS
+    starts = head.startswith(_PICTURES) or _PNM.match(head)
+    return bool(riff or bitmap or starts) or "avif" in _brands(head)
+
+
+_PICTURES = (
+    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a"),
+    *(b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"),  # TIFF
+    *(b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51"),  # JPEG 2000
+)
+_BITMAP_HEADERS = {size.to_bytes(4, "little") for size in (12, 40, 52, 56, 64, 108, 124)}
+_PNM = re.compile(rb"P[1-6]\s+(#[^\n]*\n\s*)*\d+\s")
+
+
+def _brands(head: bytes) -> set[str]:
+    """Return the brands of a file in the container of MP4, HEIC and AVIF."""
+    if head[4:8] != b"ftyp":
+        return set()
+    ftyp = head[: int.from_bytes(head[:4], "big")]
+    starts = (8, *range(16, len(ftyp), 4))
+    return {ftyp[start : start + 4].decode("latin-1").strip().lower() for start in starts}
+
+
+def is_heif(head: bytes) -> bool:
+    """Return whether a file with these first bytes is a HEIC picture."""
+    return not _brands(head).isdisjoint(("heic", "heix", "heim", "heis", "mif1"))
+
+
+def _is_audio(head: bytes) -> bool:
+    if head.startswith((b"fLaC", b"ID3", b".snd", b"caff\0\1", b"riff\x2e\x91\xcf\x11")):
+        return True
+    if head[8:12] in (b"WAVE", b"AIFF", b"AIFC"):
+        return head[:4] in (b"RIFF", b"RF64", b"FORM")
+    if head.startswith(b"OggS"):
+        return b"theora" not in head[:512]
+    if head.startswith(_EBML):
+        return b"A_" in head and b"V_" not in head
+    if brands := _brands(head):
+        tracks = b"soun" in head and b"vide" not in head
+        return tracks or any(brand.startswith(("m4a", "m4b", "m4p")) for brand in brands)
+    return _is_mpeg_audio(head)
+
+
+def _is_mpeg_audio(head: bytes) -> bool:
+    """Return whether the bytes begin with a frame of MP3 or AAC."""
+    if len(head) < 4 or head[0] != 0xFF:
+        return False
+    mp3 = head[1] & 0xE6 == 0xE2 and head[2] >> 4 not in (0, 15) and head[2] & 0x0C != 0x0C
+    return mp3 or (head[1] & 0xF6 == 0xF0 and head[2] & 0x3C < 0x34)
+
+
+_EBML = b"\x1a\x45\xdf\xa3"
+
+
+def _is_video(head: bytes) -> bool:
+    if _is_audio(head) or _is_image(head) or is_heif(head):
+        return False
+    stream = len(head) > 2 * 188 and head[0] == head[188] == head[376] == 0x47
+    avi = head[:4] == b"RIFF" and head[8:12] == b"AVI "
+    atom = head[4:8] in (b"ftyp", b"moov", b"mdat", b"wide")
+    theora = head.startswith(b"OggS") and b"theora" in head[:512]
+    return stream or avi or atom or theora or head.startswith(_FILMS)
+
+
+_FILMS = (
+    *(_EBML, b"\0\0\1\xba", b"\0\0\1\xb3", b"FLV\1", b"\x30\x26\xb2\x75\x8e\x66\xcf\x11"),
+    b"\x06\x0e\x2b\x34\x02\x05\x01\x01",
+)
+
+
+def _is_numpy(head: bytes) -> bool:
+    if head.startswith(b"\x93NUMPY"):
+        return True
+    name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+    return head.startswith(b"PK\3\4") and name.endswith(b".npy")
+
+
+def _is_tar(head: bytes) -> bool:
+    return _unpacked(head)[257:262] == b"ustar"
+
+
+def _is_tfrecords(head: bytes) -> bool:
+    length = _unpacked(head)[:12]
+    if len(length) < 12:
+        return False
+    import google_crc32c  # only for this format
+
+    crc = google_crc32c.value(length[:8])
+    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    return bool(masked == int.from_bytes(length[8:], "little"))
+
+
+def _unpacked(head: bytes) -> bytes:
+    if not head.startswith(b"\x1f\x8b"):
+        return head
+    try:
+        return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return b""
+
+
+_SIGNATURES: dict[str, Callable[[bytes], bool]] = {
+    "parquet": lambda head: head.startswith(b"PAR1"),
+    "images": _is_image,
+    "audio": _is_audio,
+    "video": _is_video,
+    "numpy": _is_numpy,
+    "webdataset": _is_tar,
+    "tfrecords": _is_tfrecords,
+}
+SIGNED = _SIGNATURES.keys()
+"""The formats that have a signature. Files of lines have none."""

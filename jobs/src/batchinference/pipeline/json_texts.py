@@ -1,0 +1,179 @@
+"""Parses JSON without changing numbers, and finds the values that a type reads as text.
+
+The type `json` is the JSON of a value as text. A `string` holds a text as it is, and the JSON of
+any other value. Parsers of JSON cannot return the text of a value, so it is quoted before:
+`{"a": 1.50}` becomes `{"a": "1.50"}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from typing import Any
+
+from batchinference.pipeline.storage.json import check_size
+from batchinference.spec.column_types import ColumnType
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_decode_at = json.JSONDecoder().raw_decode
+
+
+def has_json(kind: ColumnType) -> bool:
+    """Return whether a type, or a type nested in it, is `json`."""
+    if isinstance(kind, str):
+        return kind == "json"
+    return any(map(has_json, kind.values() if isinstance(kind, dict) else kind))
+
+
+def with_texts(document: str, kind: ColumnType, *, others: bool = True) -> str:
+    """Return one or more JSON documents of type `kind`, in which each value that is read as text
+    is a string. Null stays null. `others` says whether a `string` also holds values that are no
+    texts. Raises ValueError for invalid JSON."""
+    scanner = _Scanner(document, others)
+    at = scanner.skip(0)
+    with _valid():
+        while at < len(document):
+            at = scanner.skip(scanner.value(at, kind))
+    return "".join(scanner.pieces())
+
+
+class _Scanner:
+    """Finds the values of a document that are read as text. Methods return the end of what they
+    scan."""
+
+    def __init__(self, text: str, others: bool) -> None:
+        self._text, self._others = text, others
+        self._spans: list[tuple[int, int]] = []
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the document in parts, with quotes around the values that were found."""
+        done = 0
+        for start, end in self._spans:
+            yield self._text[done:start]
+            yield json.dumps(self._text[start:end], ensure_ascii=False)
+            done = end
+        yield self._text[done:]
+
+    def skip(self, at: int) -> int:
+        end: int = _SPACE.match(self._text, at).end()  # type: ignore[union-attr]
+        return end
+
+    def value(self, at: int, kind: ColumnType | None) -> int:
+        opening = self._text[at]
+        if isinstance(kind, dict) and opening == "{":
+            return self._fields(at + 1, kind)
+        if isinstance(kind, list) and opening == "[":
+            return self.elements(at + 1, [], kind[0])
+        end: int = _decode_at(self._text, at)[1]
+        is_text = kind == "json" or (kind == "string" and self._others and opening != '"')
+        if is_text and self._text[at:end] != "null":
+            self._spans.append((at, end))
+        return end
+
+    def _fields(self, at: int, kind: dict[str, ColumnType]) -> int:
+        at = self.skip(at)
+        while self._text[at] != "}":
+            name, at = scanstring(self._text, self._after('"', at), True)
+            at = self.skip(self._after(":", self.skip(at)))
+            at = self._next(self.value(at, kind.get(name)), "}")
+        return at + 1
+
+    def elements(
+        self, at: int, spans: list[tuple[int, int]], kind: ColumnType | None = None
+    ) -> int:
+        """Scan the elements of an array, and add the start and the end of each to `spans`."""
+        at = self.skip(at)
+        while self._text[at] != "]":
+            spans.append((at, self.value(at, kind)))
+            at = self._next(spans[-1][1], "]")
+        return at + 1
+
+    def _next(self, at: int, closing: str) -> int:
+        """Return the start of the next field or element, or the position of the closing bracket."""
+        at = self.skip(at)
+        return at if self._text[at] == closing else self.skip(self._after(",", at))
+
+    def _after(self, mark: str, at: int) -> int:
+        if self._text[at] != mark:
+            raise ValueError(f"expected {mark} at character {at} of the JSON")
+        return at + 1
+
+
+def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
+    """Return the value of a document in one line, or if it is an array, each of its `elements`.
+    Raises ValueError for invalid JSON."""
+    text = as_text(document)
+    scanner = _Scanner(text, others=True)
+    spans: list[tuple[int, int]] = []
+    with _valid():
+        at = scanner.skip(0)
+        if elements and text[at] == "[":
+            end = scanner.elements(at + 1, spans)
+        else:
+            end = scanner.value(at, None)
+            spans.append((at, end))
+    if scanner.skip(end) < len(text):
+        raise ValueError(f"the JSON ends at character {end}, but more text follows")
+    return [text[start:end].replace("\n", " ").replace("\r", " ") for start, end in spans]
+
+
+@contextmanager
+def _valid() -> Iterator[None]:
+    """Raise ValueError if JSON ends too early or is nested too deep."""
+    try:
+        yield
+    except IndexError:
+        raise ValueError("the JSON ends too early") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def as_text(document: bytes | str) -> str:
+    """Return a JSON document as text. Its encoding is UTF-8, UTF-16 or UTF-32."""
+    if isinstance(document, str):
+        return document
+    return document.decode(json.detect_encoding(document))
+
+
+def load_exact(document: bytes | str) -> Any:
+    """Return `load_unique` of a document, with fractions as Decimal."""
+    return load_unique(document, fractions=Decimal)
+
+
+def load_unique(document: bytes | str, fractions: Callable[[str], Any] = float) -> Any:
+    """Return the parsed JSON. Raises ValueError if it is invalid, has too many values, or names a
+    field of an object twice."""
+    check_size(document)
+    with _valid():
+        return json.loads(document, parse_float=fractions, object_pairs_hook=_unique)
+
+
+def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
+    """Yield the parsed JSON documents in a text; with `exactly` as `load_exact` parses them. After
+    an invalid one, continue at the next line."""
+    decode = _decode_exactly if exactly else _decode_at
+    at = _SPACE.match(text).end()  # type: ignore[union-attr]
+    while at < len(text):
+        try:
+            document, end = decode(text, at)
+        except ValueError:
+            end = text.find("\n", at) + 1 or len(text)
+        else:
+            yield document
+        at = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has two fields '{twice}'")
+    return fields
+
+
+_decode_exactly = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_unique).raw_decode

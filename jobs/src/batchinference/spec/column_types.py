@@ -1,0 +1,158 @@
+"""Parses the types of columns and fields, in the notation of Arrow.
+
+The same notation declares the columns of CSV and JSON files, partition values, and the fields of
+JSON documents: `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` and
+`struct<NAME: TYPE, ...>`. The type `json` is the JSON of a value, as text.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from batchinference.spec.base import ColumnName
+
+MAX_DEPTH = 32
+MAX_DIGITS = 76
+"""Maximum number of digits of a decimal."""
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+SCALARS = ("bool", *INTEGERS, "float32", "float64", "string", "date", "json")
+OTHERS = ("decimal<DIGITS, SCALE>", "timestamp", "timestamp<ZONE>", "list<TYPE>")
+UNITS = ("s", "ms", "us", "ns")
+_SYNONYMS = {
+    **dict.fromkeys(("int", "integer", "long", "bigint"), "int64"),
+    **dict.fromkeys(("float", "double", "number"), "float64"),
+    **dict.fromkeys(("str", "text", "varchar"), "string"),
+    **{"boolean": "bool", "datetime": "timestamp", "array": "list<TYPE>", "map": "json"},
+    **{"object": "struct<NAME: TYPE>", "any": "json"},
+}
+ColumnType: TypeAlias = "str | list[ColumnType] | dict[str, ColumnType]"
+"""A scalar such as `int64`, `decimal<10,2>` or `timestamp<us,UTC>`, a list with its element type,
+or the types of the fields of a struct by name."""
+_TOKEN = re.compile(r'\s*([<>:,]|"[^"]*"|[^\s<>:,]+)')
+_OFFSET = re.compile(r"[+-]\d\d:\d\d")
+
+
+def parse_type(text: str) -> ColumnType:
+    """Return the type in a text. Raises ValueError if it is invalid."""
+    tokens = _TOKEN.findall(text)[::-1]
+    kind = _type(tokens, 0)
+    if tokens:
+        raise ValueError(f"'{tokens[-1]}' follows a complete type")
+    return kind
+
+
+def _type(tokens: list[str], depth: int) -> ColumnType:
+    """Remove the tokens of one type from the end of the reversed tokens, and return the type."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    word = _next(tokens)
+    if word in SCALARS:
+        return word
+    if word in ("decimal", "timestamp"):
+        return (_decimal if word == "decimal" else _timestamp)(_parameters(tokens))
+    if word not in ("list", "struct"):
+        raise ValueError(f"there is no type '{word}'. {_fix(word)}")
+    _next(tokens, "<")
+    kind = [_type(tokens, depth + 1)] if word == "list" else _fields(tokens, depth + 1)
+    _next(tokens, ">")
+    return kind
+
+
+def _fix(word: str) -> str:
+    known = _SYNONYMS.get(word.lower(), word.lower())
+    if known in SCALARS or word.lower() in _SYNONYMS:
+        return f"Use {known}"
+    return f"Use one of {', '.join((*SCALARS, *OTHERS))} and struct<NAME: TYPE>"
+
+
+def _parameters(tokens: list[str]) -> list[str]:
+    """Remove the parameters in angle brackets from the tokens, and return them."""
+    if tokens[-1:] != ["<"]:
+        return []
+    text = ""
+    while (token := tokens.pop() if tokens else "") != ">":
+        if not token:
+            raise ValueError("expected >, found the end")
+        text += token
+    return text[1:].split(",")
+
+
+def _decimal(parameters: list[str]) -> str:
+    digits, scale = (int(text) if text.isdecimal() else -1 for text in (*parameters, "", "")[:2])
+    if len(parameters) != 2 or not 0 <= scale <= digits or not 1 <= digits <= MAX_DIGITS:
+        raise ValueError(
+            f"a decimal has 1 to {MAX_DIGITS} digits, and a scale of at most so many. Use for "
+            "example decimal<10, 2> for 12345678.90"
+        )
+    return f"decimal<{digits},{scale}>"
+
+
+def _timestamp(parameters: list[str]) -> str:
+    """Return a timestamp with its unit: microseconds, unless the first parameter is another."""
+    unit, zone = "us", parameters
+    if parameters and parameters[0] in UNITS:
+        unit, *zone = parameters
+    if len(zone) > 1 or not all(map(_is_zone, zone)):
+        raise ValueError(
+            f"there is no time zone '{','.join(zone)}'. Use for example timestamp<UTC>, "
+            "timestamp<Europe/Berlin> or timestamp<+01:00>"
+        )
+    return f"timestamp<{','.join([unit, *zone])}>"
+
+
+def _is_zone(text: str) -> bool:
+    try:
+        return bool(_OFFSET.fullmatch(text) or zoneinfo.ZoneInfo(text))
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return False
+
+
+def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
+    fields: dict[str, ColumnType] = {}
+    while True:
+        name = _next(tokens).strip('"')
+        if name in fields:
+            raise ValueError(f"field '{name}' is named twice")
+        _next(tokens, ":")
+        fields[name] = _type(tokens, depth)
+        if tokens[-1:] != [","]:
+            return fields
+        _next(tokens, ",")
+
+
+def _next(tokens: list[str], expected: str | None = None) -> str:
+    text = tokens.pop() if tokens else "the end"
+    if text != expected if expected else text in "<>:,":
+        raise ValueError(f"expected {expected or 'a name'}, found {text}")
+    return text
+
+
+def _check_type(text: str) -> str:
+    try:
+        parse_type(text)
+    except ValueError as error:
+        raise PydanticCustomError("column_type", "{reason}", {"reason": str(error)}) from None
+    return text
+
+
+def _check_zone(text: str) -> str:
+    if not _is_zone(text):
+        message = "there is no such time zone. Use a name such as UTC or Europe/Berlin, or +01:00"
+        raise PydanticCustomError("time_zone", message, {})
+    return text
+
+
+TimeZone = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_zone)]
+TypeText = Annotated[str, Field(min_length=1, max_length=2048), AfterValidator(_check_type)]
+ColumnTypes = Annotated[dict[ColumnName, TypeText], Field(min_length=1, max_length=256)]
+"""Types by the name of the column."""
+
+
+def parse_types(declared: dict[str, str] | None) -> dict[str, ColumnType]:
+    """Return the declared types by column."""
+    return {name: parse_type(text) for name, text in (declared or {}).items()}

@@ -1,0 +1,160 @@
+"""Warnings stay with their rows: they are divided, joined, encoded and counted with them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchinference.pipeline.commit.committer import (
+    commit_groups,
+    counts_of_group,
+    warned_rows_of,
+)
+from batchinference.pipeline.commit.manifest import total_warnings
+from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.input import batch_of
+from batchinference.pipeline.row_batch import RowBatch, merged, resized
+from batchinference.pipeline.row_warnings import (
+    RowWarning,
+    collect_warnings,
+    split_warnings,
+    warn,
+    warning_table,
+    with_warnings,
+)
+from batchinference.spec.warnings import WarningName
+from support.outputs.batches import failed, good
+from support.tiers import examples
+
+CUT, ROTATED = WarningName.TEXT_CUT, WarningName.ROTATED
+ROWS = 12
+WARNED = st.lists(
+    st.builds(
+        RowWarning, st.integers(0, ROWS - 1), st.sampled_from([CUT, ROTATED]), st.integers(0, 9)
+    ),
+    max_size=9,
+)
+
+
+def batch(warnings: list[RowWarning]) -> RowBatch:
+    rows = good(0, 0, list(range(ROWS)))
+    return rows.with_warnings(warning_table("embed", rows.ids, warnings))
+
+
+def counted(*batches: RowBatch) -> Counter[tuple[int, str, int]]:
+    rows = (row for each in batches for row in each.warnings.to_pylist())
+    return Counter((row["id"], row["name"], row["amount"]) for row in rows)
+
+
+def assert_of_own_rows(part: RowBatch) -> None:
+    assert {row["id"] for row in part.warnings.to_pylist()} <= set(part.source.tolist())
+
+
+@given(WARNED, st.integers(1, ROWS))
+def test_each_part_of_a_divided_batch_has_the_warnings_of_its_rows(
+    warnings: list[RowWarning], rows: int
+) -> None:
+    whole = batch(warnings)
+    for first, rest in (whole.cut(rows), whole.divided(rows)):
+        parts = [first, *([rest] if rest else [])]
+        assert counted(*parts) == counted(whole)
+        for part in parts:
+            assert_of_own_rows(part)
+
+
+@given(WARNED, st.integers(1, ROWS))
+def test_resized_and_merged_batches_have_all_warnings(
+    warnings: list[RowWarning], rows: int
+) -> None:
+    parts = list(resized([batch(warnings)], lambda: rows, 1 << 30))
+    assert counted(*parts) == counted(merged(parts)) == counted(batch(warnings))
+
+
+@given(WARNED)
+@settings(max_examples=examples(30))
+def test_blocks_carry_warnings(warnings: list[RowWarning]) -> None:
+    assert counted(decode(encode(batch(warnings)))) == counted(batch(warnings))
+
+
+@given(WARNED, st.sets(st.integers(0, ROWS - 1)))
+def test_commit_counts_the_warnings_of_rows_that_have_not_failed(
+    warnings: list[RowWarning], failing: set[int]
+) -> None:
+    rows = batch(warnings)
+    remaining = np.array([row for row in range(ROWS) if row not in failing], dtype=np.int64)
+    errors = [(row, failed(0, row).errors) for row in sorted(failing)]
+    mixed = rows.derived(rows.table.take(pa.array(remaining)), remaining, errors)
+    groups = list(commit_groups(mixed))
+    total = total_warnings(each for group in groups for each in warned_rows_of(group))
+    left = [warning for warning in warnings if warning.row not in failing]
+    assert {each.name: (each.rows, each.amount) for each in total} == {
+        name: (len(own), sum(warning.amount for warning in own))
+        for name in (CUT, ROTATED)
+        if (own := [warning for warning in left if warning.name == name])
+    }
+    assert sum(counts_of_group(group).warned for group in groups) == len(left)
+    for each in total:
+        first = min(warning.row for warning in left if warning.name == each.name)
+        assert each.example == (0, first)
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 4),
+        st.lists(st.builds(RowWarning, st.just(0), st.just(CUT), st.integers(0, 9)), max_size=2),
+    )
+)
+def test_hidden_column_holds_the_warnings_of_a_reader(by_row: dict[int, list[RowWarning]]) -> None:
+    table = pa.table({"n": range(5)})
+    rows, warnings = split_warnings(with_warnings(table, by_row))
+    assert rows.equals(table)
+    assert [(each.row, each.amount) for each in warnings] == [
+        (row, each.amount) for row in sorted(by_row) for each in by_row[row]
+    ]
+
+
+def test_slices_of_a_table_keep_the_warnings_of_their_rows() -> None:
+    table = with_warnings(pa.table({"n": range(4)}), {2: [RowWarning(0, CUT, 7)]})
+    assert split_warnings(table.slice(2, 1))[1] == [RowWarning(0, CUT, 7)]
+    assert split_warnings(table.slice(0, 2))[1] == []
+
+
+def test_reader_makes_rows_with_a_chosen_warning_failed_rows() -> None:
+    ids = np.arange(3)
+    warnings = [RowWarning(1, CUT, 7), RowWarning(2, ROTATED, 0)]
+    rows = batch_of(pa.table({"n": range(3)}), ids, warnings, {"TextCut"})
+    assert rows.ids.tolist() == [0, 2]
+    (error,) = rows.errors.to_pylist()
+    assert error["id"] == 1
+    for part in ("TextCut", "7 tokens", "errors.warnings"):
+        assert part in error["error"]
+    assert counted(rows) == {(2, "Rotated", 0): 1}
+
+
+def test_warnings_are_collected_by_the_innermost_owner() -> None:
+    with collect_warnings() as outer:
+        warn(ROTATED, row=3)
+        with collect_warnings() as inner:
+            warn(CUT, amount=2)
+    assert outer == [RowWarning(3, ROTATED, 0)]
+    assert inner == [RowWarning(0, CUT, 2)]
+
+
+def test_warning_without_a_collector_is_dropped() -> None:
+    warn(ROTATED)
+    with collect_warnings() as warnings:
+        pass
+    assert warnings == []
+
+
+def test_collector_ends_with_an_error() -> None:
+    with collect_warnings() as outer:
+        with pytest.raises(ValueError, match="no"), collect_warnings():
+            raise ValueError("no")
+        warn(ROTATED)
+    assert len(outer) == 1

@@ -1,0 +1,146 @@
+"""Warnings of rows: counted once for each row that is in the output, whatever happens to tasks."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchinference.api.outputs import works_at
+from batchinference.pipeline.errors import JobFailure
+from batchinference.spec.warnings import WarningCount, WarningName
+from support.documents.minimal import Document, document
+from support.jobs.without_ray import invoke_without_ray, run_task_again, run_without_ray
+from support.outputs.rows import rows_of
+
+INPUT = {"a.jsonl": [1, 12, 3], "b.jsonl": [20, 5], "c.jsonl": [10, -1, 11]}
+"""The numbers of each file. Those above 9 are cut, with a warning; -1 fails."""
+CUT = {"name": "cut", "python": {"callable": "support.jobs.warning_steps:cut"}}
+POOL = {**CUT, "python": {"callable": "support.jobs.warning_steps:Cut"}, "replicas": {"max": 1}}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    numbers = iter(range(100))
+    for name, values in INPUT.items():
+        lines = [json.dumps({"id": next(numbers), "n": value}) + "\n" for value in values]
+        (directory / name).write_text("".join(lines))
+    return directory
+
+
+def job(source: Path, *steps: dict[str, Any], **errors: Any) -> Document:
+    return document(
+        "warned",
+        read={"format": "json", "paths": [str(source)]},
+        steps=list(steps) or [CUT],
+        write={"format": "json", "path": str(source.parent / "out")},
+        errors={"maxRows": 5, **errors},
+    )
+
+
+def quantities(warnings: list[WarningCount]) -> list[tuple[str, str | None, int, int | None]]:
+    return [(each.name, each.step, each.count, each.amount) for each in warnings]
+
+
+@pytest.mark.parametrize("step", [CUT, POOL], ids=["fused", "staged"])
+def test_report_counts_rows_and_amounts_and_names_one_row(
+    source: Path, step: dict[str, Any]
+) -> None:
+    report = run_without_ray(job(source, step))
+    assert quantities(report.warnings) == [("TextCut", "cut", 4, 3 + 11 + 1 + 2)]
+    assert report.warnings[0].example == f"row 1 of {source / 'a.jsonl'}"
+    assert report.counts is not None
+    assert (report.counts.written, report.counts.failed, report.counts.warned) == (7, 1, 4)
+
+
+def test_resumed_job_counts_each_warning_once(source: Path) -> None:
+    first = run_without_ray(job(source, warnings=[{"name": "TextCut", "maxRows": 1}]))
+    assert first.reason == "TooManyErrors"
+    assert first.counts is not None
+    assert first.counts.written > 0
+    resumed = run_without_ray(job(source))
+    assert quantities(resumed.warnings) == [("TextCut", "cut", 4, 17)]
+
+
+def test_task_that_runs_again_adds_no_warning(source: Path) -> None:
+    given = job(source)
+    run_without_ray(given)
+    for task in range(3):
+        with suppress(JobFailure):
+            run_task_again(given, task)
+    (work,) = works_at(str(source.parent / "out"))
+    assert work.committed().counts.warned == 4
+
+
+def test_warning_about_a_row_that_fails_later_is_not_counted(source: Path) -> None:
+    later = {"name": "later", "python": {"callable": "support.jobs.warning_steps:fail_odd"}}
+    report = run_without_ray(job(source, CUT, later, maxRows=8))
+    # the rows with the numbers 12, 20, 10 and 11 have odd ids
+    assert (report.warnings, report.counts and report.counts.warned) == ([], None)
+
+
+def test_chosen_warning_makes_its_rows_failed_rows(source: Path) -> None:
+    report = run_without_ray(job(source, warnings=[{"name": "TextCut", "action": "fail"}]))
+    assert report.counts is not None
+    assert (report.counts.written, report.counts.failed, report.counts.warned) == (3, 5, None)
+    assert report.warnings == []
+    assert sorted(row["n"] for row in rows_of(source.parent / "out")) == [1, 3, 5]
+
+
+def test_chosen_warning_of_another_kind_changes_nothing(source: Path) -> None:
+    report = run_without_ray(job(source, warnings=[{"name": "NonFinite", "action": "fail"}]))
+    assert report.counts is not None
+    assert report.counts.failed == 1
+
+
+@pytest.mark.parametrize("limit", [{"maxRows": 3}, {"maxPercent": 40}])
+def test_more_warnings_than_allowed_fail_the_job(source: Path, limit: dict[str, Any]) -> None:
+    report = run_without_ray(job(source, warnings=[{"name": "TextCut", **limit}]))
+    (field,) = limit
+    assert report.reason == "TooManyErrors"
+    assert f"errors.warnings[0].{field}" in str(report.message)
+    assert "TextCut" in str(report.message)
+
+
+@pytest.mark.parametrize("limit", [{"maxRows": 4}, {"maxPercent": 50}])
+def test_as_many_warnings_as_allowed_are_accepted(source: Path, limit: dict[str, Any]) -> None:
+    assert run_without_ray(job(source, warnings=[{"name": "TextCut", **limit}])).reason is None
+
+
+def test_verify_names_the_warnings_next_to_its_result(source: Path) -> None:
+    run_without_ray(job(source))
+    shown = invoke_without_ray("verify", str(source.parent / "out"))
+    (result,) = [line for line in shown.stdout.splitlines() if line.startswith("result")]
+    assert "proven" in result
+    assert "TextCut" in result
+    assert "4 rows" in result
+    (work,) = json.loads(
+        invoke_without_ray("verify", str(source.parent / "out"), "-o", "json").stdout
+    )["jobs"]
+    assert [(each["name"], each["count"]) for each in work["warnings"]] == [("TextCut", 4)]
+
+
+def test_status_shows_the_warnings_of_an_output(source: Path) -> None:
+    run_without_ray(job(source))
+    shown = invoke_without_ray("status", str(source.parent / "out"))
+    assert "TextCut (cut) 4 rows" in shown.stdout
+
+
+def test_preview_shows_the_warnings_of_a_step(source: Path, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(job(source)))
+    shown = invoke_without_ray("preview", str(path))
+    assert "TextCut" in shown.stdout
+
+
+def test_each_warning_says_what_happened_and_what_to_do() -> None:
+    for name in WarningName:
+        assert name.meaning
+        assert name.fix
+        assert not name.message.endswith(".")
+        assert name.value.isidentifier()

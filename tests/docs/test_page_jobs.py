@@ -173,6 +173,25 @@ def check_stored(rows: list[Row]) -> None:
     assert all(row["kilobytes"] > 1 for row in rows)
 
 
+def check_missing_texts(rows: list[Row]) -> None:
+    found = {row["id"]: row["embedding"] is None for row in rows}
+    assert found == {1: False, 2: True, 3: False}
+
+
+def check_long_texts(rows: list[Row]) -> None:
+    short, long = sorted(rows, key=lambda row: len(row["text"]))
+    assert np.linalg.norm([short["embedding"], long["embedding"]], axis=1) == pytest.approx([1, 1])
+    assert max(name["start"] for name in long["names"]) > 200
+    assert shape(long["end"]) == (32,)
+
+
+def check_passages(rows: list[Row]) -> None:
+    first = [row for row in rows if row["chunk_index"] == 0]
+    assert len(first) == 4
+    assert len(rows) > 8
+    assert all(len(row["text"]) == row["chunk_end"] - row["chunk_start"] <= 24 for row in rows)
+
+
 def check_triage(rows: list[Row]) -> None:
     assert len(rows) == 3
     for answers in (row["triage"] for row in rows):
@@ -195,6 +214,9 @@ EXPECTED = {
         "bad-rows": count(2),
     },
     "docs/models.md": {
+        "missing-texts": check_missing_texts,
+        "long-texts": check_long_texts,
+        "long-prompts": count(2),
         "triage": check_triage,
         "generation": count(4),
         "photos": count(3),
@@ -203,6 +225,7 @@ EXPECTED = {
     "docs/steps.md": {
         "brightness": check_brightness,
         "rows": count(80),
+        "passages": check_passages,
         "stored-photos": check_stored,
         "legacy": count(3),
     },

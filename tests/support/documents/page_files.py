@@ -29,9 +29,11 @@ from support.models import tiny_transformers
 
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee")
 MODELS = {
+    "bert": "masked_model",
     "clip": "clip",
     "chat": "chat_model",
     "judge": "decision_model",
+    "names": "token_classifier",
     "seer": "vision_chat",
 }
 TEXTS = {
@@ -39,6 +41,7 @@ TEXTS = {
     "sales/june.csv": "item;price\npaper;4\n",
     "texts/cats/notes.txt": "# cats\ncats sleep for most of the day and hunt in the night\nmeow\n",
     "texts/dogs/notes.txt": "dogs run a lot, and most of them like to swim in the summer\n",
+    "letters/a.txt": f"a short line\n{' '.join('abcdefghijklmnopqrstuvwxyz' * 6)}\n",
     "lines/monday.txt": "one\ntwo\nthree\n",
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",

@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.transformers.generation import Sampling
 from support.inputs.photographs import photograph
 from support.models.run_transformers import loaded, objects, run
-from support.models.tiny_transformers import CHARACTERS, CHAT
+from support.models.tiny_transformers import CHARACTERS, CHAT, characters
 from support.outputs.row_warnings import run_with_warnings
 
 Tiny = Callable[[str], str]
@@ -366,3 +366,31 @@ def test_stop_strings_end_the_text(tiny: Tiny) -> None:
     sampling["stop_strings"] = [whole[5]]
     (short,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
     assert short == whole[: whole.index(whole[5]) + 1]
+
+
+def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny) -> None:
+    tokenizer = characters(pad_token="<pad>")
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+    ends = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+    config = transformers.BartConfig(
+        vocab_size=len(CHARACTERS), max_position_embeddings=32, **sizes, **heads, **ends
+    )
+    transformers.BartForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="51 tokens, and the model takes 32"):
+        generated(str(tmp_path), ["a", "x" * 50])
+    (asked,), warnings = prompts(str(tmp_path), {"text": ["x" * 50]}, tooLong="truncate")
+    assert (asked, warnings) == ("x" * 31, [(0, "TextCut", 19)])
+    # a model without a table of positions has no limit
+    assert generated(tiny("encoder_decoder"), ["x" * 600])
+
+
+def test_json_of_messages_is_cut_like_messages(short_model: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(short_model)
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(short_model)
+    turns = [{"role": "user", "content": NUMBERS}]
+    found = prompts(short_model, {"turns": [json.dumps(turns)]}, tooLong="truncate")
+    assert found == prompts(short_model, {"turns": [turns]}, tooLong="truncate")
+    assert found[1] != []

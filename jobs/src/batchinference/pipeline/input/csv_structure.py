@@ -128,9 +128,12 @@ def header_pattern(dialect: Dialect) -> re.Pattern[bytes]:
 
 @lru_cache
 def _row(dialect: Dialect, columns: int) -> re.Pattern[bytes]:
-    """Return the pattern of a line that is a row on its own."""
-    field = rb"[^%b]*+" % re.escape(dialect.boundaries + dialect.quote)
-    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), field)
+    """Return the pattern of a line that is a row on its own. In text without quotes around it, they
+    must be in pairs, and not at its beginning or end."""
+    quote = re.escape(dialect.quote)
+    text = rb"[^%b]" % re.escape(dialect.boundaries + dialect.quote)
+    plain = rb"%b*+(?:(?<=%b)%b%b*+%b%b++)*+" % (text, text, quote, text, quote, text)
+    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), plain)
     return re.compile(
         rb"%b(?:%b%b){%d}" % (field, re.escape(dialect.delimiter), field, columns - 1)
     )

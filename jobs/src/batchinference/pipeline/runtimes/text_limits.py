@@ -55,7 +55,7 @@ def positions_of(network: Any) -> int | None:
         return None
     positions: int = getattr(config, name)
     # models like RoBERTa count positions from behind their padding token
-    unused = (getattr(table, "padding_idx", None) for table in _tables(network))
+    unused = (getattr(table, "padding_idx", None) for table in position_tables(network))
     skipped = next((padding + 1 for padding in unused if padding is not None), 0)
     return positions - skipped if positions > 0 else None
 
@@ -64,14 +64,14 @@ def check_length(length: int, network: Any, source: str) -> None:
     """Raise ModelLoad if a model has learned fewer positions than the length of texts that a user
     has chosen. A lookup beyond the last position would end the process on a GPU."""
     positions = positions_of(network)
-    if positions is not None and length > positions and _tables(network):
+    if positions is not None and length > positions and position_tables(network):
         raise ModelLoad(
             f"options.max_length: '{source}' has {positions} positions, and {length} tokens need "
             "more. Use a smaller number"
         )
 
 
-def _tables(network: Any) -> list[Any]:
+def position_tables(network: Any) -> list[Any]:
     """Return the parts of a model that look positions up in a table."""
     return [part for path, part in network.named_modules() if path.endswith(_TABLES)]
 

@@ -102,6 +102,15 @@ def check_samples(rows: list[Row]) -> None:
     assert {shape(row["jpg"]) for row in rows} == {(64, 64, 3)}
 
 
+def check_orders(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "items": ["pen"]}, {"id": 2, "items": []}]
+
+
+def check_labels(rows: list[Row]) -> None:
+    expected = [("1", "one", "007"), ("2", "two", "8")]
+    assert [(row["__key__"], row["txt"], row["cls"]) for row in rows] == expected
+
+
 def check_listed(rows: list[Row]) -> None:
     assert [(row["photo"], row["title"]) for row in rows] == [("photos/astronaut.jpg", "Astronaut")]
     assert shape(rows[0]["image"]) == (64, 64, 3)
@@ -253,6 +262,7 @@ EXPECTED = {
         "phone-films": check_phone_films,
         "vectors": check_vectors,
         "examples": check_examples,
+        "labels": check_labels,
         "samples": check_samples,
         "listed": check_listed,
         "open-tickets": check_open_tickets,

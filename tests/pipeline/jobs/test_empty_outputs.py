@@ -217,6 +217,25 @@ def test_input_without_rows_gives_its_columns(tmp_path: Path, name: str) -> None
     )
 
 
+ALLOWED: dict[str, dict[str, pa.DataType]] = {
+    "text": {"text": pa.string(), "size": pa.int64()},
+    "images": {"image": pa.string(), "size": pa.int64()},
+    "parquet": {},
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_input_without_files_gives_the_columns_of_its_format(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    read = {"format": name, "allowEmpty": True}
+    steps = [{"name": "size", "addColumns": {"size": "len(text)"}}] if name == "text" else []
+    output = run(tmp_path / "in", steps, read=read)
+    types = {key: kind for key, kind in ALLOWED[name].items() if steps or key != "size"}
+    assert [pq.read_schema(file) for file in data_files(output)] == (
+        [pa.schema(list(types.items()))] * bool(types)
+    )
+
+
 def test_libraries_read_a_parquet_output_without_rows(source: Path) -> None:
     output = run(source, WITH_UNKNOWN)
     names = [*TYPES, "unknown"]

@@ -46,6 +46,7 @@ TEXTS = {
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",
     "pets/kind=cat/a.jsonl": '{"name": "cat 0"}\n{"name": "cat 1"}\n',
+    "orders.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
     "camera/notes.txt": "taken in May\n",
     "camera/README": "all pictures\n",
     "exported/000000_0": "id\n1\n",
@@ -73,6 +74,7 @@ def write_files(folder: Path) -> None:
         "vectors",
         "records",
         "shards",
+        "labels",
         "models",
         "inbox",
         "visits",
@@ -102,6 +104,9 @@ def write_files(folder: Path) -> None:
         for name in PHOTOGRAPHS:
             add_member(archive, f"{name}.jpg", (folder / f"photos/{name}.jpg").read_bytes())
             add_member(archive, f"{name}.json", json.dumps({"name": name}).encode())
+    with tarfile.open(folder / "labels/0.tar", "w") as archive:
+        for name, text in {"1.txt": "one", "2.txt": "two", "1.cls": "007", "2.cls": "8"}.items():
+            add_member(archive, name, text.encode())
     with contextlib.closing(sqlite3.connect(folder / "tickets.db")) as base, base:
         base.execute("CREATE TABLE tickets (id INTEGER, body TEXT, closed INTEGER)")
         rows = [(2, "two", 0), (1, "one", 0), (3, "three", 1)]

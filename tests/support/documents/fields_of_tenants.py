@@ -81,6 +81,7 @@ REASONS: dict[str, tuple[str, ...]] = {
     NODES: tuple(f"cluster.{one}nodeSelector{{}}" for one in ("", "head.", "profiles{}.")),
     COLUMNS: (
         *("read.items[]", "read.options.include_paths", "read.options.ignore_missing_paths"),
+        "read.options.pathColumn",
         *("steps[].labelFromPath.column", "steps[].labelFromPath.index"),
         *("steps[].model.images[]", "steps[].model.labels[]", "steps[].model.candidateLabels[]"),
         "steps[].model.resultPath",

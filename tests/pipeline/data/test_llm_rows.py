@@ -136,6 +136,11 @@ def test_long_row_is_cut_before_the_engine(folder: str, chat: bool) -> None:
     assert requests(spec, text=["a", numbers])[1] == expected
     done = asked(rows(text=["a", numbers]), spec=spec)
     assert warnings_of(done) == [(1, "TextCut", 90 - room)]
+    inputs = {"question": "text", "style": "style"}
+    adapted = model(source=folder, engine=engine, inputs=inputs, adapter="style", loraPath="/a",
+                    chat=chat, tooLong="truncate", sampling={"max_tokens": 10})  # fmt: skip
+    (request,) = requests(adapted, text=[numbers], style=["x" * 99])
+    assert request[ADAPTER] == "x" * 99
     whole = model(source=folder, engine=engine, **{**fields, "tooLong": "fail"})
     assert str(requests(whole, text=[numbers])[0]).count(numbers) == 1
 

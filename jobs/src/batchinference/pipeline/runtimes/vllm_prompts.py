@@ -29,9 +29,10 @@ def fitted(model: VllmModel, row: Row) -> tuple[Row, int]:
     if model.too_long not in ("truncate", "truncateLeft"):
         return row, 0
     limit = _limit(model.model_dump_json(by_alias=True))
-    given = with_messages(model, row) if model.is_chat else row
+    given = {name: value for name, value in row.items() if name not in model.parameter_inputs}
+    given = with_messages(model, given) if model.is_chat else given
     values, _, cut = limit.fitted(given, lambda part: _prompt(model, limit.tokenizer, part))
-    return (values, cut) if cut else (row, 0)
+    return ({**row, **values}, cut) if cut else (row, 0)
 
 
 def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:

@@ -51,8 +51,9 @@ class Worker:
         log = (self.directory / f"{self.tool}.log").open("a")
         command = [sys.executable, "-m", "traps.worker", self.tool, str(self.directory)]
         paths = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+        environment = {**os.environ, **OFFLINE, "PYTHONPATH": paths}
         self._process = subprocess.Popen(
-            command, env={**os.environ, **OFFLINE, "PYTHONPATH": paths}, cwd=self.directory, text=True,
+            command, env=environment, cwd=self.directory, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
         )  # fmt: skip
         threading.Thread(target=self._listen, daemon=True).start()

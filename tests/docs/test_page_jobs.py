@@ -130,7 +130,7 @@ def check_exported(rows: list[Row]) -> None:
     assert rows == [{"id": 1}, {"id": 2}]
 
 
-def check_orders(rows: list[Row]) -> None:
+def check_declared_orders(rows: list[Row]) -> None:
     assert rows == [
         {"id": "7", "when": date(2026, 1, 31), "price": Decimal("1.10"), "note": '["a", {"b": 1}]'},
         {"id": "A12", "when": None, "price": Decimal("2.50"), "note": '"none"'},
@@ -245,6 +245,7 @@ EXPECTED = {
         "exported": check_exported,
         "inbox": count(0),
         "orders": check_orders,
+        "typed-orders": check_declared_orders,
         "conversations": check_conversations,
         "visits": check_visits,
         "recent-sales": check_recent_sales,

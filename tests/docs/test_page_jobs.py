@@ -6,6 +6,8 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +102,15 @@ def check_samples(rows: list[Row]) -> None:
     assert {shape(row["jpg"]) for row in rows} == {(64, 64, 3)}
 
 
+def check_orders(rows: list[Row]) -> None:
+    assert rows == [{"id": 1, "items": ["pen"]}, {"id": 2, "items": []}]
+
+
+def check_labels(rows: list[Row]) -> None:
+    expected = [("1", "one", "007"), ("2", "two", "8")]
+    assert [(row["__key__"], row["txt"], row["cls"]) for row in rows] == expected
+
+
 def check_listed(rows: list[Row]) -> None:
     assert [(row["photo"], row["title"]) for row in rows] == [("photos/astronaut.jpg", "Astronaut")]
     assert shape(rows[0]["image"]) == (64, 64, 3)
@@ -117,6 +128,32 @@ def check_camera(rows: list[Row]) -> None:
 
 def check_exported(rows: list[Row]) -> None:
     assert rows == [{"id": 1}, {"id": 2}]
+
+
+def check_declared_orders(rows: list[Row]) -> None:
+    assert rows == [
+        {"id": "7", "when": date(2026, 1, 31), "price": Decimal("1.10"), "note": '["a", {"b": 1}]'},
+        {"id": "A12", "when": None, "price": Decimal("2.50"), "note": '"none"'},
+    ]
+
+
+def check_conversations(rows: list[Row]) -> None:
+    assert [row["ask"][:5] for row in rows] == ["a tex", '[{"ro']
+    assert all(isinstance(row["answer"], str) for row in rows)
+
+
+def check_visits(rows: list[Row]) -> None:
+    assert {row["visitor"] for row in rows} == {"7", "A12"}
+    assert {row["at"] for row in rows} == {datetime.fromtimestamp(1_700_000_000, UTC)}
+
+
+def check_recent_sales(rows: list[Row]) -> None:
+    assert rows == [{"item": "ink", "year": 2025, "month": 6}]
+
+
+def check_joined(rows: list[Row]) -> None:
+    ((source, row),) = [(row.pop("source"), row) for row in rows]
+    assert (Path(source).name, row) == ("joined.csv", {"id": 1, "path": "a", "id_1": 2})
 
 
 def check_open_tickets(rows: list[Row]) -> None:
@@ -145,6 +182,25 @@ def check_stored(rows: list[Row]) -> None:
     assert all(row["kilobytes"] > 1 for row in rows)
 
 
+def check_missing_texts(rows: list[Row]) -> None:
+    found = {row["id"]: row["embedding"] is None for row in rows}
+    assert found == {1: False, 2: True, 3: False}
+
+
+def check_long_texts(rows: list[Row]) -> None:
+    short, long = sorted(rows, key=lambda row: len(row["text"]))
+    assert np.linalg.norm([short["embedding"], long["embedding"]], axis=1) == pytest.approx([1, 1])
+    assert max(name["start"] for name in long["names"]) > 200
+    assert shape(long["end"]) == (32,)
+
+
+def check_passages(rows: list[Row]) -> None:
+    first = [row for row in rows if row["chunk_index"] == 0]
+    assert len(first) == 4
+    assert len(rows) > 8
+    assert all(len(row["text"]) == row["chunk_end"] - row["chunk_start"] <= 24 for row in rows)
+
+
 def check_triage(rows: list[Row]) -> None:
     assert len(rows) == 3
     for answers in (row["triage"] for row in rows):
@@ -167,6 +223,9 @@ EXPECTED = {
         "bad-rows": count(2),
     },
     "docs/models.md": {
+        "missing-texts": check_missing_texts,
+        "long-texts": check_long_texts,
+        "long-prompts": count(2),
         "triage": check_triage,
         "generation": count(4),
         "photos": count(3),
@@ -175,6 +234,7 @@ EXPECTED = {
     "docs/steps.md": {
         "brightness": check_brightness,
         "rows": count(80),
+        "passages": check_passages,
         "stored-photos": check_stored,
         "legacy": count(3),
     },
@@ -184,6 +244,12 @@ EXPECTED = {
         "camera": check_camera,
         "exported": check_exported,
         "inbox": count(0),
+        "orders": check_orders,
+        "typed-orders": check_declared_orders,
+        "conversations": check_conversations,
+        "visits": check_visits,
+        "recent-sales": check_recent_sales,
+        "joined": check_joined,
         "thumbnails": check_thumbnails,
         "as-stored": check_as_stored,
         "logos": check_logos,
@@ -197,6 +263,7 @@ EXPECTED = {
         "phone-films": check_phone_films,
         "vectors": check_vectors,
         "examples": check_examples,
+        "labels": check_labels,
         "samples": check_samples,
         "listed": check_listed,
         "open-tickets": check_open_tickets,

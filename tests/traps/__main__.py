@@ -34,7 +34,7 @@ PAGE = ROOT / "docs/comparison.md"
 NAMES = {OURS: "BatchInference", **peers.NAMES}
 MAX_REFUSED = 3
 """The number of cases that BatchInference may refuse although their input could be read."""
-SECONDS_TO_START, SECONDS_PER_CASE = 120, 60
+SECONDS_TO_START, SECONDS_PER_CASE = 120, 30
 AT_ONCE = 2
 """The number of tools that run at a time."""
 
@@ -51,8 +51,9 @@ class Worker:
         log = (self.directory / f"{self.tool}.log").open("a")
         command = [sys.executable, "-m", "traps.worker", self.tool, str(self.directory)]
         paths = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+        environment = {**os.environ, **OFFLINE, "PYTHONPATH": paths}
         self._process = subprocess.Popen(
-            command, env={**os.environ, **OFFLINE, "PYTHONPATH": paths}, cwd=self.directory, text=True,
+            command, env=environment, cwd=self.directory, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
         )  # fmt: skip
         threading.Thread(target=self._listen, daemon=True).start()
@@ -94,7 +95,7 @@ def run_tool(tool: str, cases: Sequence[str], directory: Path) -> dict[str, Judg
         if found is None:
             worker.end()
             worker, seconds = Worker(tool, directory), SECONDS_TO_START
-            found = Judged(Verdict.REFUSED, "the process died, or there was no result after a minute")
+            found = Judged(Verdict.REFUSED, "the process died, or there was no result in time")
         results[case] = found
         print(f"{NAMES[tool]:16}{case:8}{found.verdict}", flush=True)
     worker.end()

@@ -133,7 +133,9 @@ class Cases:
         self.kinds[number] = title
         return partial(self._add, number, defaults)
 
-    def _add(self, number: str, defaults: dict[str, Any], title: str, *right: Expected, **fields: Any) -> None:
+    def _add(
+        self, number: str, defaults: dict[str, Any], title: str, *right: Expected, **fields: Any
+    ) -> None:
         letter = "abcdefghijklmnopqrstuvwxyz"[sum(case.kind == number for case in self.list)]
         given = {**defaults, **fields}
         read = {**defaults.get("read", {}), **fields.get("read", {})}

@@ -23,6 +23,7 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.runtimes.vllm_row_codec import (
     ADAPTER,
+    CUT,
     ERROR,
     REQUEST,
     RESULT,
@@ -35,6 +36,7 @@ from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from support.documents.vllm_models import vllm
+from support.models import tiny_transformers
 from support.outputs.batches import (
     end,
     errors_of,
@@ -78,7 +80,7 @@ def through_ray(
     """Pass rows through Ray's preprocess and postprocess wrappers, with `answer` as the stage."""
     before = wrap_preprocess(lambda row: opened(PARAMETERS, row), "__data")
     after = wrap_postprocess(
-        lambda row: {ROW: row[ROW], RESULT: result_of(task)(row)}, "__data", True
+        lambda row: {ROW: row[ROW], RESULT: result_of(task)(row), CUT: row[CUT]}, "__data", True
     )
     results: list[Row] = []
     for row in sealed.to_pylist():
@@ -87,7 +89,8 @@ def through_ray(
         if not data["__data"][ERROR]:
             data["__data"] |= answer(data["__data"])
         results.append(after(data))
-    names = dict.fromkeys(name for row in results for name in (ROW, RESULT, ERROR) if name in row)
+    known = (ROW, RESULT, ERROR, CUT)
+    names = dict.fromkeys(name for row in results for name in known if name in row)
     return arrow.to_table({name: [row.get(name) for row in results] for name in names})
 
 
@@ -111,6 +114,35 @@ def test_requests_have_messages_or_a_prompt() -> None:
     }
     for fields in ({"chat": False}, {"task": "embed"}):
         assert requests(model(prompt="Q: {question}", **fields), text=["a"]) == [{"prompt": "Q: a"}]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    """Return the folder of a chat model with a token for each character."""
+    tiny_transformers.write("chat_model", tmp_path)
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_long_row_is_cut_before_the_engine(folder: str, chat: bool) -> None:
+    numbers = "".join(str(number % 10) for number in range(90))
+    fields: dict[str, Any] = {"prompt": "Say {question}!", "chat": chat, "tooLong": "truncateLeft"}
+    engine = {"max_model_len": 60}
+    spec = model(source=folder, engine=engine, sampling={"max_tokens": 10}, **fields)
+    # <bos> twice, as the stage for tokens adds it to that of the template
+    room = 50 - len("Say !") - (2 + len("[user][assistant]") if chat else 1)
+    kept = f"Say {numbers[-room:]}!"
+    expected = {"messages": [{"role": "user", "content": kept}]} if chat else {"prompt": kept}
+    assert requests(spec, text=["a", numbers])[1] == expected
+    done = asked(rows(text=["a", numbers]), spec=spec)
+    assert warnings_of(done) == [(1, "TextCut", 90 - room)]
+    inputs = {"question": "text", "style": "style"}
+    adapted = model(source=folder, engine=engine, inputs=inputs, adapter="style", loraPath="/a",
+                    chat=chat, tooLong="truncate", sampling={"max_tokens": 10})  # fmt: skip
+    (request,) = requests(adapted, text=[numbers], style=["x" * 99])
+    assert request[ADAPTER] == "x" * 99
+    whole = model(source=folder, engine=engine, **{**fields, "tooLong": "fail"})
+    assert str(requests(whole, text=[numbers])[0]).count(numbers) == 1
 
 
 def test_request_names_the_adapter() -> None:

@@ -36,8 +36,7 @@ def read_images(directory: Path, **options: Any) -> list[Row]:
 
 
 def read_audio(directory: Path, **options: Any) -> list[Row]:
-    found = rows(ray.data.read_audio(str(directory / "in"), include_paths=True, **options))
-    return [{**row, "amplitude": row["amplitude"].T} for row in found]
+    return rows(ray.data.read_audio(str(directory / "in"), include_paths=True, **options))
 
 
 def read_webdataset(directory: Path, **options: Any) -> list[Row]:

@@ -214,11 +214,11 @@ def with_nulls(
     null in all other rows."""
     if len(column) == 0:
         return pa.nulls(count, column.type)
-    places = np.zeros(count, dtype=np.int64)
-    places[rows] = np.arange(len(rows))
+    indexes = np.zeros(count, dtype=np.int64)
+    indexes[rows] = np.arange(len(rows))
     absent = np.ones(count, dtype=bool)
     absent[rows] = False
-    return column.take(pa.array(places, mask=absent))
+    return column.take(pa.array(indexes, mask=absent))
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:

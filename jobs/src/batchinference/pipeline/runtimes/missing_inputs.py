@@ -57,27 +57,27 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
         for name, column in model.inputs.items()
         if name not in model.parameter_inputs
     }
-    found = MissingInputs()
+    missing = MissingInputs()
     is_null = {name: column.is_null().to_numpy() for name, column in columns.items()}
     null = reduce(np.logical_or, is_null.values(), np.zeros(table.num_rows, dtype=bool))
     for row in [] if model.null_input == "compute" else np.flatnonzero(null).tolist():
         names = ", ".join(name for name, mask in is_null.items() if mask[row])
-        _add(found, row, WarningName.NULL_INPUT, model.null_input, f"{names} is null")
+        _add(missing, row, WarningName.NULL_INPUT, model.null_input, f"{names} is null")
     empty = None if model.empty_input == "compute" else _empty_rows(columns.values())
     for row in [] if empty is None else np.flatnonzero(empty & ~null).tolist():
         problem = f"{', '.join(columns)} is empty"
-        _add(found, row, WarningName.EMPTY_INPUT, model.empty_input, problem)
-    return found
+        _add(missing, row, WarningName.EMPTY_INPUT, model.empty_input, problem)
+    return missing
 
 
 def _add(
-    found: MissingInputs, row: int, name: WarningName, policy: str | None, problem: str
+    missing: MissingInputs, row: int, name: WarningName, policy: str | None, problem: str
 ) -> None:
     if policy == "fail":
         field_name = "nullInput" if name is WarningName.NULL_INPUT else "emptyInput"
-        found.failed[row] = MissingInput(f"inputs: {problem}, and {field_name} is fail")
+        missing.failed[row] = MissingInput(f"inputs: {problem}, and {field_name} is fail")
     else:
-        found.skipped[row] = name
+        missing.skipped[row] = name
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

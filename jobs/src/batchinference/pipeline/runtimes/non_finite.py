@@ -22,14 +22,14 @@ class NonFiniteOutput(ValueError):
 
 def non_finite_rows(column: pa.ChunkedArray) -> dict[int, int]:
     """Return the number of NaN and infinite values of each row that has any, by row index."""
-    found: dict[int, int] = {}
+    by_row: dict[int, int] = {}
     start = 0
     for chunk in column.chunks:
         counts = _counts(chunk)
         if counts is not None and counts.any():
-            found |= {start + int(row): int(counts[row]) for row in np.flatnonzero(counts)}
+            by_row |= {start + int(row): int(counts[row]) for row in np.flatnonzero(counts)}
         start += len(chunk)
-    return found
+    return by_row
 
 
 def _counts(array: pa.Array) -> np.ndarray | None:

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchinference.pipeline.runtimes.prompts import plain
-from batchinference.pipeline.runtimes.text_limits import TextTooLong
+from batchinference.pipeline.runtimes.text_limits import TextTooLong, surely_fits
 from batchinference.pipeline.text_spans import tokens_of
 
 Row = dict[str, Any]
-Place = tuple[str | int, ...]
-"""Where a text of a row is: the name of its input, or also a message and its content."""
+Keys = tuple[str | int, ...]
+"""Where a text of a row is: the name of its input, or also the index of a message."""
 _TRIES = 8
 """How often texts are cut. The tokens of a shorter text are not always those of its beginning."""
-_SPARE = 8
-"""Number of tokens that a tokenizer may add to a text of ASCII characters, at most."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,13 @@ class PromptLimit:
         """Return a row whose prompt fits, the prompt, and the number of tokens that were cut.
         `render` returns the prompt of a row. Raises TextTooLong if the template is too long."""
         prompt = render(row)
-        if prompt.isascii() and len(prompt) <= self.tokens - _SPARE:
+        if surely_fits(prompt, self.tokens):
             return row, prompt, 0
         before = tokens = self._length(prompt, special)
         for _ in range(_TRIES):
             if tokens <= self.tokens:
                 return row, prompt, before - tokens
-            longest = max(_texts(row), key=lambda found: len(found[1]), default=((), ""))
+            longest = max(_texts(row), key=lambda item: len(item[1]), default=((), ""))
             if not longest[1]:
                 break
             row = _replaced(row, longest[0], self._cut(longest[1], tokens - self.tokens))
@@ -63,8 +61,8 @@ class PromptLimit:
         return text[starts[tokens] :] if self.from_left else text[: starts[len(starts) - tokens]]
 
 
-def _texts(row: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield the place and the text of each value of a row, and of each message."""
+def _texts(row: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
+    """Yield the keys and the text of each value of a row, and of each message."""
     for name, value in row.items():
         if isinstance(value, str):
             yield (name,), value
@@ -74,10 +72,10 @@ def _texts(row: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
                     yield (name, at), message["content"]
 
 
-def _replaced(row: Row, place: Place, text: str) -> Row:
-    name = str(place[0])
-    if len(place) == 1:
+def _replaced(row: Row, keys: Keys, text: str) -> Row:
+    name = str(keys[0])
+    if len(keys) == 1:
         return {**row, name: text}
     messages = [*plain(row[name])]
-    messages[int(place[1])] = {**messages[int(place[1])], "content": text}
+    messages[int(keys[1])] = {**messages[int(keys[1])], "content": text}
     return {**row, name: messages}

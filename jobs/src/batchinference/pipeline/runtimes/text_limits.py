@@ -19,6 +19,10 @@ from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9
 """Tokenizers without a maximum length state a very large one."""
+_SPARE = 8
+"""Number of tokens that a tokenizer adds to a text of ASCII characters, at most."""
+_OVERLAP_SHARE = 8
+"""The part of a window that it repeats by default, as the denominator of a fraction."""
 _POSITIONS = (
     *("max_position_embeddings", "max_encoder_position_embeddings", "n_positions"),
     *("max_sequence_length", "max_seq_len"),
@@ -36,6 +40,12 @@ class TextTooLong(ValueError):
         )
 
 
+def surely_fits(text: str, tokens: int) -> bool:
+    """Return whether a text has at most this number of tokens with any tokenizer. False means that
+    it may have more."""
+    return text.isascii() and len(text) <= tokens - _SPARE
+
+
 def max_tokens(tokenizer: Any, network: Any) -> int | None:
     """Return the number of tokens that a model takes: that of its tokenizer or its positions,
     whichever is less. Return None if neither has a limit."""
@@ -47,15 +57,15 @@ def max_tokens(tokenizer: Any, network: Any) -> int | None:
 def positions_of(network: Any) -> int | None:
     """Return the number of tokens for which a model has positions; None if it has no limit."""
     config = network.config.get_text_config()
-    found = (name for name in _POSITIONS if isinstance(getattr(config, name, None), int))
-    name = next(found, None)
+    names = (name for name in _POSITIONS if isinstance(getattr(config, name, None), int))
+    name = next(names, None)
     if name is None or (
         name == "n_positions" and hasattr(config, "relative_attention_num_buckets")
     ):
         return None
     positions: int = getattr(config, name)
     # models like RoBERTa count positions from behind their padding token
-    unused = (getattr(table, "padding_idx", None) for table in _tables(network))
+    unused = (getattr(table, "padding_idx", None) for table in position_tables(network))
     skipped = next((padding + 1 for padding in unused if padding is not None), 0)
     return positions - skipped if positions > 0 else None
 
@@ -64,14 +74,14 @@ def check_length(length: int, network: Any, source: str) -> None:
     """Raise ModelLoad if a model has learned fewer positions than the length of texts that a user
     has chosen. A lookup beyond the last position would end the process on a GPU."""
     positions = positions_of(network)
-    if positions is not None and length > positions and _tables(network):
+    if positions is not None and length > positions and position_tables(network):
         raise ModelLoad(
             f"options.max_length: '{source}' has {positions} positions, and {length} tokens need "
             "more. Use a smaller number"
         )
 
 
-def _tables(network: Any) -> list[Any]:
+def position_tables(network: Any) -> list[Any]:
     """Return the parts of a model that look positions up in a table."""
     return [part for path, part in network.named_modules() if path.endswith(_TABLES)]
 
@@ -136,8 +146,8 @@ class TextLimit:
         if it must not. `prefix` precedes each text, and `reserved` tokens are for another text."""
         if self.tokens is None:
             return
-        room = self.tokens - reserved - _SPARE - len(prefix)
-        rows = [row for row, text in enumerate(texts) if not (text.isascii() and len(text) <= room)]
+        room = self.tokens - reserved - len(prefix)
+        rows = [row for row, text in enumerate(texts) if not surely_fits(text, room)]
         if not rows:
             return
         encoded = self.tokenizer(
@@ -154,10 +164,12 @@ class TextLimit:
         limit = self.tokens or 0
         windows = Windows([], [], np.empty(0, dtype=np.int64))
         owners: list[int] = []
-        for row, (text, taken) in enumerate(zip(texts, reserved, strict=True)):
-            if (size := limit - taken) < 1:
-                raise TextTooLong(taken, limit)
-            for span in self._splitter(size)(text):
+        for row, (text, others) in enumerate(zip(texts, reserved, strict=True)):
+            if (size := limit - others) < 1:
+                raise TextTooLong(others, limit)
+            fits = surely_fits(text, size)
+            spans = [Span(0, len(text), 1)] if fits else self._splitter(size)(text)
+            for span in spans:
                 windows.spans.append(span)
                 windows.texts.append(text[span.start : span.end])
                 owners.append(row)
@@ -181,8 +193,3 @@ class TextLimit:
                 f"windowOverlap: a window of '{source}' has {self.tokens} tokens, and "
                 f"{self.overlap} are more than half of them. Use a smaller number"
             )
-
-
-_SPARE = 8
-"""Number of tokens that a tokenizer may add to a text of ASCII characters, at most."""
-_OVERLAP_SHARE = 8

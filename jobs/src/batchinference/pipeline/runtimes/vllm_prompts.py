@@ -13,7 +13,7 @@ from typing import Any
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.pipeline.runtimes.prompt_limits import PromptLimit, Row
-from batchinference.pipeline.runtimes.prompts import messages_of, text_of
+from batchinference.pipeline.runtimes.prompts import messages_of, text_of, with_messages
 from batchinference.pipeline.runtimes.text_limits import max_tokens
 from batchinference.pipeline.runtimes.vllm_checks import apply_template
 from batchinference.spec.models import VllmModel
@@ -29,8 +29,10 @@ def fitted(model: VllmModel, row: Row) -> tuple[Row, int]:
     if model.too_long not in ("truncate", "truncateLeft"):
         return row, 0
     limit = _limit(model.model_dump_json(by_alias=True))
-    values, _, cut = limit.fitted(row, lambda part: _prompt(model, limit.tokenizer, part))
-    return values, cut
+    given = {name: value for name, value in row.items() if name not in model.parameter_inputs}
+    given = with_messages(model, given) if model.is_chat else given
+    values, _, cut = limit.fitted(given, lambda part: _prompt(model, limit.tokenizer, part))
+    return ({**row, **values}, cut) if cut else (row, 0)
 
 
 def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:

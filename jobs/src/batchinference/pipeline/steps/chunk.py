@@ -57,10 +57,10 @@ class ChunkText:
         size = 0
         for value in column:
             text = value.as_py()
-            found = [_NULL] if text is None else list(self._split(text))
-            spans.append(found)
-            chunks += [None if text is None else text[span.start : span.end] for span in found]
-            size += len(text or "") + len(found) * min(row_bytes, RESULT_BYTES)
+            parts = [_NULL] if text is None else list(self._split(text))
+            spans.append(parts)
+            chunks += [None if text is None else text[span.start : span.end] for span in parts]
+            size += len(text or "") + len(parts) * min(row_bytes, RESULT_BYTES)
             if size >= RESULT_BYTES:
                 break
         return spans, chunks
@@ -70,21 +70,21 @@ def _rows(
     batch: pa.Table, column: str, spans: list[list[Span]], chunks: pa.Array
 ) -> TransformResult:
     """Return the rows of the chunks. The other columns are repeated."""
-    parents = np.repeat(np.arange(len(spans)), [len(found) for found in spans])
+    parents = np.repeat(np.arange(len(spans)), [len(parts) for parts in spans])
     others = batch.drop_columns([column]).take(pa.array(parents))
     if batch.num_columns > 1:
         table = others.add_column(batch.schema.get_field_index(column), column, chunks)
     else:
         table = pa.table({column: chunks})
     numbers = {
-        INDEX: chain.from_iterable(range(len(found)) for found in spans),
-        START: (span.start for found in spans for span in found),
-        END: (span.end for found in spans for span in found),
+        INDEX: chain.from_iterable(range(len(parts)) for parts in spans),
+        START: (span.start for parts in spans for span in parts),
+        END: (span.end for parts in spans for span in parts),
     }
     is_null = chunks.is_null().to_numpy(zero_copy_only=False)
     for name, values in numbers.items():
-        places = np.fromiter(values, dtype=np.int64, count=len(parents))
-        table = with_column(table, name, pa.array(places, mask=is_null))
+        array = np.fromiter(values, dtype=np.int64, count=len(parents))
+        table = with_column(table, name, pa.array(array, mask=is_null))
     return TransformResult(table, parents)
 
 

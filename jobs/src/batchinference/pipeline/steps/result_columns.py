@@ -87,10 +87,10 @@ class ResultColumns:
         if len(left) == 0:
             return TransformResult(pa.table({}), left, errors)  # no rows, so no types
         if skipped:
-            places = np.searchsorted(left, fit)
+            computed_rows = np.searchsorted(left, fit)
             nulls = {name: pa.nulls(0, self._types.get(name, pa.null())) for name in values}
             columns = {
-                name: with_nulls(columns.get(name, none), places, len(left))
+                name: with_nulls(columns.get(name, none), computed_rows, len(left))
                 for name, none in nulls.items()
             }
         return TransformResult(_with_columns(batch.take(left), columns), left, errors)

@@ -68,3 +68,6 @@ class TextReader(Reader):
 
     def columns(self) -> list[str]:
         return ["text"]
+
+    def types(self) -> dict[str, pa.DataType]:
+        return {"text": pa.string()}

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Batch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.text_limits import Windows
@@ -72,9 +73,15 @@ class EncoderRuntime:
             return self._results_of(inputs)
         budget = self._spec.max_tokens_per_batch
         size = len(set(windows.owners.tolist())) if budget is None else _WINDOWS_AT_ONCE
-        starts = range(0, count, size)
-        parts = ({name: part[at : at + size] for name, part in inputs.items()} for at in starts)
-        return np.concatenate([self._results_of(part) for part in parts])
+        results = []
+        for start in range(0, count, size):
+            part = {name: values[start : start + size] for name, values in inputs.items()}
+            with collect_warnings() as warnings:
+                results.append(self._results_of(part))
+            for warning in warnings:
+                row = int(windows.owners[start + warning.row])
+                warn(warning.name, row=row, amount=warning.amount)
+        return np.concatenate(results)
 
     def _results_of(self, inputs: Batch) -> np.ndarray:
         count = len(next(iter(inputs.values())))

@@ -80,18 +80,18 @@ Merge = Callable[[Sequence[Any], Sequence[Span]], Any]
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows with their places in the whole text. In an overlap, the
+    """Return the entities of all windows with their positions in the whole text. In an overlap, the
     entities of its first half are those of the first window."""
-    found: list[dict[str, Any]] = []
+    entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
     for result, span, limit in zip(results, spans, [*limits, spans[-1].end + 1], strict=True):
         for entity in result:
             start, end = (span.start + int(entity[side]) for side in ("start", "end"))
-            if max(first, found[-1]["end"] if found else 0) <= start < limit:
-                found.append({**entity, "start": start, "end": end})
+            if max(first, entities[-1]["end"] if entities else 0) <= start < limit:
+                entities.append({**entity, "start": start, "end": end})
         first = limit
-    return found
+    return entities
 
 
 def merged_scores(results: Sequence[Any], spans: Sequence[Span]) -> Any:

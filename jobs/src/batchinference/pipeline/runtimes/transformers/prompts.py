@@ -23,7 +23,9 @@ from batchinference.pipeline.runtimes.prompts import (
     content_of,
     describes_images,
     parts_of,
+    with_messages,
 )
+from batchinference.pipeline.runtimes.text_limits import position_tables
 from batchinference.pipeline.runtimes.transformers.inputs import pillow_images
 from batchinference.pipeline.runtimes.transformers.loading import (
     Source,
@@ -110,6 +112,8 @@ class TextPrompts:
         self._template.check(model)
         # a truncated prompt would be a different request
         self._tokens = Tokens(self.tokenizer, model, network, truncation=False)
+        has_encoder = network.config.is_encoder_decoder
+        self._encoder_is_limited = has_encoder and bool(position_tables(network))
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
@@ -117,8 +121,8 @@ class TextPrompts:
         is none."""
         limit = self._tokens.limit
         if self._model.too_long is None:
-            if not self._tokens.truncation:  # `check_room` refuses what the model cannot hold
-                self._tokens.limit = replace(limit, tokens=None)
+            if not (self._tokens.truncation or self._encoder_is_limited):
+                self._tokens.limit = replace(limit, tokens=None)  # see `check_room`
             return
         if limit.tokens is None:
             return
@@ -150,8 +154,9 @@ class TextPrompts:
         """Return the text of a prompt, which may be cut."""
         if self.limit is None:
             return self._template(self._prompt(row))
+        given = row if special else with_messages(self._model, row)
         _, text, cut = self.limit.fitted(
-            row, lambda values: self._template(self._prompt(values)), special=special
+            given, lambda values: self._template(self._prompt(values)), special=special
         )
         if cut:
             warn(WarningName.TEXT_CUT, row=number, amount=cut)

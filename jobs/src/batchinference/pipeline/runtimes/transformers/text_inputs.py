@@ -100,9 +100,10 @@ def fit(tokenizer: Any, network: Any, source: str) -> None:
 
 def pad_behind(tokenizer: Any, network: Any) -> None:
     """Make a tokenizer pad behind the texts, so that padding does not move the positions of tokens,
-    unless the model classifies its last position."""
-    if getattr(network.config, "summary_type", None) != "last":
-        tokenizer.padding_side = "right"
+    or before them for a model that classifies its last position."""
+    summarizes_last = getattr(network.config, "summary_type", None) == "last"
+    before = summarizes_last and hasattr(network, "sequence_summary")
+    tokenizer.padding_side = "left" if before else "right"
 
 
 class Tokens:

@@ -106,7 +106,10 @@ class CsvTypes:
         if not self.nulls and (values := self._quickly_converted(column, kind, sampled)):
             return values, {}
         texts, invalid = self._texts(column)
-        not_text = f"column '{name}': its text is not valid in the encoding {self.encoding}"
+        not_text = (
+            f"column '{name}': its text is not valid in the encoding {self.encoding}. Correct it, "
+            "or set read.options.encoding"
+        )
         errors: dict[int, Exception] = {
             row: ValueError(not_text) for row in np.flatnonzero(invalid).tolist()
         }

@@ -46,7 +46,8 @@ def read_header(text: CsvText, encoding: str) -> list[str] | Damage:
     try:
         names = [column[0].as_py().decode() for column in table.columns]
     except UnicodeDecodeError:
-        return text.rest(f"the header is not valid in the encoding {encoding}", header)
+        problem = f"the header is not valid in the encoding {encoding}"
+        return text.rest(problem, header, "Set read.options.encoding")
     return [name or f"column_{number}" for number, name in enumerate(names, 1)]
 
 

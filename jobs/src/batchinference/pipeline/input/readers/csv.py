@@ -60,6 +60,7 @@ class CsvReader(Reader):
             nulls=tuple(options.null_values),
             decimal=options.decimal,
             encoding=options.encoding,
+            escaped=bool(options.escape),
         )
 
     def prepare(self, samples: list[Location]) -> None:

@@ -242,6 +242,6 @@ empty("no row is left: CSV", COLUMNS, output={"format": "csv"}, runs=output_colu
 empty("no row is left: a Delta table", COLUMNS, output={"format": "delta"}, runs=output_columns("delta"))
 empty("all rows fail", Right([{"columns": ["a", "b"], "rows": 0}], failed=1), steps=[{"name": "bad", "python": {"callable": "traps.steps:fail"}}], runs=output_columns("pandas"))
 empty("an input without files, which is refused", Refused("in|files"), files={}, steps=[])
-empty("an input without files, which is allowed", Right([]), files={}, steps=[], fields={"read": {"format": "json", "paths": ["in"], "options": {"allowEmpty": True}}})
+empty("an input without files, which is allowed", Right([]), files={}, steps=[], fields={"read": {"format": "json", "paths": ["in"], "allowEmpty": True}})
 empty("only an empty file", Right([]), Refused("empty|rows|in"), files={"a.jsonl": ""}, steps=[])
 empty("a step that adds a column", Right([{"columns": ["a", "b", "c"], "rows": 0}]), Right([{"columns": ["a", "b"], "rows": 0}]), steps=[*NONE_LEFT, {"name": "more", "addColumns": {"c": "a + 1"}}], runs=output_columns("pandas"))

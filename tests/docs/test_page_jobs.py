@@ -102,7 +102,7 @@ def check_samples(rows: list[Row]) -> None:
     assert {shape(row["jpg"]) for row in rows} == {(64, 64, 3)}
 
 
-def check_orders(rows: list[Row]) -> None:
+def check_receipts(rows: list[Row]) -> None:
     assert rows == [{"id": 1, "items": ["pen"]}, {"id": 2, "items": []}]
 
 
@@ -244,6 +244,7 @@ EXPECTED = {
         "camera": check_camera,
         "exported": check_exported,
         "inbox": count(0),
+        "receipts": check_receipts,
         "orders": check_orders,
         "typed-orders": check_declared_orders,
         "conversations": check_conversations,

@@ -390,7 +390,6 @@ empty(
     runs=output_columns("pandas"),
 )
 empty("an input without files, which is refused", Refused("in|files"), files={}, steps=[])
-<<<<<<< HEAD
 empty(
     "an input without files, which is allowed",
     Right([]),
@@ -398,9 +397,6 @@ empty(
     steps=[],
     read={"allowEmpty": True},
 )
-=======
-empty("an input without files, which is allowed", Right([]), files={}, steps=[], fields={"read": {"format": "json", "paths": ["in"], "allowEmpty": True}})
->>>>>>> w-containers
 empty("only an empty file", Right([]), Refused("empty|rows|in"), files={"a.jsonl": ""}, steps=[])
 empty(
     "a step that adds a column",

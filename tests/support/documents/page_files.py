@@ -49,6 +49,12 @@ TEXTS = {
     "receipts.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
     "camera/notes.txt": "taken in May\n",
     "camera/README": "all pictures\n",
+    "measurements.csv": "Station 7\n# calibrated in May\ntime,celsius\n1,20.5\n# pause\n2,-\n3,21\n",
+    "quotations.csv": 'id,text\n1,"say \\"hi\\", please"\n2,\\N\n',
+    "dump/0.tsv": '1\t"The" film\\nin two lines\n2\t\\N\n',
+    "remarks.csv": 'remark\nfine\n"not closed\ngood\n',
+    "customers.csv": "id,zip,since,balance\n7,00501,2026-01-31,1.10\n",
+    "prices/may.csv": "sep=;\nArtikel;Preis\nStift;1,50\n",
     "exported/000000_0": "id\n1\n",
     "exported/000001_0": "id\n2\n",
     "orders.jsonl": '{"id": 7, "when": "2026-01-31", "price": 1.10, "note": ["a", {"b": 1}]}\n'

@@ -13,7 +13,7 @@ from traps.case import Cases, Outcome, Refused, Right, Row
 from traps.inputs import lines, packed, tar
 from traps.pictures import BLUE, picture
 
-CASES = Cases()
+CASES = Cases("containers")
 JPG = picture(kind="JPEG")
 BLUE_JPG = picture(BLUE, "JPEG")
 CAT, DOG = ({"__key__": str(n), "cls": label} for n, label in enumerate(("cat", "dog")))
@@ -234,6 +234,7 @@ labels(
     "a text as the label of the last of 1,501 samples",
     Right([{"__key__": name, "cls": label} for name, label in MANY]),
     view=lambda row: {"__key__": row["__key__"], "cls": str(key(row).get("cls"))},
+    refused="types are inferred from the first samples; the message names the option `types`",
     files={"a.tar": tar([(f"{name}.cls", label) for name, label in MANY])},
 )
 labels(

@@ -12,7 +12,7 @@ from typing import Any
 from traps.case import Cases, Peer, Refused, Right, Row
 from traps.inputs import parquet
 
-CASES = Cases()
+CASES = Cases("dialects")
 AB = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 SKIPPED = (Right(AB, warnings={"LinesSkipped": 1}), Right(AB))
 """The lines that an option leaves out may be counted, or not."""

@@ -14,7 +14,7 @@ from traps.inputs import lines, packed, parquet
 from traps.pictures import RED, picture
 from traps.recordings import encoded_sound, sine, sound, video
 
-CASES = Cases()
+CASES = Cases("files")
 
 
 def red(*names: str) -> list[Row]:

@@ -15,7 +15,7 @@ from traps.pictures import halves
 from traps.recordings import sine, sound
 from traps.verdict import same
 
-CASES = Cases()
+CASES = Cases("inference")
 OWN_FUNCTION = "the model is your own function"
 NO_PEERS = dict.fromkeys(("ray", "daft", "datasets", "pandas"), OWN_FUNCTION)
 LONG = " ".join(models.WORDS[number % 50] for number in range(100))

@@ -32,7 +32,7 @@ from traps.pictures import (
 )
 from traps.recordings import MP4, video
 
-CASES = Cases()
+CASES = Cases("pictures")
 WHITE = (255, 255, 255)
 REDUCED = {"DepthReduced": 1}
 ASSUMED = {"DepthReduced": 1, "RangeAssumed": 1}

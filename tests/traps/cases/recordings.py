@@ -10,7 +10,7 @@ from traps import views
 from traps.case import Cases, Content, Right, Row, bytes_of
 from traps.recordings import MP4, encoded_sound, sine, sound, video, wave
 
-CASES = Cases()
+CASES = Cases("recordings")
 NO_SOUND_READER = {
     "datasets": "needs torchcodec to decode sound",
     "daft": "reads no samples of a file in a column",

@@ -270,7 +270,6 @@ EXPECTED = {
         "exported": check_exported,
         "inbox": count(0),
         "receipts": check_receipts,
-        "orders": check_orders,
         "prices": check_prices,
         "measurements": check_measurements,
         "quotations": check_quotations,

@@ -26,7 +26,7 @@ from batchinference.pipeline.input.csv_text import BLOCK_BYTES, CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_encoding
 from batchinference.pipeline.input.file_kinds import extension_of
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, plain
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
@@ -50,7 +50,7 @@ class CsvReader(Reader):
     sampled_files = 256
 
     def __init__(self, options: CsvOptions) -> None:
-        self._options = options
+        self._options = plain(options)
         self._encoding = None if is_utf8(options.encoding) else options.encoding
         self._limit = min(max(options.row_bytes, BLOCK_BYTES), MAX_BLOCK)
         self._types = CsvTypes(

@@ -142,7 +142,8 @@ class CsvReader(Reader):
 
     def types(self) -> dict[str, pa.DataType]:
         sampled = {name: sample.kind for name, sample in self._types.sampled.items()}
-        return {name: arrow_type(kind) for name, kind in (sampled | self._types.declared).items()}
+        types = {**sampled, **self._types.declared}
+        return {name: arrow_type(kind) for name, kind in types.items()}
 
 
 def _parsed(block: Block, columns: int, dialect: Dialect) -> tuple[pa.Table, Rejected]:

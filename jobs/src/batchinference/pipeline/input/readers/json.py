@@ -119,6 +119,14 @@ class JsonReader(Reader):
             step = max(1, -(-len(samples) // Reader.sampled_files))
             lines = inspected(samples[::step], self._as_lines)
         self._rows = sampled_rows(self._declared, (content for _, content in lines))
+        if self._lines and not self._rows.schema:  # the first lines are longer than a sample
+            self._rows = sampled_rows(self._declared, self._first_chunks(samples))
+
+    def _first_chunks(self, files: list[Location]) -> Iterator[bytes]:
+        for file in files[: Reader.sampled_files]:
+            chunk = next(line_chunks(file, self._most), b"")
+            if isinstance(chunk, bytes):
+                yield chunk
 
     def read(self, file: Location) -> Iterator[Chunk]:
         fields = Fields(self._rows.schema)

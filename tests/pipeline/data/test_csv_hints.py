@@ -105,3 +105,9 @@ def test_doubtful_file_is_read(tmp_path: Path, case: str) -> None:
 def test_conflict_with_the_separator_line_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"read\.options\.delimiter"):
         read_csv(tmp_path, "sep=;\nid;text\n1;a\n", delimiter=",")
+
+
+def test_manifest_is_refused_without_options_that_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("uri;id\nx;1\ny;2\n")
+    with pytest.raises(BadInput, match=r"read\.options\.column: .*no column 'uri'"):
+        read_files("manifest", tmp_path / "a.csv")

@@ -49,7 +49,7 @@ TEXTS = {
     "receipts.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
     "camera/notes.txt": "taken in May\n",
     "camera/README": "all pictures\n",
-    "measurements.csv": "Station 7\n# checked in May\ntime,celsius\n1,20.5\n# pause\n2,-\n3,21\n",
+    "measurements.csv": "Station 7\n# calibrated\ntime,celsius\n1,20.5\n# pause\n2,-\n3,21\n",
     "quotations.csv": 'id,text\n1,"say \\"hi\\", please"\n2,\\N\n',
     "dump/0.tsv": '1\t"The" film\\nin two lines\n2\t\\N\n',
     "remarks.csv": 'remark\nfine\n"not closed\ngood\n',

@@ -46,7 +46,8 @@ def read_header(text: CsvText, encoding: str) -> list[str] | Damage:
     try:
         names = [column[0].as_py().decode() for column in table.columns]
     except UnicodeDecodeError:
-        return text.rest(f"the header is not valid in the encoding {encoding}", header)
+        problem = f"the header is not valid in the encoding {encoding}"
+        return text.rest(problem, header, "Set read.options.encoding")
     return [name or f"column_{number}" for number, name in enumerate(names, 1)]
 
 
@@ -89,7 +90,10 @@ def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False)
     removed, rejected = iter(block.removed), list[Rejected]()
 
     def reject(row: pac.InvalidRow) -> str:
-        damage = next(removed, None) if row.text.startswith(MARKER) else _ragged(row, latin=latin)
+        if row.text.startswith(MARKER):
+            damage = next(removed, None)
+        else:
+            damage = _ragged(row, dialect, latin=latin)
         rejected.append(Rejected(row.number - 1 - len(rejected), damage))
         return "skip"
 
@@ -120,7 +124,11 @@ def _parsing(dialect: Dialect, reject: Callable[[pac.InvalidRow], str]) -> pac.P
     )
 
 
-def _ragged(row: pac.InvalidRow, *, latin: bool) -> Damage:
+def _ragged(row: pac.InvalidRow, dialect: Dialect, *, latin: bool) -> Damage:
+    delimiter, quote = dialect.delimiter.decode(), dialect.quote.decode()
     text = row.text.encode("latin-1").decode(errors="replace") if latin else row.text
     fields = f"line has {row.actual_columns} fields instead of {row.expected_columns}"
-    return Damage(f"{fields}: {text[:SHOWN_CHARACTERS]}")
+    problem = f"{fields}: {text[:SHOWN_CHARACTERS]}"
+    if quote and f"{delimiter} {quote}" in text:
+        problem += ". A quote after a space is a part of the text: remove the space"
+    return Damage(problem)

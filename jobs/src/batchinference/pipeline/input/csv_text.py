@@ -26,7 +26,7 @@ from batchinference.pipeline.input.csv_structure import (
 )
 
 BLOCK_BYTES = 1 << 20
-TOO_LONG = "a row has more bytes than max_row_bytes ({})"
+RAISE = "Raise read.options.max_row_bytes, or shorten the row"
 NEXT_BYTES = 1 << 16
 """Bytes after damaged text in which a quote shows whether they are inside of a value."""
 MARKER = "\0removed"
@@ -94,15 +94,17 @@ class CsvText:
                 break
             size *= 2
         if stop < len(text) and text[stop] not in b"\r\n":
-            line = text[: text.find(b"\n")]
-            return self.rest("the header has a quote that is not closed", line)
+            line = _LINE_END.split(text, maxsplit=1)[0]
+            return self.rest("the header has a quote that is not closed", line, "Close it")
+        if not self._is_all(len(text)) and stop == len(text):
+            return self.rest(self._too_long, text, RAISE)
         self._begin += stop
         return for_parser(text[:stop], self.dialect)
 
-    def rest(self, problem: str, header: bytes) -> Damage:
+    def rest(self, problem: str, header: bytes, fix: str) -> Damage:
         """Remove all text, and return it as damage: the header has a problem."""
         lines, size = self._drop(0)
-        damage = Fault(problem, header, "Correct it").damage(lines, size)
+        damage = Fault(problem, header, fix).damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
@@ -128,18 +130,23 @@ class CsvText:
             stop = last_record_end(text, begin, begin + unread, self.dialect, ended=ended)
             if stop is not None and stop > begin:
                 return None, stop - begin
-            for full in [False, True] if unread >= self._row_bytes else [False]:
-                structure = self._structure(size, columns, ended=ended, full=full)
-                if structure.stop or structure.fault:
-                    return structure, structure.stop
+            for full in (False, True):
+                if unread >= self._row_bytes if full else stop is None:
+                    structure = self._structure(size, columns, ended=ended, full=full)
+                    if structure.stop or structure.fault:
+                        return structure, structure.stop
             size *= 2
 
     def _structure(self, size: int, columns: int, *, ended: bool, full: bool) -> Structure:
         text = self._unread(size)
         structure = Structure(text, self.dialect, columns, ended=ended, full=full)
         if full and not structure.stop and not structure.fault:
-            structure.fault = Fault(TOO_LONG.format(self._row_bytes), text, "Raise the limit")
+            structure.fault = Fault(self._too_long, text, RAISE)
         return structure
+
+    @property
+    def _too_long(self) -> str:
+        return f"a row has more bytes than max_row_bytes ({self._row_bytes})"
 
     def _block(
         self, removed: list[tuple[int, int, Damage | None]], size: int, columns: int

@@ -66,6 +66,8 @@ class CsvTypes:
     nulls: tuple[str, ...] = ()
     decimal: str = "."
     encoding: str = "utf-8"
+    escaped: bool = False
+    """Whether a value may be NULL, because the files have an escape character."""
 
     def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, Sampled]:
         """Return the types of sampled columns of bytes."""
@@ -77,9 +79,10 @@ class CsvTypes:
         columns: list[pa.ChunkedArray] = []
         errors: dict[int, Exception] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
-            values, found = self._cast(name, column)
+            values, misfits = self._cast(name, column)
             columns.append(values)
-            errors = {**found, **errors}
+            for row, error in misfits.items():
+                errors.setdefault(row, error)
         return pa.table(columns, table.column_names), errors
 
     def _infer(self, column: pa.ChunkedArray) -> Sampled:
@@ -89,10 +92,9 @@ class CsvTypes:
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
         """Return a column of bytes as text, and a mask of the values that are no text."""
+        if self.escaped:
+            column = pc.if_else(pc.equal(column, NULL), None, column)
         texts, invalid = cast_texts(column, "string")
-        if invalid.any():
-            nulls = pc.equal(column, NULL).to_numpy()
-            invalid &= ~nulls
         if self.nulls:
             is_null = pc.is_in(texts, pa.array(self.nulls, pa.string()))
             texts = pc.if_else(is_null, None, texts)
@@ -106,7 +108,10 @@ class CsvTypes:
         if not self.nulls and (values := self._quickly_converted(column, kind, sampled)):
             return values, {}
         texts, invalid = self._texts(column)
-        not_text = f"column '{name}': its text is not valid in the encoding {self.encoding}"
+        not_text = (
+            f"column '{name}': its text is not valid in the encoding {self.encoding}. Correct it, "
+            "or set read.options.encoding"
+        )
         errors: dict[int, Exception] = {
             row: ValueError(not_text) for row in np.flatnonzero(invalid).tolist()
         }

@@ -14,7 +14,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 """The encodings of byte order marks. That of UTF-32-LE begins with that of UTF-16-LE."""
-_BEGINNING = 4096
+_BEGINNING, _LINES_BYTES = 1 << 12, 1 << 20
 _WESTERN_LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _SURE_BYTES = 2
@@ -56,9 +56,7 @@ def _hint_of_marks(sample: bytes) -> str | None:
 
 
 def _hint_of_bytes(sample: bytes) -> str | None:
-    if sample.isascii():
-        return None
-    lines = [line for line in sample.split(b"\n") if not line.isascii()]
+    lines = [line for line in sample[:_LINES_BYTES].split(b"\n") if not line.isascii()]
     invalid = [line for line in lines if not _is_utf8(line + b"\n")]
     western = [line for line in invalid if _WESTERN_LETTER.search(line)]
     if 2 * len(western) > len(lines):

@@ -42,15 +42,17 @@ MAX_BLOCK = (1 << 31) - 2
 SAMPLE_BYTES = 32 << 20
 """Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
 that no value is found too late to be text."""
+SHOWN_NAMES = 20
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
 
 
 class CsvReader(Reader):
-    sampled_files = 256
+    sampled_files = 1000
 
-    def __init__(self, options: CsvOptions) -> None:
-        self._options = plain(options)
+    def __init__(self, options: CsvOptions, *, adjustable: bool = True) -> None:
+        """`adjustable` says whether the user can set the options."""
+        self._options, self._adjustable = plain(options), adjustable
         self._encoding = None if is_utf8(options.encoding) else options.encoding
         self._limit = min(max(options.row_bytes, BLOCK_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
@@ -58,6 +60,7 @@ class CsvReader(Reader):
             nulls=tuple(options.null_values),
             decimal=options.decimal,
             encoding=options.encoding,
+            escaped=bool(options.escape),
         )
 
     def prepare(self, samples: list[Location]) -> None:
@@ -76,14 +79,15 @@ class CsvReader(Reader):
         if arrays and (unknown := self._types.declared.keys() - arrays.keys()):
             raise BadInput(
                 f"read.options.types.{min(unknown)}: no sampled file has this column, only "
-                f"{', '.join(arrays)}. Correct the name"
+                f"{', '.join(list(arrays)[:SHOWN_NAMES])}. Correct the name"
             )
         self._types = replace(self._types, sampled=self._types.infer(arrays))
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
         """Return the columns of a sample as bytes, or the damage of its header. Raises BadInput if
         the file needs other options."""
-        check_encoding(file.uri, lines, self._options.encoding)
+        if self._adjustable:
+            check_encoding(file.uri, lines, self._options.encoding)
         content = Utf8Converter(self._encoding)(lines) if self._encoding else lines
         dialect = self._dialect(file)
         try:
@@ -106,8 +110,9 @@ class CsvReader(Reader):
             columns = self._names(other)
             return 1 if isinstance(columns, Damage) else parse_sample(other, len(columns))[1]
 
-        unknown = self._options.delimiter is None
-        check_options(file.uri, sample, damages_with, delimiter=unknown)
+        if self._adjustable:
+            unknown = self._options.delimiter is None
+            check_options(file.uri, sample, damages_with, delimiter=unknown)
         return dict(zip(names, table.columns, strict=True))
 
     def _dialect(self, file: Location) -> Dialect:

@@ -80,7 +80,7 @@ class ManifestReader(DivisibleReader):
     def __init__(self, options: ManifestOptions) -> None:
         self._options = options
         self._parquet = ParquetReader(ParquetOptions())
-        self._csv = CsvReader(CsvOptions())
+        self._csv = CsvReader(CsvOptions(), adjustable=False)
         self._fetcher = Fetcher(Allowed(options.allow), options.max_bytes)
 
     def prepare(self, samples: list[Location]) -> None:

@@ -22,7 +22,15 @@ def answer(body: Any, status: int = 200, **headers: str) -> Answer:
 
 def chat(text: str | None) -> Answer:
     message = {"role": "assistant", "content": text}
-    return answer({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [{"index": 0, "finish_reason": "stop", "message": message}]})
+    return answer(
+        {
+            "id": "1",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "m",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+        }
+    )
 
 
 def embedding(*values: Any) -> Answer:
@@ -39,7 +47,7 @@ def endpoint(script: Script) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:  # noqa: N802 - the name of the library
+        def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             text = _text(request)
             times[text] += 1

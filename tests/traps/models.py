@@ -9,13 +9,35 @@ from typing import Any
 
 POSITIONS = 32
 WORDS = [f"w{number}" for number in range(50)]
-_SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-_SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "initializer_range": 0.5}
-CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
-NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHAT
-ALTERNATING = "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m['content'] }} {% endfor %}"
-NO_EMPTY = "{% for m in messages %}{% if not m['content'] %}{{ raise_exception('no content') }}{% endif %}{{ m['content'] }} {% endfor %}"
-BROKEN = "{% for m in messages %}{{ m['content'] }}"
+_SPECIAL = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+_SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "initializer_range": 0.5,
+}
+_CONTENTS = "{{ m['content'] }} {% endfor %}"
+_EACH = "{% for m in messages %}"
+CHAT = _EACH + _CONTENTS
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + CHAT
+)
+ALTERNATING = (
+    f"{_EACH}{{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}}"
+    f"{{{{ raise_exception('roles must alternate') }}}}{{% endif %}}{_CONTENTS}"
+)
+NO_EMPTY = (
+    f"{_EACH}{{% if not m['content'] %}}{{{{ raise_exception('no content') }}}}{{% endif %}}"
+    + _CONTENTS
+)
+BROKEN = f"{_EACH}{{{{ m['content'] }}}}"
 
 
 def write(*names: str) -> Callable[[Path], None]:
@@ -48,7 +70,9 @@ def _tokenizer(folder: Path, *, ends: bool = True, **fields: Any) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     if ends:
         tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B [SEP]",
+            special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
         )
     template = fields.pop("chat_template", None)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **fields)
@@ -60,7 +84,13 @@ def _bert(kind: str, **limit: Any) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         import transformers as hf
 
-        config = hf.BertConfig(**_SMALL, vocab_size=60, intermediate_size=16, max_position_embeddings=POSITIONS, id2label={0: "O", 1: "A", 2: "B"})
+        config = hf.BertConfig(
+            **_SMALL,
+            vocab_size=60,
+            intermediate_size=16,
+            max_position_embeddings=POSITIONS,
+            id2label={0: "O", 1: "A", 2: "B"},
+        )
         getattr(hf, kind)(config).save_pretrained(folder)
         _tokenizer(folder, **_SPECIAL, **limit)
 
@@ -71,7 +101,13 @@ def _roberta(folder: Path) -> None:
     """Write a model whose positions begin behind the number of the padding token."""
     import transformers as hf
 
-    config = hf.RobertaConfig(**_SMALL, vocab_size=60, intermediate_size=16, max_position_embeddings=POSITIONS + 1, pad_token_id=0)
+    config = hf.RobertaConfig(
+        **_SMALL,
+        vocab_size=60,
+        intermediate_size=16,
+        max_position_embeddings=POSITIONS + 1,
+        pad_token_id=0,
+    )
     hf.RobertaModel(config).save_pretrained(folder)
     _tokenizer(folder, **_SPECIAL)
 
@@ -94,14 +130,33 @@ def _gpt(kind: str, template: str | None = None) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         import transformers as hf
 
-        config = hf.GPT2Config(vocab_size=60, n_positions=POSITIONS, n_embd=16, n_layer=1, n_head=2, bos_token_id=5, eos_token_id=5, initializer_range=0.5)
+        config = hf.GPT2Config(
+            vocab_size=60,
+            n_positions=POSITIONS,
+            n_embd=16,
+            n_layer=1,
+            n_head=2,
+            bos_token_id=5,
+            eos_token_id=5,
+            initializer_range=0.5,
+        )
         getattr(hf, kind)(config).save_pretrained(folder)
         _tokenizer(folder, ends=False, eos_token="<eos>", unk_token="[UNK]", chat_template=template)
 
     return make
 
 
-_SPOKEN = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>"]
+_SPOKEN = [
+    "<|endoftext|>",
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startoflm|>",
+    "<|startofprev|>",
+    "<|nospeech|>",
+    "<|notimestamps|>",
+]
 """The special tokens of Whisper."""
 
 
@@ -109,7 +164,9 @@ def _whisper(folder: Path) -> None:
     """Write a model such as Whisper that hears windows of one second instead of 30."""
     import transformers as hf
 
-    vocabulary = {token: number for number, token in enumerate([*string.ascii_lowercase, "\u0120", *_SPOKEN])}
+    vocabulary = {
+        token: number for number, token in enumerate([*string.ascii_lowercase, "\u0120", *_SPOKEN])
+    }
     tokenizer = hf.WhisperTokenizer(vocab=vocabulary, merges=[], language="en", task="transcribe")
     tokenizer.add_special_tokens({"additional_special_tokens": _SPOKEN[1:]})
     tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(51)])
@@ -117,12 +174,24 @@ def _whisper(folder: Path) -> None:
     hf.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
     ids = {token.strip("<|>"): tokenizer.convert_tokens_to_ids(token) for token in _SPOKEN}
     end = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), ids["endoftext"])
-    layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))}
+    layers = {
+        f"{side}_{what}": n
+        for side in ("encoder", "decoder")
+        for what, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
+    }
     config = hf.WhisperConfig(
-        **layers, **end, d_model=16, num_mel_bins=8, max_source_positions=50, max_target_positions=40,
-        vocab_size=len(tokenizer), decoder_start_token_id=ids["startoftranscript"], init_std=0.5,
-        suppress_tokens=None, begin_suppress_tokens=None,
-    )  # fmt: skip
+        **layers,
+        **end,
+        d_model=16,
+        num_mel_bins=8,
+        max_source_positions=50,
+        max_target_positions=40,
+        vocab_size=len(tokenizer),
+        decoder_start_token_id=ids["startoftranscript"],
+        init_std=0.5,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
     model = hf.WhisperForConditionalGeneration(config)
     model.generation_config = _whisper_generation(ids, **end)
     model.save_pretrained(folder)
@@ -131,12 +200,18 @@ def _whisper(folder: Path) -> None:
 def _whisper_generation(ids: dict[str, int], **end: int) -> Any:
     import transformers as hf
 
-    config = hf.GenerationConfig(**end, decoder_start_token_id=ids["startoftranscript"], max_length=30)
+    config = hf.GenerationConfig(
+        **end, decoder_start_token_id=ids["startoftranscript"], max_length=30
+    )
     fields = {
-        "is_multilingual": True, "language": "en", "task": "transcribe",
-        "lang_to_id": {"<|en|>": ids["en"]}, "task_to_id": {task: ids[task] for task in ("transcribe", "translate")},
-        "no_timestamps_token_id": ids["notimestamps"], "prev_sot_token_id": ids["startofprev"],
-    }  # fmt: skip
+        "is_multilingual": True,
+        "language": "en",
+        "task": "transcribe",
+        "lang_to_id": {"<|en|>": ids["en"]},
+        "task_to_id": {task: ids[task] for task in ("transcribe", "translate")},
+        "no_timestamps_token_id": ids["notimestamps"],
+        "prev_sot_token_id": ids["startofprev"],
+    }
     for name, value in fields.items():
         setattr(config, name, value)
     return config
@@ -173,5 +248,8 @@ _MODELS: dict[str, Callable[[Path], None]] = {
     "no-empty": _gpt("GPT2LMHeadModel", NO_EMPTY),
     "broken": _gpt("GPT2LMHeadModel", BROKEN),
     "whisper": _whisper,
-    **{name: _tiny(name) for name in ("speech_recognizer", "audio_classifier", "entailment_model", "encoder_decoder")},
+    **{
+        name: _tiny(name)
+        for name in ("speech_recognizer", "audio_classifier", "entailment_model", "encoder_decoder")
+    },
 }

@@ -24,7 +24,9 @@ def listed(results: Results) -> str:
         lines += [f"\n{kind} {title}"] if cases else []
         for case in cases:
             verdicts = (each[case.id].verdict for each in results.values())
-            lines.append(f"  {case.id} {case.title:{width - 8}}" + "".join(f"{v:>16}" for v in verdicts))
+            lines.append(
+                f"  {case.id} {case.title:{width - 8}}" + "".join(f"{v:>16}" for v in verdicts)
+            )
     return "\n".join([*lines, "", *totals(results)])
 
 
@@ -39,9 +41,14 @@ def counted(judged: Iterable[Judged]) -> str:
 
 def section(results: Results) -> str:
     """Return the table of docs/comparison.md, between its markers."""
-    head = ["| case | variants |" + "".join(f" {tool} |" for tool in results), "| --- | --- |" + " --- |" * len(results)]
+    head = [
+        "| case | variants |" + "".join(f" {tool} |" for tool in results),
+        "| --- | --- |" + " --- |" * len(results),
+    ]
     rows = [_row(kind, title, results) for kind, title in KINDS.items()]
-    last = f"| all | {len(CASES)} |" + "".join(f" {_cell(each.values())} |" for each in results.values())
+    last = f"| all | {len(CASES)} |" + "".join(
+        f" {_cell(each.values())} |" for each in results.values()
+    )
     return "\n".join([BEGIN, "", *head, *rows, last, "", END])
 
 
@@ -56,7 +63,7 @@ def _cell(judged: Iterable[Judged]) -> str:
     counts = Counter(each.verdict for each in judged)
     if counts.keys() <= {Verdict.MISSING}:
         return "not installed"
-    return ", ".join(f"{counts[v]} {text}" for v, text in _SHORT.items() if counts[v]) or "–"
+    return ", ".join(f"{counts[v]} {text}" for v, text in _SHORT.items() if counts[v]) or "-"
 
 
 def with_section(page: str, results: Results) -> str:

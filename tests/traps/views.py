@@ -50,11 +50,15 @@ def frame(row: Row) -> Row:
 
 
 def json_texts(row: Row) -> Row:
-    """Return a row whose texts that are JSON objects or lists are their values."""
+    """Return a row whose texts that are JSON objects or lists are their values, at any depth."""
     return {key: _loaded(value) for key, value in row.items()}
 
 
 def _loaded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return json_texts(value)
+    if isinstance(value, list):
+        return [_loaded(each) for each in value]
     if isinstance(value, str) and value[:1] in ("{", "[", '"'):
         try:
             return json.loads(value)

@@ -1,7 +1,7 @@
 """Runs cases with one tool in a process of its own: `python -m traps.worker TOOL DIRECTORY`.
 
-Each line of the standard input is the id of a case, whose input is below the directory. Each line of
-the standard output is its verdict as JSON.
+Each line of the standard input is the id of a case, whose input is below the directory. Each line
+of the standard output is its verdict as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from traps.cases import CASES
 from traps.verdict import Judged, Verdict, judge
 
 OURS = "batchinference"
-OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DAFT_ANALYTICS_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "DAFT_ANALYTICS_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 """Environment variables without which the tools would use the network."""
 
 
@@ -42,7 +47,13 @@ def start_ray() -> None:
     import ray.data
 
     os.environ.setdefault("RAY_worker_niceness", "0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=300 << 20)
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=300 << 20,
+    )
     ray.data.DataContext.get_current().enable_progress_bars = False
 
 

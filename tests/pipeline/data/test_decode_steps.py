@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -163,6 +165,38 @@ def test_declared_fields_have_their_type_for_any_document(
     empty = run(["{}"], format="json", fields={"a": "float64"})
     assert isinstance(empty, pa.Table)
     assert empty.schema.field("raw").type == pa.struct([("a", pa.float64())])
+
+
+def test_fields_have_the_types_of_columns() -> None:
+    fields = {"price": "decimal<4, 2>", "day": "date", "any": "json", "n": "int8"}
+    document = '{"n": 7, "any": {"b": 1.50, "a": []}, "day": "2024-02-29", "price": 1.10}'
+    expected = {"price": Decimal("1.10"), "day": date(2024, 2, 29), "n": 7}
+    for raw in (document, document.encode("utf-16")):
+        assert decoded([raw], format="json", fields=fields) == [
+            {**expected, "any": '{"b": 1.50, "a": []}'}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "value"),
+    [
+        ("float64", "9007199254740993"),
+        ("float64", "1e400"),
+        ("int8", "128"),
+        ("string", "1"),
+        ("date", '"2024-02-30"'),
+        ("decimal<4, 2>", "1.005"),
+        ("int64", "true"),
+        ("bool", "1"),
+        ("json", '{"b": }'),
+        ("int64", '1, "a": 2'),
+    ],
+)
+def test_value_that_would_be_changed_fails_its_row(declared: str, value: str) -> None:
+    fields = {"a": declared}
+    result = run([f'{{"a": {value}}}', "{}"], format="json", fields=fields)
+    assert isinstance(result, TransformResult)
+    assert (set(result.failed), result.table.num_rows) == ({0}, 1)
 
 
 def test_large_values_are_decoded_in_parts() -> None:

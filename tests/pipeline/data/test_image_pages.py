@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,16 @@ def test_smaller_versions_and_masks_are_no_pages(
     assert outcome.column("image")[0][0, 0, 0] == first
     assert outcome.warnings == ({(0, 0): {"PagesIgnored": others}} if others else {})
     assert len(read(tmp_path, pyramid(*types), pages="all").places) == 1 + others
+
+
+def test_previews_in_mpo_files_are_no_pages(tmp_path: Path) -> None:
+    content = bytearray(pages("MPO"))
+    index = content.find(b"MPF\0")
+    first = content.rfind(struct.pack("<L", 0x030000), index, index + 90)
+    struct.pack_into("<L", content, first + 16, 0x010002)  # the second image is a thumbnail
+    outcome = read(tmp_path, bytes(content))
+    assert outcome.warnings == {(0, 0): {"PagesIgnored": 1}}
+    assert colours(read(tmp_path, bytes(content), pages="all")) == ["red", "blue"]
 
 
 def test_damaged_list_of_pages_fails_the_rest(tmp_path: Path) -> None:

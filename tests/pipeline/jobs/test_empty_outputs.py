@@ -160,13 +160,30 @@ def test_models_that_no_row_has_reached_add_their_columns(source: Path) -> None:
 def test_output_of_failed_rows_has_the_columns_of_the_failed_step(source: Path) -> None:
     output = run(source, [python("failing"), {"name": "s", "selectColumns": ["id", "new"]}])
     assert schema_of(output) == pa.schema([("id", pa.string()), ("new", pa.string())])
-    output = run(source, [{"name": "bad", "addColumns": {"n": "kind * 2"}}], name="types")
-    assert schema_of(output) == pa.schema([*TYPES.items(), ("n", pa.string())])
+    decode = {"column": "kind", "format": "json", "fields": {"x": "int64"}}
+    output = run(source, [{"name": "bad", "decode": decode}], name="types")
+    known = {**TYPES, "kind": pa.struct([("x", pa.int64())])}
+    assert schema_of(output) == pa.schema(list(known.items()))
 
 
-def test_output_whose_columns_are_unknown_has_no_file(source: Path) -> None:
-    output = run(source, [python("failing")])
-    assert data_files(output) == []
+def test_damaged_rows_have_the_types_of_the_other_rows(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"n": pa.array([1] * 1000, pa.int16())}), tmp_path / "in" / "a.parquet")
+    content = bytearray((tmp_path / "in" / "a.parquet").read_bytes())
+    content[4:60] = b"\xff" * 56
+    (tmp_path / "in" / "a.parquet").write_bytes(content)
+    output = run(tmp_path / "in", [{"name": "twice", "addColumns": {"more": "n * 2"}}])
+    assert schema_of(output).types == [pa.int16(), pa.int64()]
+
+
+def test_columns_that_user_code_would_add_are_left_out(source: Path) -> None:
+    more = {"name": "more", "addColumns": {"twice": "id * 2"}}
+    output = run(source, [python("failing"), more])
+    assert schema_of(output) == pa.schema([*TYPES.items(), ("twice", pa.int64())])
+
+
+def test_append_guesses_no_columns(source: Path) -> None:
+    assert data_files(run(source, [python("failing")], write={"mode": "append"})) == []
 
 
 def test_damaged_input_has_the_columns_that_are_known(tmp_path: Path) -> None:
@@ -201,6 +218,25 @@ def test_input_without_rows_gives_its_columns(tmp_path: Path, name: str) -> None
     output = run(path.parent, [], read={"format": name})
     files = data_files(output)
     assert [pq.read_schema(found) for found in files] == (
+        [pa.schema(list(types.items()))] * bool(types)
+    )
+
+
+ALLOWED: dict[str, dict[str, pa.DataType]] = {
+    "text": {"text": pa.string(), "size": pa.int64()},
+    "images": {"image": pa.string(), "size": pa.int64()},
+    "parquet": {},
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_input_without_files_gives_the_columns_of_its_format(tmp_path: Path, name: str) -> None:
+    (tmp_path / "in").mkdir()
+    read = {"format": name, "allowEmpty": True}
+    steps = [{"name": "size", "addColumns": {"size": "len(text)"}}] if name == "text" else []
+    output = run(tmp_path / "in", steps, read=read)
+    types = {key: kind for key, kind in ALLOWED[name].items() if steps or key != "size"}
+    assert [pq.read_schema(file) for file in data_files(output)] == (
         [pa.schema(list(types.items()))] * bool(types)
     )
 

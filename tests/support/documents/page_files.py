@@ -46,10 +46,24 @@ TEXTS = {
     "events.jsonl": '{"id": 1}\n{"id": \n{"id": 3}\n',
     "listed.csv": "photo,title\nphotos/astronaut.jpg,Astronaut\nphotos/missing.jpg,Nobody\n",
     "pets/kind=cat/a.jsonl": '{"name": "cat 0"}\n{"name": "cat 1"}\n',
+    "receipts.json": '[\n  {"id": 1, "items": ["pen"]},\n  {"id": 2, "items": []}\n]\n',
     "camera/notes.txt": "taken in May\n",
     "camera/README": "all pictures\n",
+    "measurements.csv": "Station 7\n# checked in May\ntime,celsius\n1,20.5\n# pause\n2,-\n3,21\n",
+    "quotations.csv": 'id,text\n1,"say \\"hi\\", please"\n2,\\N\n',
+    "dump/0.tsv": '1\t"The" film\\nin two lines\n2\t\\N\n',
+    "remarks.csv": 'remark\nfine\n"not closed\ngood\n',
+    "customers.csv": "id,zip,since,balance\n7,00501,2026-01-31,1.10\n",
+    "prices/may.csv": "sep=;\nArtikel;Preis\nStift;1,50\n",
     "exported/000000_0": "id\n1\n",
     "exported/000001_0": "id\n2\n",
+    "orders.jsonl": '{"id": 7, "when": "2026-01-31", "price": 1.10, "note": ["a", {"b": 1}]}\n'
+    '{"id": "A12", "when": null, "price": "2.5", "note": "none"}\n',
+    "conversations.jsonl": '{"ask": "a text"}\n{"ask": [{"role": "user", "content": "a text"}]}\n',
+    "sales-by-year/year=2024/month=07/a.csv": "item\npen\n",
+    "sales-by-year/year=2025/month=06/a.csv": "item\nink\n",
+    "sales-by-year/year=2025/month=08/a.csv": "item\npaper\n",
+    "joined.csv": "id,path,id\n1,a,2\n",
     "pets/kind=dog/b.jsonl": '{"name": "dog 0"}\n{"name": "dog 1"}\n',
 }
 
@@ -59,7 +73,18 @@ def write_files(folder: Path) -> None:
     for name, text in TEXTS.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    for name in ("photos", "speech", "films", "vectors", "records", "shards", "models", "inbox"):
+    for name in (
+        "photos",
+        "speech",
+        "films",
+        "vectors",
+        "records",
+        "shards",
+        "labels",
+        "models",
+        "inbox",
+        "visits",
+    ):
         (folder / name).mkdir()
     for name in PHOTOGRAPHS:
         Image.fromarray(photograph(name)).save(folder / f"photos/{name}.jpg")
@@ -72,6 +97,10 @@ def write_files(folder: Path) -> None:
         for name in PHOTOGRAPHS
     ]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(stored), folder / "stored.parquet")
+    for zone, visitor in ((None, 7), ("UTC", "A12")):
+        times = pa.array([1_700_000_000_000_000], pa.timestamp("us", zone))
+        visits = pa.table({"at": times, "visitor": [visitor]})
+        pq.write_table(visits, folder / f"visits/{visitor}.parquet")
     soundfile.write(folder / "speech/a.flac", np.zeros((44100, 2)), 44100)
     write_video(folder / "films")
     write_media(folder)
@@ -81,6 +110,9 @@ def write_files(folder: Path) -> None:
         for name in PHOTOGRAPHS:
             add_member(archive, f"{name}.jpg", (folder / f"photos/{name}.jpg").read_bytes())
             add_member(archive, f"{name}.json", json.dumps({"name": name}).encode())
+    with tarfile.open(folder / "labels/0.tar", "w") as archive:
+        for name, text in {"1.txt": "one", "2.txt": "two", "1.cls": "007", "2.cls": "8"}.items():
+            add_member(archive, name, text.encode())
     with contextlib.closing(sqlite3.connect(folder / "tickets.db")) as base, base:
         base.execute("CREATE TABLE tickets (id INTEGER, body TEXT, closed INTEGER)")
         rows = [(2, "two", 0), (1, "one", 0), (3, "three", 1)]

@@ -71,7 +71,7 @@ READ_OPTIONS: dict[str, dict[str, Any]] = {
         "skipLines": 2,
         "newlinesInValues": False,
         "decimal": ",",
-        "nullValues": ["none"],
+        "nullValues": ["-", ""],
     },
     "text": {"max_row_bytes": 1 << 20, "encoding": "latin-1", "drop_empty_lines": False},
     "binary": {"max_row_bytes": 1 << 20},

@@ -136,3 +136,11 @@ def open_input(
 def read_files(format_: str, *paths: Path | str, **options: Any) -> Outcome:
     """Read all rows of files and directories."""
     return open_input(format_, *paths, **options).read()
+
+
+def read_csv(directory: Path, *contents: bytes | str, **options: Any) -> Outcome:
+    """Write a CSV file for each content into a directory, and read all of them."""
+    for number, content in enumerate(contents):
+        encoded = content if isinstance(content, bytes) else content.encode()
+        (directory / f"{number:03}.csv").write_bytes(encoded)
+    return read_files("csv", directory, **options)

@@ -6,7 +6,16 @@ import importlib
 
 from traps.case import Case
 
-_MODULES = ("files", "types", "dialects", "containers", "media", "inference", "runs")
+_MODULES = (
+    "files",
+    "types",
+    "dialects",
+    "containers",
+    "pictures",
+    "recordings",
+    "inference",
+    "runs",
+)
 _COLLECTED = [importlib.import_module(f"traps.cases.{name}").CASES for name in _MODULES]
 CASES: dict[str, Case] = {
     case.id: case

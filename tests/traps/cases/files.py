@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from traps import product, views
-from traps.case import Case, Cases, Outcome, Refused, Right, Row
-from traps.inputs import RED, encoded_sound, lines, packed, parquet, picture, sine, sound, video
+from traps.case import Cases, Outcome, Refused, Right, Row
+from traps.inputs import lines, packed, parquet
+from traps.pictures import RED, picture
+from traps.recordings import encoded_sound, sine, sound, video
 
-CASES = Cases()
+CASES = Cases("files")
 
 
 def red(*names: str) -> list[Row]:
@@ -52,13 +54,19 @@ pictures(
     "pictures whose extensions are named by an option",
     Right(red("a.jpg", "b.jfif", "c.jpe")),
     options={"file_extensions": EXTENSIONS},
-    files={f"{name}.{end}": picture(kind="JPEG") for name, end in zip("abc", EXTENSIONS, strict=True)},
+    files={
+        f"{name}.{end}": picture(kind="JPEG") for name, end in zip("abc", EXTENSIONS, strict=True)
+    },
     peers={"ray": {"file_extensions": EXTENSIONS}, "datasets": {"data_files": ["*.j*"]}},
 )
 pictures(
     "a picture in capitals, one without an extension, and one with the wrong one",
     Right(red("A.JPG", "b", "c.jpg")),
-    files={"A.JPG": picture(kind="JPEG"), "b": picture(), "c.jpg": picture(kind="WEBP", lossless=True)},
+    files={
+        "A.JPG": picture(kind="JPEG"),
+        "b": picture(),
+        "c.jpg": picture(kind="WEBP", lossless=True),
+    },
 )
 pictures(
     "notes and metadata between the pictures",
@@ -95,7 +103,7 @@ pictures(
     ),
     read={"format": "audio"},
     view=views.sound,
-    near=0.1,
+    near=0.3,
     files={
         "a.wav": sound(sine(1)),
         "b.m4a": encoded_sound("ipod", "aac"),
@@ -166,13 +174,19 @@ def texts(*found: str) -> list[Row]:
 
 def has_escaped(*parts: str) -> Any:
     """Return whether the paths of the rows contain these parts, in any order."""
-    return lambda rows: len(rows) == len(parts) and all(
-        any(part in str(row["path"]) for row in rows) for part in parts
+    return lambda rows: (
+        len(rows) == len(parts)
+        and all(any(part in str(row["path"]) for row in rows) for part in parts)
     )
 
 
 latin = CASES.kind("R14", "file names that are not UTF-8", read={"format": "text"})
-latin("a file name in Latin-1", Right(texts("good", "0")), files={"good.txt": "good\n"}, write=write_as(BAD))
+latin(
+    "a file name in Latin-1",
+    Right(texts("good", "0")),
+    files={"good.txt": "good\n"},
+    write=write_as(BAD),
+)
 latin(
     "a directory name in Latin-1",
     Right(texts("good", "0")),
@@ -191,7 +205,11 @@ latin(
     options={"include_paths": True},
     files={"good.txt": "good\n"},
     write=write_as(BAD),
-    peers={"ray": {"include_paths": True}, "daft": {"file_path_column": "path"}, "datasets": "has no option for paths"},
+    peers={
+        "ray": {"include_paths": True},
+        "daft": {"file_path_column": "path"},
+        "datasets": "has no option for paths",
+    },
 )
 latin(
     "such a file in a glob",
@@ -204,7 +222,9 @@ latin(
     "such a file with a value that fails",
     Right(texts("good"), failed=1, says="utf-8|decode"),
     files={"good.txt": "good\n"},
-    write=lambda directory: Path(os.fsdecode(os.fsencode(directory / "in") + b"/" + BAD)).write_bytes(b"\xff\xfe\xfd\n"),
+    write=lambda directory: Path(
+        os.fsdecode(os.fsencode(directory / "in") + b"/" + BAD)
+    ).write_bytes(b"\xff\xfe\xfd\n"),
 )
 
 STRANGE = [
@@ -220,7 +240,12 @@ def numbered(row: Row) -> Row:
     return {"text": str(row["text"])}
 
 
-strange = CASES.kind("R33", "names with characters that addresses and patterns use", read={"format": "text"}, view=numbered)
+strange = CASES.kind(
+    "R33",
+    "names with characters that addresses and patterns use",
+    read={"format": "text"},
+    view=numbered,
+)
 strange("22 such names in a directory", Right(STRANGE_ROWS), files=STRANGE_TEXTS)
 strange(
     "directories with such names",
@@ -234,7 +259,11 @@ strange(
     options={"include_paths": True},
     view=lambda row: {"path": str(row["path"]).split("/in/")[-1], "text": row["text"]},
     files=STRANGE_TEXTS,
-    peers={"ray": {"include_paths": True}, "daft": {"file_path_column": "path"}, "datasets": "has no option for paths"},
+    peers={
+        "ray": {"include_paths": True},
+        "daft": {"file_path_column": "path"},
+        "datasets": "has no option for paths",
+    },
 )
 strange(
     "a path in the job that is such a name, without its neighbours",
@@ -249,7 +278,13 @@ strange(
 )
 strange(
     "a manifest with such names",
-    Right([{"uri": name, "text": text} for name, text in sorted(STRANGE_TEXTS.items()) if "\n" not in name]),
+    Right(
+        [
+            {"uri": name, "text": text}
+            for name, text in sorted(STRANGE_TEXTS.items())
+            if "\n" not in name
+        ]
+    ),
     read={"format": "manifest", "paths": ["in/list.parquet"], "options": {"decode": "text"}},
     view=None,
     files={
@@ -258,11 +293,19 @@ strange(
     },
     peers=dict.fromkeys(("ray", "datasets", "pandas"), "no reader for a table of addresses"),
 )
+
+
+def _strange_output(run: product.Run, directory: Path) -> Outcome:
+    case = next(case for case in CASES.list if case.title == "an output with such a name")
+    name = "out/a b#c%20+[1]{x}~:é"
+    return product.run_job(case, directory, run, write={"format": "parquet", "path": name})
+
+
 strange(
     "an output with such a name",
     Right(texts("good")),
     files={"a.txt": "good\n"},
-    runs=lambda run, at: _strange_output(run, at),
+    runs=_strange_output,
     peers=dict.fromkeys(("ray", "daft", "datasets", "pandas"), "not compared"),
 )
 
@@ -277,12 +320,6 @@ def _daft_texts(paths: list[str]) -> list[Row]:
     import daft
 
     return list(daft.read_text(paths).to_pylist())
-
-
-def _strange_output(run: product.Run, directory: Path) -> Outcome:
-    case = next(case for case in CASES.list if case.title == "an output with such a name")
-    name = "out/a b#c%20+[1]{x}~:é"
-    return product.run_job(case, directory, run, write={"format": "parquet", "path": name})
 
 
 NFC, NFD = (unicodedata.normalize(form, "café.txt") for form in ("NFC", "NFD"))
@@ -343,7 +380,9 @@ def _delta(directory: Path, name: str = "in", **options: Any) -> None:
     import pyarrow as pa
 
     path = str(directory / name)
-    deltalake.write_deltalake(path, pa.table({"v": [1, 2, 3], "p": ["a", "b", "b"]}), mode="append", **options)
+    deltalake.write_deltalake(
+        path, pa.table({"v": [1, 2, 3], "p": ["a", "b", "b"]}), mode="append", **options
+    )
     deltalake.DeltaTable(path).delete("v = 2")
 
 
@@ -352,9 +391,13 @@ def _iceberg(directory: Path) -> None:
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog("local", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/in")
+    catalog = SqlCatalog(
+        "local", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/in"
+    )
     catalog.create_namespace("n")
-    table = catalog.create_table("n.t", pa.schema([("v", pa.int64())]), location=f"file://{directory}/in/t")
+    table = catalog.create_table(
+        "n.t", pa.schema([("v", pa.int64())]), location=f"file://{directory}/in/t"
+    )
     table.append(pa.table({"v": [1, 2]}))
     table.overwrite(pa.table({"v": [3]}))
 
@@ -372,7 +415,12 @@ SPARK = {
 tables = CASES.kind("R41", "directories of Spark, Delta and Iceberg", read={"format": "parquet"})
 tables("markers, checksums and temporary files of Spark", Right([{"v": 1}, {"v": 2}]), files=SPARK)
 tables("a Delta table with a deleted row", Refused("delta"), write=_delta)
-tables("an Iceberg table that was overwritten", Refused("iceberg"), write=_iceberg, peers={"ray": {}, "daft": {"pattern": "**/*.parquet"}})
+tables(
+    "an Iceberg table that was overwritten",
+    Refused("iceberg"),
+    write=_iceberg,
+    peers={"ray": {}, "daft": {"pattern": "**/*.parquet"}},
+)
 tables(
     "a Delta table below the directory",
     Refused("delta"),
@@ -397,7 +445,11 @@ tables(
 tables(
     "a directory of Hudi",
     Refused("hudi"),
-    files={"a.parquet": parquet({"v": [1]}), ".hoodie/hoodie.properties": "hoodie.table.name=t\n", ".hoodie/1.commit": "{}"},
+    files={
+        "a.parquet": parquet({"v": [1]}),
+        ".hoodie/hoodie.properties": "hoodie.table.name=t\n",
+        ".hoodie/1.commit": "{}",
+    },
 )
 tables(
     "a Delta table of which only the log is left",

@@ -45,7 +45,7 @@ def outcome_of(case: Case, name: str, directory: Path) -> Outcome:
             rows = read(directory, **options)
         except NotSupported:
             raise
-        except BaseException as error:  # noqa: BLE001 - Daft's panics are no Exceptions
+        except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             return Outcome(error=f"{type(error).__name__}: {str(error)[:2000]}")

@@ -32,7 +32,9 @@ def read_text(directory: Path, pattern: str = "", **options: Any) -> list[Row]:
     return rows(daft.read_text(str(directory / "in" / pattern), **options))
 
 
-def read_images(directory: Path, pattern: str = "**", mode: str = "RGB", **options: Any) -> list[Row]:
+def read_images(
+    directory: Path, pattern: str = "**", mode: str = "RGB", **options: Any
+) -> list[Row]:
     files = daft.from_glob_path(str(directory / "in" / pattern)).select("path")
     found = files.with_column("image", col("path").download().decode_image(mode=mode, **options))
     return [{**row, "image": np.asarray(row["image"])} for row in rows(found)]
@@ -49,10 +51,15 @@ def read_audio(directory: Path, pattern: str = "**") -> list[Row]:
 
 
 def read_video(directory: Path, pattern: str = "**", size: tuple[int, int] = (16, 32)) -> list[Row]:
-    found = rows(daft.read_video_frames(
-        str(directory / "in" / pattern), image_height=size[0], image_width=size[1]
-    ))
-    return [{"path": row["path"], "frame": np.asarray(row["data"]), "frame_index": row["frame_index"]} for row in found]
+    found = rows(
+        daft.read_video_frames(
+            str(directory / "in" / pattern), image_height=size[0], image_width=size[1]
+        )
+    )
+    return [
+        {"path": row["path"], "frame": np.asarray(row["data"]), "frame_index": row["frame_index"]}
+        for row in found
+    ]
 
 
 def read_webdataset(directory: Path, pattern: str = "*.tar", **options: Any) -> list[Row]:

@@ -23,6 +23,7 @@ from support.documents.variations import REMOVED
 EMPTY_LIST = ": expected at least 1 item, got 0. Add 1 item"
 SHORT = "expected at least 1 character, got ''"
 DELIMITER = ": expected one ASCII character or a tab, got "
+MARK = ": expected one ASCII character that is no letter, digit or space, or an empty text, got "
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
 FRAME_DEFAULTS = {"truncated": "fail", "size": None, "max_pixels": 64_000_000,
                   "orientation": "apply", "background": "white"}  # fmt: skip
@@ -164,6 +165,12 @@ def test_unknown_format_is_refused(value: Any, message: str) -> None:
         ("csv", "delimiter", "", f"{DELIMITER}''"),
         ("csv", "delimiter", "\n", f"{DELIMITER}'\\n'"),
         ("csv", "delimiter", "é", f"{DELIMITER}'é'"),
+        ("csv", "quote", "a", f"{MARK}'a'"),
+        ("csv", "escape", "\t", f"{MARK}'\\t'"),
+        ("csv", "comment", "é", f"{MARK}'é'"),
+        ("csv", "skipLines", -1, ": expected at least 0, got -1. Write 0 or more"),
+        ("csv", "decimal", ";", ": ';' is not one of ., ,"),
+        ("csv", "nullValues", ["-", "-"], ": '-' is named twice. Remove one of them"),
         ("manifest", "allow", ["intranet"],
          "[0]: expected a text that matches '^([a-z][a-z0-9]*://[^/]|/)', got 'intranet'"),
         ("manifest", "allow", ["http://host:99999/"],
@@ -205,3 +212,25 @@ def test_paths_or_options_of_wrong_type_are_refused(place: str, value: Any, mess
 def test_paths_up_to_256_are_accepted() -> None:
     paths = [f"in-{number}" for number in range(256)]
     assert len(accepted_at("spec.read.paths", paths).spec.read.paths) == 256
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"escape": '"'},
+        {"quote": "#", "comment": "#"},
+        {"comment": ","},
+        {"delimiter": "\\", "escape": "\\"},
+        {"delimiter": '"'},
+    ],
+    ids=short,
+)
+def test_characters_of_csv_must_differ(options: dict[str, Any]) -> None:
+    assert "two of them are the same character" in refused(reading("csv", **options))
+
+
+def test_csv_may_have_no_quotes_and_no_escape_character() -> None:
+    options = parse(
+        reading("csv", quote="", escape="", comment="", delimiter=";")
+    ).spec.read.options
+    assert (options.quote, options.escape) == ("", "")

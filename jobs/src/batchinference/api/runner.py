@@ -74,8 +74,7 @@ class Runner:
     def _run(self, ray: RayContext) -> Report:
         from batchinference.pipeline.job import JobRun
 
-        publish, prices = self._publish, self.prices
-        run = JobRun(self.job, ray, publish, self.stop, self.own_only, prices, self._say)
+        run = JobRun(self.job, ray, self._publish, self.stop, self.own_only, self.prices)
         report = run.run()
         self._page = run.page
         return report

@@ -69,14 +69,18 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
 
 
 def parse_sample(text: CsvText, columns: int) -> tuple[pa.Table, int]:
-    """Return all rows of a text, and the number of its damages."""
+    """Return all rows of a text, and the number of its damages. Damage at the end is not counted,
+    because a value may continue after a sample."""
     names = _NAMES[:columns]
     tables = [pa.table([pa.array([], pa.binary())] * columns, names)]
-    damages = 0
+    damages = last = 0
     for block in text.blocks(columns):
+        damages, last = damages + last, 0
         if isinstance(block, Block):
             tables.append(parse_rows(block, columns, text.dialect).table)
             damages += sum(damage is not None for damage in block.removed)
+        else:
+            last = 1
     return pa.concat_tables(tables), damages
 
 

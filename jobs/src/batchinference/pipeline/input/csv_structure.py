@@ -123,14 +123,17 @@ def header_pattern(dialect: Dialect) -> re.Pattern[bytes]:
     if dialect.quote:
         inside = b"" if dialect.newlines_in_values else b"\r\n"
         field = rb"(?:%b%b|(?!%b)%b)" % (_quoted(dialect, inside), text, dialect.quote, text)
-    return re.compile(rb"(?:%b(?:%b%b)*+)?" % (field, re.escape(dialect.delimiter), field))
+    return re.compile(rb"(?:%b(?:%b%b)*)?" % (field, re.escape(dialect.delimiter), field))
 
 
 @lru_cache
 def _row(dialect: Dialect, columns: int) -> re.Pattern[bytes]:
-    """Return the pattern of a line that is a row on its own."""
-    field = rb"[^%b]*+" % re.escape(dialect.boundaries + dialect.quote)
-    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), field)
+    """Return the pattern of a line that is a row on its own. In text without quotes around it, they
+    must be in pairs, and not at its beginning or end."""
+    quote = re.escape(dialect.quote)
+    text = rb"[^%b]" % re.escape(dialect.boundaries + dialect.quote)
+    plain = rb"%b*+(?:(?<=%b)%b%b*+%b%b++)*" % (text, text, quote, text, quote, text)
+    field = rb"(?:%b%b|%b)" % (_quoted(dialect, b"\r\n"), _spaces(dialect), plain)
     return re.compile(
         rb"%b(?:%b%b){%d}" % (field, re.escape(dialect.delimiter), field, columns - 1)
     )
@@ -144,7 +147,7 @@ def _field_end(dialect: Dialect) -> re.Pattern[bytes]:
 def _quoted(dialect: Dialect, excluded: bytes) -> bytes:
     quote = re.escape(dialect.quote)
     text = rb"[^%b%b]*+" % (quote, excluded)
-    return rb"%b%b(?:%b%b%b)*+%b" % (quote, text, quote, quote, text, quote)
+    return rb"%b%b(?:%b%b%b)*%b" % (quote, text, quote, quote, text, quote)
 
 
 def _spaces(dialect: Dialect) -> bytes:
@@ -220,7 +223,7 @@ class Structure:
         """Return the position after the line end that follows a position."""
         line_end = _LINE_END.search(self._text, position)
         stop = line_end.end() if line_end else len(self._text)
-        if stop == len(self._text) and not self._complete and not self._text.endswith(b"\n"):
+        if stop == len(self._text) and not self._ended and not self._text.endswith(b"\n"):
             raise NeedsMore
         return stop
 
@@ -256,21 +259,27 @@ class Structure:
 
     def _rows_follow(self, position: int, end: int) -> bool:
         """Return whether the lines from a position on, and that of a later quote, are rows."""
-        lines: list[bytes] = []
-        while position < len(self._text) and len(lines) < NEXT_LINES:
-            stop = self._line_stop(position)
-            lines.append(self._text[position:stop])
-            position = stop
-        if not self._complete and len(lines) < NEXT_LINES:
-            raise NeedsMore
-        if end >= position:
-            lines.append(self._text[_line_start(self._text, 0, end) : self._line_stop(end)])
-        lines = [line for text in lines if (line := text.rstrip(b"\r\n"))]
+        last = _line_start(self._text, position, max(position, end))  # the line of `end`
+        limit = last if position < last and self._columns > 1 else len(self._text)
+        lines = self._lines(position, limit)
+        if self._columns == 1:  # any line without quotes is a row
+            lines += self._lines(last, len(self._text), 1)
+            if lines and not any(self._dialect.quote in line for line in lines):
+                return False
         row = _row(self._dialect, self._columns)
         rows = sum(bool(row.fullmatch(line)) for line in lines)
-        # in one column, any line is a row, unless it has quotes
-        shown = self._columns > 1 or any(self._dialect.quote in line for line in lines)
-        return not lines or (shown and 4 * rows >= 3 * len(lines))
+        return 4 * rows >= 3 * len(lines)
+
+    def _lines(self, position: int, limit: int, number: int = NEXT_LINES) -> list[bytes]:
+        """Return the first lines between two positions, without blank ones."""
+        lines: list[bytes] = []
+        while position < limit and len(lines) < number:
+            stop = self._line_stop(position)
+            lines += [line] if (line := self._text[position:stop].rstrip(b"\r\n")) else []
+            position = stop
+        if len(lines) < number and limit == len(self._text) and not self._complete:
+            raise NeedsMore
+        return lines
 
     def _fault(self, end: int | None, stop: int) -> Fault:
         line = self._original[self.stop : stop]
@@ -278,5 +287,5 @@ class Structure:
         problem = "text follows a quote that closes a value" if closed else "a quote is not closed"
         fix = 'If quotes are part of the values, double them, or set read.options.quote: ""'
         if not self._dialect.escape and b"\\" + self._dialect.quote in line:
-            fix = 'If backslashes escape quotes, set read.options.escape: "\\"'
+            fix = 'If backslashes escape quotes, set read.options.escape: "\\\\"'
         return Fault(problem, line, fix)

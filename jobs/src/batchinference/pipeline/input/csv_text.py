@@ -50,6 +50,8 @@ class CsvText:
 
     def __init__(self, source: BufferedIOBase, dialect: Dialect, row_bytes: int) -> None:
         self.dialect = dialect
+        self.skipped_lines = 0
+        """The number of lines that `begin` has left out on demand."""
         self._source, self._row_bytes = source, row_bytes
         self._store = bytearray(2 * BLOCK_BYTES)
         self._begin = self._end = self._moved = 0
@@ -74,6 +76,7 @@ class CsvText:
             )
         if named:
             self.dialect = replace(self.dialect, delimiter=named[1])
+        self.skipped_lines = max(0, skip_lines - bool(named))
         for _ in range(max(skip_lines, 1 if named else 0)):
             self._skip_line()
         ignored = (b"\r", b"\n", self.dialect.comment)
@@ -91,7 +94,8 @@ class CsvText:
                 break
             size *= 2
         if stop < len(text) and text[stop] not in b"\r\n":
-            return self.rest("the header has a quote that is not closed", text)
+            line = text[: text.find(b"\n")]
+            return self.rest("the header has a quote that is not closed", line)
         self._begin += stop
         return for_parser(text[:stop], self.dialect)
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as pac
 
 from batchinference.pipeline.column_types import (
     EXACT_INTEGERS,
@@ -26,11 +25,18 @@ from batchinference.pipeline.column_types import (
 from batchinference.pipeline.input.csv_dialect import NULL
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
-_MISSING = pa.array(pac.ConvertOptions().null_values, pa.string())
-"""Texts that mean a missing value in columns that are not text."""
+_MISSING = pa.array(
+    [*("", "NA", "<NA>", "NULL", "null", "NaN", "nan", "-NaN", "-nan"),
+     *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")],
+    pa.string(),
+)  # fmt: skip
+"""Texts with which programs write a missing value, in columns that are not text."""
 _CHANGING = ("bool", "int64", "uint64", "float64")
 """Types that also hold texts that are written in another way, such as `007` and `1e400`."""
 _TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
+_NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
+"""Integers, and numbers that no program writes: the exponent of a float has a sign, or the float
+has a decimal point."""
 SAFE_DIGITS = 15
 """float64 holds each number of so many digits, so that its digits are printed again."""
 MAX_DIGITS = 800
@@ -165,9 +171,9 @@ def _number(texts: pa.ChunkedArray) -> str:
     """Return the type of texts that float64 may hold."""
     if _have_leading_zeros(*_buffers(texts.combine_chunks())).any():
         return "string"
-    if not pc.all(pc.match_substring_regex(texts, "^[+-]?[0-9]+$")).as_py():
+    if not pc.all(pc.match_substring_regex(texts, _NO_FRACTION)).as_py():
         return "float64" if _are_exact(texts) else "string"
-    # a telephone number begins with a plus sign, which no integer does
+    # others are telephone numbers such as +49301, and part numbers such as 12E3
     return next((kind for kind in ("int64", "uint64") if _fits(texts, kind)), "string")
 
 

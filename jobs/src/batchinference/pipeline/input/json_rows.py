@@ -40,6 +40,8 @@ SLICE_BYTES = 1 << 19
 fields."""
 _STRING = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)(?:"(\s*:)?)?', re.DOTALL)
 """A JSON string, and the colon after it if the string is a field name."""
+_NOT_TEXT = re.compile("changed from string to|Number too big")
+"""Matches errors of pyarrow about values that are quoted to be read as text."""
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 """An integer that `float64` may not hold."""
 
@@ -140,10 +142,10 @@ class JsonRows:
         quoted = self._quoted(chunk) if self._quotes_first else chunk
         try:
             table = _read(quoted, self._read_schema)
-        except ValueError:
-            quoted = self._quoted(chunk)
-            if self._quotes_first or quoted == chunk:
+        except ValueError as error:
+            if self._quotes_first or not _NOT_TEXT.search(str(error)):
                 raise
+            quoted = self._quoted(chunk)
             table = _read(quoted, self._read_schema)
         if any(_has_timestamp(field.type) for field in table.schema):
             table = _read(quoted, pa.schema(map(_as_text, table.schema)))

@@ -16,7 +16,7 @@ from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 
 from batchinference.pipeline.media.cut_files import missing_end
-from batchinference.pipeline.media.frame_pixels import frame_pixels
+from batchinference.pipeline.media.frame_pixels import FrameConverter
 from batchinference.pipeline.media.frames import Frame, decoded
 from batchinference.pipeline.media.recordings import open_video
 from batchinference.pipeline.row_warnings import collect_warnings, warn
@@ -39,6 +39,7 @@ def film_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame 
     """Yield the frames of a video that the options select, with an error for each frame that cannot
     be decoded, and one if the end of the file is missing. Raises FFmpegError or EOFError if the
     file is not a video, or if the rest of it cannot be read."""
+    convert = FrameConverter(options)
     pictures = _chosen(_pictures_of(source, options.max_pixels), options.fps)
     while True:
         with collect_warnings() as warnings:  # the first picture has those about the file
@@ -48,7 +49,7 @@ def film_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame 
         if isinstance(picture, Exception):
             yield picture
             continue
-        frame = decoded(index, partial(frame_pixels, picture, options), picture.time)
+        frame = decoded(index, partial(convert, picture), picture.time)
         if isinstance(frame, Frame):
             frame.warnings.extend(warnings)
         yield frame

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from batchinference.spec.base import DELIMITER, NAMED_ONCE, ColumnName, Columns, Unique, rules
+from batchinference.spec.base import DELIMITER, MARK, NAMED_ONCE, ColumnName, Columns, Unique, rules
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.encodings import Encoding
 from batchinference.spec.media import FrameFields, ImageFields, SoundFields
@@ -22,15 +22,16 @@ from batchinference.spec.read.base import (
 )
 from batchinference.spec.uris import Prefix
 
-MARK = "^[!-/:-@\\[-`{-~]?$"
-"""A character that marks something in CSV files: punctuation. Empty if there is none."""
 _SAME_CHARACTER = (
     "delimiter, quote, escape and comment: two of them are the same character. A doubled quote is "
     "always a quote, so it needs no escape"
 )
+_CHARACTERS = [
+    f"(has(self.{name}) ? self.{name} : '{default}')"
+    for name, default in (("quote", '"'), ("escape", ""), ("comment", ""), ("delimiter", ","))
+]
 _DIFFERENT = " && ".join(
-    f"(!has(self.{one}) || !has(self.{other}) || self.{one} == '' || self.{one} != self.{other})"
-    for one, other in combinations(("quote", "escape", "comment", "delimiter"), 2)
+    f"({one} == '' || {one} != {other})" for one, other in combinations(_CHARACTERS, 2)
 )
 NullValues = Annotated[
     list[Annotated[str, Field(max_length=64)]],

@@ -25,11 +25,12 @@ from batchinference.pipeline.input.csv_structure import Damage
 from batchinference.pipeline.input.csv_text import BLOCK_BYTES, CsvText
 from batchinference.pipeline.input.csv_types import CsvTypes
 from batchinference.pipeline.input.encoding_hints import check_encoding
-from batchinference.pipeline.input.readers import BadRow, Chunk, Reader
+from batchinference.pipeline.input.file_kinds import extension_of
+from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, plain
 from batchinference.pipeline.input.readers.encodings import Utf8Converter, Utf8Stream, is_utf8
 from batchinference.pipeline.input.readers.records import estimated_rows, samples_of
 from batchinference.pipeline.row_warnings import RowWarning, with_warnings
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.spec.column_types import parse_types
 from batchinference.spec.warnings import WarningName
 
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 MAX_BLOCK = (1 << 31) - 2
 """The maximum size of a block of pyarrow."""
+SAMPLE_BYTES = 32 << 20
+"""Bytes of all files together from which types are inferred. Smaller inputs are read completely, so
+that no value is found too late to be text."""
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
 
@@ -46,7 +50,7 @@ class CsvReader(Reader):
     sampled_files = 256
 
     def __init__(self, options: CsvOptions) -> None:
-        self._options = options
+        self._options = plain(options)
         self._encoding = None if is_utf8(options.encoding) else options.encoding
         self._limit = min(max(options.row_bytes, BLOCK_BYTES), MAX_BLOCK)
         self._types = CsvTypes(
@@ -58,15 +62,27 @@ class CsvReader(Reader):
 
     def prepare(self, samples: list[Location]) -> None:
         columns: dict[str, list[pa.Array]] = defaultdict(list)
-        for file, lines in samples_of(samples):
-            for name, column in self._sampled(file, lines).items():
+        damaged = ""
+        for file, lines in samples_of(samples, SAMPLE_BYTES):
+            sampled = self._sampled(file, lines)
+            if isinstance(sampled, Damage):
+                damaged = damaged or f"{file.uri}: {sampled.problem}"
+                continue
+            for name, column in sampled.items():
                 columns[name] += column.chunks
         arrays = {name: pa.chunked_array(parts, pa.binary()) for name, parts in columns.items()}
+        if damaged and not arrays:
+            raise BadInput(f"read.paths: {damaged}")
+        if arrays and (unknown := self._types.declared.keys() - arrays.keys()):
+            raise BadInput(
+                f"read.options.types.{min(unknown)}: no sampled file has this column, only "
+                f"{', '.join(arrays)}. Correct the name"
+            )
         self._types = replace(self._types, sampled=self._types.infer(arrays))
 
-    def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray]:
-        """Return the columns of a sample as bytes; none if its header is damaged. Raises BadInput
-        if the file needs other options."""
+    def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
+        """Return the columns of a sample as bytes, or the damage of its header. Raises BadInput if
+        the file needs other options."""
         check_encoding(file.uri, lines, self._options.encoding)
         content = Utf8Converter(self._encoding)(lines) if self._encoding else lines
         dialect = self._dialect(file)
@@ -80,7 +96,7 @@ class CsvReader(Reader):
         except ValueError:
             return {}  # the file becomes a failed row when it is read
         if isinstance(names, Damage):
-            return {}
+            return names
         check_names(names, file.uri, RENAME)
         table, damages = parse_sample(text, len(names))
         sample = CsvSample(content, text.dialect, header, len(names), table.num_rows, damages)
@@ -96,7 +112,7 @@ class CsvReader(Reader):
 
     def _dialect(self, file: Location) -> Dialect:
         options = self._options
-        tabs = file.path.lower().removesuffix(".gz").endswith(".tsv")
+        tabs = extension_of(base_name(file.path)).startswith("tsv")
         delimiter = options.delimiter or ("\t" if tabs else ",")
         return Dialect(
             delimiter=delimiter.encode(),
@@ -128,13 +144,17 @@ class CsvReader(Reader):
             if isinstance(names, Damage):
                 yield from _bad_rows(names)
                 return
+            skipped = Counter({0: text.skipped_lines})
             for block in text.blocks(len(names)):
                 if isinstance(block, Damage):
                     yield from _bad_rows(block)
-                else:
-                    rows, rejected = parse_rows(block, len(names), text.dialect)
-                    table, errors = self._types.cast(rows.rename_columns(names))
-                    yield from _in_order(table, errors, rejected)
+                    continue
+                rows, rejected = parse_rows(block, len(names), text.dialect)
+                skipped.update(row for row, damage in rejected if damage is None)
+                table, errors = self._types.cast(rows.rename_columns(names))
+                yield from _in_order(_with_skipped(table, skipped), errors, rejected)
+                if table.num_rows:
+                    skipped.clear()
 
     def rows_in(self, file: Location, size: int) -> int | None:
         return estimated_rows(file, size)
@@ -157,9 +177,6 @@ def _in_order(
     table: pa.Table, errors: Mapping[int, Exception], rejected: list[Rejected]
 ) -> Iterator[Chunk]:
     """Yield the rows of a block. `errors` has the errors of rows of the table by their index."""
-    comments = Counter(row for row, damage in rejected if damage is None)
-    if comments and table.num_rows:
-        table = _with_comments(table, comments)
     bad = [(row, 0, damage) for row, damage in rejected if damage is not None]
     bad += [(row, 1, Damage(str(error))) for row, error in errors.items()]
     start = 0
@@ -172,10 +189,11 @@ def _in_order(
         yield table.slice(start)
 
 
-def _with_comments(table: pa.Table, comments: Mapping[int, int]) -> pa.Table:
-    """Return rows with warnings about the numbers of comment lines before them."""
-    warnings: dict[int, list[RowWarning]] = defaultdict(list)
-    for row, lines in comments.items():
-        index = min(row, table.num_rows - 1)
-        warnings[index].append(RowWarning(index, WarningName.LINES_SKIPPED, lines))
-    return with_warnings(table, warnings)
+def _with_skipped(table: pa.Table, skipped: Mapping[int, int]) -> pa.Table:
+    """Return rows with warnings about the numbers of lines that were left out before them."""
+    last, lines = table.num_rows - 1, Counter[int]()
+    for row, number in skipped.items():
+        lines[min(row, last)] += number
+    name = WarningName.LINES_SKIPPED
+    warnings = {row: [RowWarning(row, name, number)] for row, number in lines.items() if number}
+    return with_warnings(table, warnings) if table.num_rows else table

@@ -160,16 +160,15 @@ def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
     """
-    from batchinference.pipeline.media.frame_pixels import frame_pixels
+    from batchinference.pipeline.media.frame_pixels import FrameConverter
 
+    convert = FrameConverter(FrameFields())
     total = sum(1 for _ in _decoded(content))
     if total == 0:
         raise ValueError("the video has no frames")
     chosen = evenly_spaced(total, count).tolist()
     pixels = {
-        number: frame_pixels(frame, FrameFields())
-        for number, frame in enumerate(_decoded(content))
-        if number in chosen
+        number: convert(frame) for number, frame in enumerate(_decoded(content)) if number in chosen
     }
     return [pixels[number] for number in chosen]
 

@@ -66,6 +66,8 @@ def result_without_rows(
     types = dict(zip(empty.column_names, empty.schema.types, strict=True))
     if step.model is not None:
         types[step.model.output] = _type_of(step.model)
+    if step.chunk is not None:
+        types |= dict.fromkeys(step.chunk.numbers_added, pa.int64())
     if step.decode is not None:
         types |= _types_of_decoded(step.decode)
     names = columns_after(step, empty.column_names or None) or []

@@ -420,6 +420,22 @@ finite(
 )
 
 
+finite(
+    "a number that is null",
+    Right(holds=lambda rows: results(rows) == [2.0, None], warnings=NULL),
+    read={"format": "items", "items": [{"n": 0, "x": 4.0}, {"n": 1, "x": None}]},
+    steps=[torch_step("root")],
+)
+finite(
+    "a label whose score is NaN",
+    Right(holds=lambda rows: len(rows) == 2, warnings=NOT_FINITE),
+    Right(holds=lambda rows: not rows, failed=2, says="NaN|finite"),
+    read=items("w1", "w2"),
+    steps=[step("text-classification", "nan-classifier")],
+    write=models.write("nan-classifier"),
+)
+
+
 def alone_and_together(*sizes: int, **changes: Any) -> Any:
     """Return a function that runs a case with each batch size, and compares the results."""
 

@@ -118,9 +118,9 @@ pictures(
     read={"format": "video"},
     view=views.frame,
     files={
-        "a.MP4": video(2, container="mp4", codec="mpeg4"),
-        "b.m4v": video(2, container="mp4", codec="mpeg4"),
-        "c.webm": video(2, container="webm", codec="libvpx-vp9"),
+        "a.MP4": video(2, container="mp4", codec="mpeg4", pixels="yuv420p"),
+        "b.m4v": video(2, container="mp4", codec="mpeg4", pixels="yuv420p"),
+        "c.webm": video(2, container="webm", codec="libvpx-vp9", pixels="yuv420p"),
     },
 )
 pictures(

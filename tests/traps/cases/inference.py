@@ -206,6 +206,34 @@ long(
     write=models.write("filler"),
 )
 
+
+def chunks(unit: str, size: int, **fields: Any) -> Row:
+    return {"name": "parts", "chunk": {"column": "t", "size": size, "unit": unit, **fields}}
+
+
+def joined(rows: Sequence[Row]) -> bool:
+    """Return whether the chunks of each text, joined, are the text."""
+    ordered = sorted(rows, key=lambda row: (row["n"], row["chunk_index"]))
+    texts = ["".join(row["t"] for row in ordered if row["n"] == n) for n in range(len(THREE))]
+    return texts == [*THREE] and all(row["o"] for row in rows)
+
+
+TOKENS = {"tokenizer": models.source("embedder")}
+embed = step("feature-extraction", "embedder")
+long(
+    "a text that is divided into chunks of tokens",
+    Right(holds=joined),
+    steps=[chunks("tokens", 30, **TOKENS), embed],
+    write=models.write("embedder"),
+)
+long(
+    "chunks that are still too long",
+    Right(holds=joined, warnings={"TextCut": 2}),
+    steps=[chunks("words", 80), embed],
+    write=models.write("embedder"),
+)
+
+
 NULL = {"NullInput": 1}
 EMPTY = {"EmptyInput": 1}
 

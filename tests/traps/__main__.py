@@ -32,7 +32,7 @@ from traps.worker import OFFLINE, OURS
 
 PAGE = ROOT / "docs/comparison.md"
 NAMES = {OURS: "BatchInference", **peers.NAMES}
-SECONDS_TO_START, SECONDS_PER_CASE = 120, 30
+SECONDS_TO_START, SECONDS_PER_CASE = 120, 45
 AT_ONCE = 2
 """The number of tools that run at a time."""
 
